@@ -1,0 +1,137 @@
+# Every target works alone on a machine that has make, a C compiler, and Python 3.11 or newer with
+# venv. Set-up is kept in stamp files and repeated only when what it depends on has changed.
+#
+#   .venv        pinned tools, semel's dependencies, and (make install, make run) the wheel
+#   .venv-wheel  the wheel as a user installs it, plus what its tests need; never the source tree
+#   .build       stamps, the build's log, coverage data
+
+PYTHON ?= python3
+ARGS ?=
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+# Targets run in the order they are listed, also under make -j.
+.NOTPARALLEL:
+
+PIP := -m pip --disable-pip-version-check --quiet
+PIN := -c constraints.txt
+# The source tree, never a compiled file: what the interpreted runs import.
+SOURCES := PYTHONPATH=$(CURDIR)/src
+INTERPRETED := env $(SOURCES) SEMEL_TEST_MODE=interpreted .venv/bin/python
+COMPILED := env -u PYTHONPATH SEMEL_TEST_MODE=compiled .venv-wheel/bin/python
+
+TOOLS := .venv/.tools
+INSTALLED := .venv/.semel
+WHEEL := .build/wheel
+WHEEL_TOOLS := .venv-wheel/.tools
+WHEEL_INSTALLED := .venv-wheel/.semel
+
+.PHONY: help
+help: ## Say what can be made (the default)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+.PHONY: install
+install: $(INSTALLED) ## Make .venv with pinned tools and the compiled package
+	@echo "installed: .venv/bin/semel"
+
+.PHONY: test
+test: test-interpreted test-compiled ## Run the suite interpreted, then compiled; check coverage
+	.venv/bin/python -m coverage report --include='src/semel/mqtt/*' --fail-under=100
+
+.PHONY: test-interpreted
+test-interpreted: $(TOOLS) | .build ## Run the suite on the source tree, measuring coverage
+	$(INTERPRETED) -m coverage run -m pytest $(ARGS)
+
+.PHONY: test-compiled
+test-compiled: $(WHEEL_INSTALLED) ## Run the suite on the installed wheel
+	$(COMPILED) -m pytest $(ARGS)
+
+.PHONY: check
+check: $(TOOLS) ## Check format, lint, types and the import graph
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/python -m mypy
+	$(INTERPRETED) -m pytest -q tests/test_imports.py
+
+.PHONY: format
+format: $(TOOLS) ## Format the sources and apply the linter's safe fixes
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+.PHONY: run
+run: $(INSTALLED) ## Show what the package can do now
+	.venv/bin/semel --help
+	@echo
+	.venv/bin/semel version
+
+.PHONY: bench
+bench: $(WHEEL_INSTALLED) ## Measure the compiled package beside its peers
+	env -u PYTHONPATH .venv-wheel/bin/python -m bench $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(WHEEL_INSTALLED) ## Feed the compiled package random input for long (ARGS=...)
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.fuzz $(ARGS)
+
+.PHONY: mutants
+mutants: $(TOOLS) ## Break the sources on purpose; the tests must notice (ARGS=...)
+	env $(SOURCES) .venv/bin/python -m tests.long.mutants $(ARGS)
+
+.PHONY: test-long
+test-long: test fuzz mutants ## Run everything, long runs too
+
+.PHONY: wheel
+wheel: $(WHEEL) ## Build the wheel into dist/
+	@ls dist/*.whl
+
+.PHONY: clean
+clean: ## Remove everything that make made
+	rm -rf .venv .venv-wheel .build build dist src/*.egg-info
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# --- set-up ---------------------------------------------------------------------------------------
+
+.build:
+	@mkdir -p $@
+
+$(TOOLS): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear .venv
+	.venv/bin/python $(PIP) install $(PIN) pip
+	.venv/bin/python $(PIP) install $(PIN) --group dev
+	.venv/bin/python $(PIP) install $(PIN) --no-build-isolation --only-deps .
+	@touch $@
+
+# A list of the sources with their checksums, rewritten only when it differs, so that adding,
+# changing or removing any file rebuilds the wheel and nothing else does.
+.build/sources: FORCE | .build
+	@find src setup.py pyproject.toml README.md LICENSE -type f \
+	    ! -path '*/__pycache__/*' ! -path '*.egg-info/*' \
+	    | LC_ALL=C sort | xargs cksum > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+.PHONY: FORCE
+FORCE:
+
+$(WHEEL): .build/sources $(TOOLS)
+	@rm -rf dist
+	.venv/bin/python -m build --wheel --no-isolation . > .build/wheel.log 2>&1 \
+	    || { cat .build/wheel.log; exit 1; }
+	@grep -E '^semel:|: error:' .build/wheel.log || true
+	@touch $@
+
+$(INSTALLED): $(WHEEL) $(TOOLS)
+	.venv/bin/python $(PIP) install --force-reinstall --no-deps dist/*.whl
+	@touch $@
+
+$(WHEEL_TOOLS): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear .venv-wheel
+	.venv-wheel/bin/python $(PIP) install $(PIN) pip
+	.venv-wheel/bin/python $(PIP) install $(PIN) --group test --group peers
+	@touch $@
+
+$(WHEEL_INSTALLED): $(WHEEL) $(WHEEL_TOOLS)
+	.venv-wheel/bin/python $(PIP) install --force-reinstall --no-deps dist/*.whl
+	.venv-wheel/bin/python $(PIP) install $(PIN) dist/*.whl
+	.venv-wheel/bin/python $(PIP) check
+	@touch $@

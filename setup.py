@@ -1,0 +1,102 @@
+"""Compiles semel.mqtt with mypyc while a wheel is built; all configuration is in pyproject.toml.
+
+The sources are ordinary Python and work uncompiled, so compiling is all or nothing: either every
+module under src/semel/mqtt (but the ``__init__`` files) becomes an extension module, or none does
+and one sentence says why. None does when SEMEL_PURE=1 is set, when no C compiler works, when
+compilation fails, and in an editable install, which exists to run the sources.
+
+Everything that is generated goes to a temporary folder, and each attempt has its own: nothing is
+written under src/, and nothing left by an earlier build can end up in a wheel.
+"""
+
+import os
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
+from setuptools.extension import Extension
+
+
+class NotCompiled(Exception):
+    """Why this build goes on without compiled modules."""
+
+
+class BuildAllOrNothing(build_ext):
+    """build_ext whose failure reaches us as NotCompiled instead of ending the build."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except (BaseError, CCompilerError, OSError) as problem:
+            raise NotCompiled("compilation failed: the compiler's words are above") from problem
+
+
+def check_compiler(folder: str) -> None:
+    """Return if a C file that includes Python.h compiles, else raise NotCompiled."""
+    # setuptools provides distutils, also where Python no longer does, once it is imported.
+    from distutils.ccompiler import new_compiler
+    from distutils.sysconfig import customize_compiler
+
+    probe = Path(folder, "probe.c")
+    probe.write_text("#include <Python.h>\n", encoding="ascii")
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    try:
+        compiler.compile(
+            [str(probe)], output_dir=folder, include_dirs=[sysconfig.get_path("include")]
+        )
+    except (BaseError, CCompilerError, OSError) as problem:
+        raise NotCompiled("no working C compiler: it fails on a bare Python.h") from problem
+
+
+def compiled_modules(folder: str) -> list[Extension]:
+    """The extension modules, as C sources under `folder`; NotCompiled if there can be none."""
+    if os.environ.get("SEMEL_PURE") == "1":
+        raise NotCompiled("SEMEL_PURE=1 is set")
+    sources = sorted(
+        str(path) for path in Path("src/semel/mqtt").rglob("*.py") if path.name != "__init__.py"
+    )
+    if not sources:
+        raise NotCompiled("there is no module to compile")
+    check_compiler(folder)
+    try:
+        from mypyc.build import mypycify
+    except ImportError as problem:
+        raise NotCompiled(f"mypyc cannot be imported: {problem}") from problem
+    # No configuration file: strictness is for `make check`. A later mypy with a new complaint
+    # about style must not turn a user's build into a slow one.
+    arguments = ["--config-file=", f"--cache-dir={folder}/mypy", *sources]
+    try:
+        modules: list[Extension] = mypycify(  # type: ignore[assignment] # or distutils' class
+            arguments, opt_level="3", strip_asserts=False, group_name="semel", target_dir=folder
+        )
+    except SystemExit as problem:  # how mypycify reports errors, after printing them
+        raise NotCompiled(f"mypyc refused the sources: exit {problem.code}") from problem
+    return modules
+
+
+def build(folder: str, extensions: list[Extension]) -> None:
+    """Run the command that the build front end asked for, generating under `folder` only."""
+    setup(
+        ext_modules=extensions,
+        cmdclass={"build_ext": BuildAllOrNothing},
+        options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
+    )
+
+
+def main() -> None:
+    """Build; only a wheel has anything to compile (what is editable runs its sources)."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            build(folder, compiled_modules(folder) if "bdist_wheel" in sys.argv else [])
+    except NotCompiled as reason:
+        print(f"semel: built without compiled modules, because {reason}", file=sys.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            build(folder, [])
+
+
+main()

@@ -1,0 +1,56 @@
+"""The `semel` command: parse, call, print.
+
+A sub-command is a click command named `command` in a module of its own, imported when it is
+invoked and not before: `semel --help` reads COMMANDS only, so it starts quickly and works without
+any extra. To add a sub-command, write the module and add its line to COMMANDS.
+
+Exit codes: 0 done; 1 failed, with one sentence on stderr; 2 wrong usage. A mistake that a user can
+make never shows a traceback.
+"""
+
+import sys
+from importlib import import_module
+from typing import Final
+
+import click
+
+from semel import __version__
+from semel.extras import MissingExtra
+
+# Name: (module that holds `command`, what `semel --help` says about it).
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "version": ("semel.cli.version", "Say which semel this is and what it can use."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its sub-commands from a table and imports only the one invoked."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(COMMANDS[cmd_name][0])
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup)
+@click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
+def group() -> None:
+    """Strict MQTT 3.1.1 and 5.0: each rule is stated once, each message lands once."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        group(prog_name="semel")
+    except (MissingExtra, OSError) as problem:
+        click.echo(f"Error: {problem}", err=True)
+        sys.exit(1)

@@ -1,0 +1,37 @@
+"""MQTT 3.1.1 and 5.0 without I/O: bytes in, packets out, and every rule stated once.
+
+    >>> from semel.mqtt import MQTT311, Publish, decode, encode
+    >>> encode(Publish("plant/1/temp", b"21.5", qos=1, packet_id=7), MQTT311).hex()
+    '3214000c706c616e742f312f74656d70000732312e35'
+    >>> decode(bytes.fromhex("30040001613f"), MQTT311)
+    (Publish(topic_name='a', payload=b'?', qos=0, packet_id=0, retain=False, dup=False, properties=Properties()), 6)
+
+A packet that exists is valid: constructors check themselves, and `decode` uses the same ones.
+A rule broken by the caller raises `Violation`; one broken by a peer comes out of `Decoder.receive`
+as a value. `observe` lists every rule that a packet breaks.
+"""
+
+from semel.mqtt import exchange_rules, reasons, rules
+from semel.mqtt.codec import LARGEST_PACKET, Decoder, Packet, decode, encode, packet_type_of
+from semel.mqtt.observation import Observation, observe
+from semel.mqtt.packet_types import MQTT5, MQTT311, PACKET_NAMES
+from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
+from semel.mqtt.packets.auth import Auth
+from semel.mqtt.packets.connack import ConnAck
+from semel.mqtt.packets.connect import Connect, Will
+from semel.mqtt.packets.disconnect import Disconnect
+from semel.mqtt.packets.ping import PingReq, PingResp
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.packets.subscribe import SubAck, Subscribe, Subscription
+from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
+from semel.mqtt.properties import NO_PROPERTIES, Properties
+from semel.mqtt.topics import check_levels, split_share, topic_matches
+from semel.mqtt.violation import Rule, Violation
+
+# Every rule, in the order in which the two files state them.
+RULES: tuple[Rule, ...] = tuple(
+    rule
+    for module in (rules, exchange_rules)
+    for rule in vars(module).values()
+    if isinstance(rule, Rule)
+)

@@ -1,0 +1,340 @@
+"""Bytes to packets and back, for both versions.
+
+    decode(data, version)    one packet from the front of `data`, or None while it is not all there
+    encode(packet, version)  its bytes
+    Decoder                  a stream in pieces of any size; a peer's fault comes out as a value
+
+A packet's own file reads, checks and writes its body; here are the fixed header, the choice of
+reader, and the rules that concern the bytes alone. `observation.py` looks at packets that are
+wrong without stopping at the first fault, through the same readers and the same checks.
+"""
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from semel.mqtt.packet_types import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    MQTT5,
+    PACKET_NAMES,
+    PINGREQ,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+)
+from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel, decode_ack, encode_ack
+from semel.mqtt.packets.auth import Auth, decode_auth, encode_auth
+from semel.mqtt.packets.connack import ConnAck, decode_connack, encode_connack
+from semel.mqtt.packets.connect import Connect, decode_connect, encode_connect
+from semel.mqtt.packets.disconnect import Disconnect, decode_disconnect, encode_disconnect
+from semel.mqtt.packets.ping import PingReq, PingResp
+from semel.mqtt.packets.publish import Publish, decode_publish, encode_publish
+from semel.mqtt.packets.subscribe import (
+    SubAck,
+    Subscribe,
+    decode_suback,
+    decode_subscribe,
+    encode_reasons,
+    encode_subscribe,
+)
+from semel.mqtt.packets.unsubscribe import (
+    UnsubAck,
+    Unsubscribe,
+    decode_unsuback,
+    decode_unsubscribe,
+    encode_unsubscribe,
+)
+from semel.mqtt.rules import FIXED_HEADER_FLAGS, PACKET_SIZE_WITHIN_MAXIMUM, PACKET_TYPE_KNOWN
+from semel.mqtt.violation import Violation, report
+from semel.mqtt.wire import (
+    MAXIMUM_VARIABLE_BYTE_INTEGER,
+    Reader,
+    check_variable_byte_integer,
+    frame,
+)
+
+Packet = (
+    Connect
+    | ConnAck
+    | Publish
+    | PubAck
+    | PubRec
+    | PubRel
+    | PubComp
+    | Subscribe
+    | SubAck
+    | Unsubscribe
+    | UnsubAck
+    | PingReq
+    | PingResp
+    | Disconnect
+    | Auth
+)
+
+# First byte, four digits of Remaining Length, and the longest body they can announce.
+LARGEST_PACKET: Final = 5 + MAXIMUM_VARIABLE_BYTE_INTEGER
+
+# [Table 2-2] the low four bits of the first byte, by packet type; -1: PUBLISH uses them.
+FIXED_FLAGS: Final = (0, 0, 0, -1, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0)
+
+# Type and flags, start of the body, end of the packet, whether the length took more bytes than
+# needed. The end may lie beyond the bytes at hand; it is 0 while the length is not known.
+Frame = tuple[int, int, int, bool]
+
+
+def check_packet_type(packet_type: int, version: int) -> None:
+    """The type is one that the version has."""
+    if packet_type == 0 or (packet_type == AUTH and version != MQTT5):
+        raise Violation(PACKET_TYPE_KNOWN, f"type {packet_type}")
+
+
+def check_fixed_flags(packet_type: int, flags: int, found: list[Violation] | None) -> None:
+    """The flags of the first byte are the reserved ones of their type."""
+    wanted = FIXED_FLAGS[packet_type]
+    if wanted >= 0 and flags != wanted:
+        seen = f"{PACKET_NAMES[packet_type]} with flags {flags:04b}"
+        report(found, Violation(FIXED_HEADER_FLAGS, seen, packet_type))
+
+
+def check_packet_size(size: int, maximum: int, found: list[Violation] | None) -> None:
+    """A whole packet is no larger than its receiver takes."""
+    if size > maximum:
+        seen = f"{size} bytes, at most {maximum}"
+        report(found, Violation(PACKET_SIZE_WITHIN_MAXIMUM, seen))
+
+
+def packet_type_of(packet: Packet) -> int:
+    """The packet's type as the fixed header writes it."""
+    if isinstance(packet, Publish):
+        return PUBLISH
+    if isinstance(packet, PubAck):
+        return PUBACK
+    if isinstance(packet, PubRec):
+        return PUBREC
+    if isinstance(packet, PubRel):
+        return PUBREL
+    if isinstance(packet, PubComp):
+        return PUBCOMP
+    if isinstance(packet, PingReq):
+        return PINGREQ
+    if isinstance(packet, PingResp):
+        return PINGRESP
+    if isinstance(packet, Subscribe):
+        return SUBSCRIBE
+    if isinstance(packet, SubAck):
+        return SUBACK
+    if isinstance(packet, Unsubscribe):
+        return UNSUBSCRIBE
+    if isinstance(packet, UnsubAck):
+        return UNSUBACK
+    if isinstance(packet, Connect):
+        return CONNECT
+    if isinstance(packet, ConnAck):
+        return CONNACK
+    if isinstance(packet, Disconnect):
+        return DISCONNECT
+    return AUTH
+
+
+def read_frame(data: bytes, start: int) -> Frame:
+    """The fixed header at `start`, as far as it is there [2.1]."""
+    at: i64 = start + 1
+    available: i64 = len(data)
+    if at > available:
+        return 0, 0, 0, False
+    value: i64 = 0
+    shift: i64 = 0
+    while True:
+        if at >= available:
+            return data[start], 0, 0, False
+        digit: i64 = data[at]
+        at += 1
+        value |= (digit & 127) << shift
+        if digit < 128:
+            return data[start], at, at + value, digit == 0 and shift > 0
+        shift += 7
+        if shift == 28:
+            check_variable_byte_integer(MAXIMUM_VARIABLE_BYTE_INTEGER + 1, "Remaining Length")
+
+
+def decode(
+    data: bytes,
+    version: int = MQTT5,
+    *,
+    start: int = 0,
+    maximum_packet_size: int = LARGEST_PACKET,
+) -> tuple[Packet, int] | None:
+    """The packet at `start` and where it ends, or None if not all of it is there yet.
+
+    Raises `Violation` as soon as the bytes cannot be right; a packet larger than
+    `maximum_packet_size` is refused once its length is known, before its body is awaited.
+    A CONNECT is read by the version that it names itself.
+    """
+    if start >= len(data):
+        return None
+    first = data[start]
+    packet_type = first >> 4
+    reader: Reader | None = None
+    try:
+        check_packet_type(packet_type, version)
+        check_fixed_flags(packet_type, first & 15, None)
+        _, body, end, long_form = read_frame(data, start)
+        if not end:
+            return None
+        check_packet_size(end - start, maximum_packet_size, None)
+        if end > len(data):
+            return None
+        reader = Reader(data, body, end, version)
+        packet = _decode_body(packet_type, first & 15, reader)
+        if long_form:
+            reader.note_long_form("Remaining Length")
+    except Violation as violation:
+        violation.version = version if reader is None else reader.version
+        if not violation.packet_type:
+            violation.packet_type = packet_type
+        raise
+    return packet, end
+
+
+def _decode_body(packet_type: int, flags: int, reader: Reader) -> Packet:
+    if packet_type == PUBLISH:
+        return decode_publish(reader, flags)
+    if PUBACK <= packet_type <= PUBCOMP:
+        return decode_ack(reader, packet_type)
+    if packet_type == PINGREQ:
+        reader.check_end()
+        return PingReq()
+    if packet_type == PINGRESP:
+        reader.check_end()
+        return PingResp()
+    if packet_type == SUBSCRIBE:
+        return decode_subscribe(reader)
+    if packet_type == SUBACK:
+        return decode_suback(reader)
+    if packet_type == UNSUBSCRIBE:
+        return decode_unsubscribe(reader)
+    if packet_type == UNSUBACK:
+        return decode_unsuback(reader)
+    if packet_type == CONNECT:
+        return decode_connect(reader)
+    if packet_type == CONNACK:
+        return decode_connack(reader)
+    if packet_type == DISCONNECT:
+        return decode_disconnect(reader)
+    return decode_auth(reader)
+
+
+def encode(packet: Packet, version: int = MQTT5) -> bytes:
+    """The bytes of a packet. Raises `Violation` if that version cannot say it.
+
+    A CONNECT is written in the version that it names itself.
+    """
+    try:
+        return _encode(packet, version)
+    except Violation as violation:
+        violation.version = version
+        violation.packet_type = packet_type_of(packet)
+        raise
+
+
+def _encode(packet: Packet, version: int) -> bytes:
+    if isinstance(packet, Publish):
+        return encode_publish(packet, version)
+    if isinstance(packet, PubAck):
+        return encode_ack(PUBACK, 0, packet.packet_id, packet.reason, packet.properties, version)
+    if isinstance(packet, PubRec):
+        return encode_ack(PUBREC, 0, packet.packet_id, packet.reason, packet.properties, version)
+    if isinstance(packet, PubRel):
+        return encode_ack(PUBREL, 2, packet.packet_id, packet.reason, packet.properties, version)
+    if isinstance(packet, PubComp):
+        return encode_ack(PUBCOMP, 0, packet.packet_id, packet.reason, packet.properties, version)
+    if isinstance(packet, PingReq):
+        return frame(PINGREQ << 4, b"")
+    if isinstance(packet, PingResp):
+        return frame(PINGRESP << 4, b"")
+    if isinstance(packet, Subscribe):
+        return encode_subscribe(packet, version)
+    if isinstance(packet, SubAck):
+        return encode_reasons(SUBACK, packet.packet_id, packet.reasons, packet.properties, version)
+    if isinstance(packet, Unsubscribe):
+        return encode_unsubscribe(packet, version)
+    if isinstance(packet, UnsubAck):
+        return encode_reasons(
+            UNSUBACK, packet.packet_id, packet.reasons, packet.properties, version
+        )
+    if isinstance(packet, Connect):
+        return encode_connect(packet)
+    if isinstance(packet, ConnAck):
+        return encode_connack(packet, version)
+    if isinstance(packet, Disconnect):
+        return encode_disconnect(packet, version)
+    check_packet_type(AUTH, version)
+    return encode_auth(packet)
+
+
+@final
+class Decoder:
+    """A stream of bytes, in pieces of any size, to packets.
+
+    `receive` never raises for what a peer sends: a `Violation` comes as the last value, and
+    whatever follows it is ignored, since nobody can say where the next packet would begin.
+    No more is kept than one incomplete packet, which `maximum_packet_size` bounds.
+    """
+
+    version: int
+    maximum_packet_size: int
+    _buffer: bytearray
+    _needed: int
+    _broken: bool
+
+    def __init__(self, version: int = MQTT5, *, maximum_packet_size: int = LARGEST_PACKET) -> None:
+        self.version = version
+        self.maximum_packet_size = maximum_packet_size
+        self._buffer = bytearray()
+        self._needed = 0
+        self._broken = False
+
+    def receive(self, data: bytes) -> list[Packet | Violation]:
+        """The packets that are complete now. A CONNECT sets the version of those after it."""
+        packets: list[Packet | Violation] = []
+        if self._broken:
+            return packets
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._needed:
+                return packets
+            data = bytes(self._buffer)
+            self._buffer = bytearray()
+        at = 0
+        while at < len(data):
+            try:
+                decoded = decode(
+                    data,
+                    self.version,
+                    start=at,
+                    maximum_packet_size=self.maximum_packet_size,
+                )
+            except Violation as violation:
+                self._broken = True
+                packets.append(violation)
+                return packets
+            if decoded is None:
+                self._buffer += data[at:]
+                end = read_frame(data, at)[2]
+                self._needed = end - at if end else 0
+                break
+            packet, at = decoded
+            if isinstance(packet, Connect):
+                self.version = packet.version
+            packets.append(packet)
+        return packets

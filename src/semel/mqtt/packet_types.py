@@ -1,0 +1,49 @@
+"""Protocol versions and packet types: the first numbers of the standard, under its names.
+
+Plain ints, so that compiled code compares machine words.
+"""
+
+from typing import Final
+
+# Protocol levels as CONNECT carries them; they double as the name of a version everywhere.
+MQTT311: Final = 4
+MQTT5: Final = 5
+
+# [2.1.2] MQTT Control Packet types.
+CONNECT: Final = 1
+CONNACK: Final = 2
+PUBLISH: Final = 3
+PUBACK: Final = 4
+PUBREC: Final = 5
+PUBREL: Final = 6
+PUBCOMP: Final = 7
+SUBSCRIBE: Final = 8
+SUBACK: Final = 9
+UNSUBSCRIBE: Final = 10
+UNSUBACK: Final = 11
+PINGREQ: Final = 12
+PINGRESP: Final = 13
+DISCONNECT: Final = 14
+AUTH: Final = 15
+
+# Will Properties are a property section of their own; type 0 is free for them in the tables.
+WILL: Final = 0
+
+PACKET_NAMES: Final = (
+    "WILL",
+    "CONNECT",
+    "CONNACK",
+    "PUBLISH",
+    "PUBACK",
+    "PUBREC",
+    "PUBREL",
+    "PUBCOMP",
+    "SUBSCRIBE",
+    "SUBACK",
+    "UNSUBSCRIBE",
+    "UNSUBACK",
+    "PINGREQ",
+    "PINGRESP",
+    "DISCONNECT",
+    "AUTH",
+)

@@ -1,0 +1,1 @@
+"""The fifteen control packets, one file for each group: constructor, checks, bytes both ways."""

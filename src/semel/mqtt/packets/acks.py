@@ -1,0 +1,165 @@
+"""PUBACK, PUBREC, PUBREL and PUBCOMP [3.4 to 3.7]: four packets of one shape.
+
+In 5.0 the reason code may be left out when it is 0x00 and there are no properties, and the
+property section when it is empty; we write the shortest form, and read all of them.
+"""
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBREC, PUBREL
+from semel.mqtt.packets.fields import check_packet_id, check_reason
+from semel.mqtt.properties import (
+    NO_PROPERTIES,
+    Properties,
+    PropertyItem,
+    check_properties,
+    check_properties_allowed,
+    check_properties_version,
+    read_properties,
+    write_properties,
+)
+from semel.mqtt.reasons import SUCCESS
+from semel.mqtt.violation import Violation
+from semel.mqtt.wire import Reader, Writer, frame
+
+# packet_id, reason, properties
+AckFields = tuple[int, int, list[PropertyItem]]
+
+
+@final
+@dataclass(init=False)
+class PubAck:
+    """The answer to a QoS 1 PUBLISH."""
+
+    packet_id: Final[int]
+    reason: Final[int]
+    properties: Final[Properties]
+
+    def __init__(
+        self, packet_id: int, reason: int = SUCCESS, *, properties: Properties = NO_PROPERTIES
+    ) -> None:
+        check_ack(PUBACK, packet_id, reason, properties.present, None)
+        self.packet_id = packet_id
+        self.reason = reason
+        self.properties = properties
+
+
+@final
+@dataclass(init=False)
+class PubRec:
+    """The first answer to a QoS 2 PUBLISH."""
+
+    packet_id: Final[int]
+    reason: Final[int]
+    properties: Final[Properties]
+
+    def __init__(
+        self, packet_id: int, reason: int = SUCCESS, *, properties: Properties = NO_PROPERTIES
+    ) -> None:
+        check_ack(PUBREC, packet_id, reason, properties.present, None)
+        self.packet_id = packet_id
+        self.reason = reason
+        self.properties = properties
+
+
+@final
+@dataclass(init=False)
+class PubRel:
+    """The sender's answer to PUBREC."""
+
+    packet_id: Final[int]
+    reason: Final[int]
+    properties: Final[Properties]
+
+    def __init__(
+        self, packet_id: int, reason: int = SUCCESS, *, properties: Properties = NO_PROPERTIES
+    ) -> None:
+        check_ack(PUBREL, packet_id, reason, properties.present, None)
+        self.packet_id = packet_id
+        self.reason = reason
+        self.properties = properties
+
+
+@final
+@dataclass(init=False)
+class PubComp:
+    """The last word on a QoS 2 PUBLISH."""
+
+    packet_id: Final[int]
+    reason: Final[int]
+    properties: Final[Properties]
+
+    def __init__(
+        self, packet_id: int, reason: int = SUCCESS, *, properties: Properties = NO_PROPERTIES
+    ) -> None:
+        check_ack(PUBCOMP, packet_id, reason, properties.present, None)
+        self.packet_id = packet_id
+        self.reason = reason
+        self.properties = properties
+
+
+Ack = PubAck | PubRec | PubRel | PubComp
+
+
+def check_ack(
+    packet_type: int,
+    packet_id: int,
+    reason: int,
+    present: int,
+    found: list[Violation] | None,
+) -> None:
+    """All that one acknowledgement can do wrong."""
+    check_packet_id(packet_id, found)
+    check_reason(packet_type, reason, 0, found)
+    check_properties_allowed(packet_type, present, found)
+
+
+def read_ack(reader: Reader) -> AckFields:
+    """The fields of an acknowledgement, in whichever of its forms."""
+    packet_id = reader.two_bytes("packet_id")
+    reason = SUCCESS
+    items: list[PropertyItem] = []
+    if reader.version == MQTT5 and reader.left():
+        reason = reader.byte("reason")
+        # [3.4.2.2.1] without a Property Length its value is 0
+        if reader.left():
+            items = read_properties(reader)
+    reader.check_end()
+    return packet_id, reason, items
+
+
+def decode_ack(reader: Reader, packet_type: int) -> Ack:
+    packet_id, reason, items = read_ack(reader)
+    properties = Properties(items) if items else NO_PROPERTIES
+    if packet_type == PUBACK:
+        return PubAck(packet_id, reason, properties=properties)
+    if packet_type == PUBREC:
+        return PubRec(packet_id, reason, properties=properties)
+    if packet_type == PUBREL:
+        return PubRel(packet_id, reason, properties=properties)
+    return PubComp(packet_id, reason, properties=properties)
+
+
+def observe_ack(reader: Reader, packet_type: int, found: list[Violation]) -> None:
+    packet_id, reason, items = read_ack(reader)
+    check_ack(packet_type, packet_id, reason, check_properties(items, found), found)
+
+
+def encode_ack(
+    packet_type: int,
+    flags: int,
+    packet_id: int,
+    reason: int,
+    properties: Properties,
+    version: int,
+) -> bytes:
+    check_reason(packet_type, reason, version, None)
+    check_properties_version(properties.present, version)
+    writer = Writer()
+    writer.two_bytes(packet_id)
+    if reason != SUCCESS or properties.present:
+        writer.byte(reason)
+        if properties.present:
+            write_properties(writer, properties)
+    return frame(packet_type << 4 | flags, writer.value())

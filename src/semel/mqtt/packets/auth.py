@@ -1,0 +1,74 @@
+"""AUTH [3.15], which only 5.0 has."""
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from semel.mqtt.packet_types import AUTH
+from semel.mqtt.packets.fields import check_reason
+from semel.mqtt.properties import (
+    AUTHENTICATION_METHOD,
+    Properties,
+    PropertyItem,
+    check_properties,
+    check_properties_allowed,
+    read_properties,
+    write_properties,
+)
+from semel.mqtt.reasons import SUCCESS
+from semel.mqtt.rules import AUTH_HAS_METHOD
+from semel.mqtt.violation import Violation, report
+from semel.mqtt.wire import Reader, Writer, frame
+
+
+@final
+@dataclass(init=False)
+class Auth:
+    """A step of enhanced authentication. The properties name the Authentication Method.
+
+    [3.15.2.1] lets an AUTH without code and properties be empty, [3.15.2.2.2] makes it a Protocol
+    Error to leave out the method. We read the second as the stronger: an empty AUTH is refused.
+    """
+
+    reason: Final[int]
+    properties: Final[Properties]
+
+    def __init__(self, reason: int, *, properties: Properties) -> None:
+        check_auth(reason, properties.present, None)
+        self.reason = reason
+        self.properties = properties
+
+
+def check_auth(reason: int, present: int, found: list[Violation] | None) -> None:
+    """All that one AUTH can do wrong."""
+    check_reason(AUTH, reason, 0, found)
+    check_properties_allowed(AUTH, present, found)
+    if not present >> AUTHENTICATION_METHOD & 1:
+        report(found, Violation(AUTH_HAS_METHOD, "no authentication_method", AUTH))
+
+
+def read_auth(reader: Reader) -> tuple[int, list[PropertyItem]]:
+    """Reason code and properties."""
+    reason = SUCCESS
+    items: list[PropertyItem] = []
+    if reader.left():
+        reason = reader.byte("reason")
+        items = read_properties(reader)
+    reader.check_end()
+    return reason, items
+
+
+def decode_auth(reader: Reader) -> Auth:
+    reason, items = read_auth(reader)
+    return Auth(reason, properties=Properties(items))
+
+
+def observe_auth(reader: Reader, found: list[Violation]) -> None:
+    reason, items = read_auth(reader)
+    check_auth(reason, check_properties(items, found), found)
+
+
+def encode_auth(packet: Auth) -> bytes:
+    writer = Writer()
+    writer.byte(packet.reason)
+    write_properties(writer, packet.properties)
+    return frame(AUTH << 4, writer.value())

@@ -1,0 +1,22 @@
+"""PINGREQ and PINGRESP [3.12, 3.13]: packets that say nothing but "I am here"."""
+
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(init=False)
+class PingReq:
+    """A client's question."""
+
+    def __init__(self) -> None:
+        pass
+
+
+@final
+@dataclass(init=False)
+class PingResp:
+    """The server's answer."""
+
+    def __init__(self) -> None:
+        pass

@@ -1,0 +1,164 @@
+"""PUBLISH [3.3]."""
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from semel.mqtt.packet_types import MQTT5, PUBLISH
+from semel.mqtt.packets.fields import check_packet_id
+from semel.mqtt.properties import (
+    NO_PROPERTIES,
+    PAYLOAD_FORMAT_INDICATOR,
+    TOPIC_ALIAS,
+    Properties,
+    PropertyItem,
+    check_properties,
+    check_properties_allowed,
+    check_properties_version,
+    read_properties,
+    write_properties,
+)
+from semel.mqtt.rules import (
+    DUP_NEEDS_QOS,
+    PAYLOAD_IS_UTF8_AS_SAID,
+    QOS_0_WITHOUT_PACKET_ID,
+    QOS_NOT_3,
+)
+from semel.mqtt.topics import check_topic_name
+from semel.mqtt.violation import Violation, report
+from semel.mqtt.wire import Reader, Writer, check_text
+
+# topic_name, packet_id, properties, payload; QoS and flags are in the first byte.
+PublishFields = tuple[str, int, list[PropertyItem], bytes]
+
+
+@final
+@dataclass(init=False)
+class Publish:
+    """An application message on its way. `packet_id` is 0 at QoS 0 and only there."""
+
+    topic_name: Final[str]
+    payload: Final[bytes]
+    qos: Final[int]
+    packet_id: Final[int]
+    retain: Final[bool]
+    dup: Final[bool]
+    properties: Final[Properties]
+
+    def __init__(
+        self,
+        topic_name: str,
+        payload: bytes = b"",
+        *,
+        qos: int = 0,
+        packet_id: int = 0,
+        retain: bool = False,
+        dup: bool = False,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        check_publish(topic_name, qos, packet_id, dup, properties.present, None)
+        if properties.present and properties.payload_format_indicator == 1:
+            check_payload(payload, PUBLISH, None)
+        self.topic_name = topic_name
+        self.payload = payload
+        self.qos = qos
+        self.packet_id = packet_id
+        self.retain = retain
+        self.dup = dup
+        self.properties = properties
+
+
+def check_publish_flags(qos: int, dup: bool, found: list[Violation] | None) -> None:
+    """What the first byte of a PUBLISH can do wrong."""
+    if qos < 0 or qos > 2:
+        report(found, Violation(QOS_NOT_3, f"QoS {qos}", PUBLISH))
+    if dup and qos == 0:
+        report(found, Violation(DUP_NEEDS_QOS, "DUP 1 at QoS 0", PUBLISH))
+
+
+def check_publish(
+    topic_name: str,
+    qos: int,
+    packet_id: int,
+    dup: bool,
+    present: int,
+    found: list[Violation] | None,
+) -> None:
+    """All that one PUBLISH can do wrong, but for its payload."""
+    check_publish_flags(qos, dup, found)
+    if qos == 0:
+        if packet_id:
+            seen = f"packet_id {packet_id} at QoS 0"
+            report(found, Violation(QOS_0_WITHOUT_PACKET_ID, seen, PUBLISH))
+    else:
+        check_packet_id(packet_id, found)
+    if topic_name or not present >> TOPIC_ALIAS & 1:
+        check_text(topic_name, "topic_name", found)
+        check_topic_name(topic_name, "topic_name", found)
+    if present:
+        check_properties_allowed(PUBLISH, present, found)
+
+
+def check_payload(payload: bytes, packet_type: int, found: list[Violation] | None) -> None:
+    """The payload is the UTF-8 that its Payload Format Indicator says it is [3.3.2.3.2]."""
+    try:
+        payload.decode("utf-8")
+    except UnicodeDecodeError as error:
+        seen = f"ill-formed at byte {error.start}"
+        report(found, Violation(PAYLOAD_IS_UTF8_AS_SAID, seen, packet_type))
+
+
+def says_utf8(items: list[PropertyItem]) -> bool:
+    """Whether a Payload Format Indicator promises UTF-8."""
+    return (PAYLOAD_FORMAT_INDICATOR, 1) in items
+
+
+def read_publish(reader: Reader, flags: int) -> PublishFields:
+    """The fields of a PUBLISH as they stand."""
+    topic_name = reader.text("topic_name")
+    packet_id = reader.two_bytes("packet_id") if flags & 0b0110 else 0
+    items = read_properties(reader)
+    return topic_name, packet_id, items, reader.rest("payload")
+
+
+def decode_publish(reader: Reader, flags: int) -> Publish:
+    topic_name, packet_id, items, payload = read_publish(reader, flags)
+    return Publish(
+        topic_name,
+        payload,
+        qos=flags >> 1 & 3,
+        packet_id=packet_id,
+        retain=flags & 1 != 0,
+        dup=flags & 8 != 0,
+        properties=Properties(items) if items else NO_PROPERTIES,
+    )
+
+
+def observe_publish(reader: Reader, flags: int, found: list[Violation]) -> None:
+    topic_name, packet_id, items, payload = read_publish(reader, flags)
+    present = check_properties(items, found)
+    check_publish(topic_name, flags >> 1 & 3, packet_id, flags & 8 != 0, present, found)
+    if says_utf8(items):
+        check_payload(payload, PUBLISH, found)
+
+
+def encode_publish(packet: Publish, version: int) -> bytes:
+    check_properties_version(packet.properties.present, version)
+    topic_name = packet.topic_name.encode("utf-8")
+    size = 2 + len(topic_name) + len(packet.payload)
+    if packet.qos:
+        size += 2
+    section = b""
+    if version == MQTT5:
+        properties = Writer()
+        write_properties(properties, packet.properties)
+        section = properties.value()
+        size += len(section)
+    writer = Writer()
+    writer.byte(PUBLISH << 4 | (8 if packet.dup else 0) | packet.qos << 1 | packet.retain)
+    writer.variable_byte_integer(size, "Remaining Length")
+    writer.binary(topic_name)
+    if packet.qos:
+        writer.two_bytes(packet.packet_id)
+    writer.raw(section)
+    writer.raw(packet.payload)
+    return writer.value()

@@ -1,0 +1,288 @@
+"""SUBSCRIBE and SUBACK [3.8, 3.9]."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, final
+
+from semel.mqtt.packet_types import MQTT5, SUBACK, SUBSCRIBE
+from semel.mqtt.packets.fields import check_packet_id, check_reason
+from semel.mqtt.properties import (
+    NO_PROPERTIES,
+    SUBSCRIPTION_IDENTIFIER,
+    Properties,
+    PropertyItem,
+    check_properties,
+    check_properties_allowed,
+    check_properties_version,
+    read_properties,
+    write_properties,
+)
+from semel.mqtt.rules import (
+    NO_LOCAL_NOT_SHARED,
+    REASON_CODES_PRESENT,
+    RETAIN_HANDLING_NOT_3,
+    SUBSCRIBE_NOT_EMPTY,
+    SUBSCRIPTION_IDENTIFIER_ONCE,
+    SUBSCRIPTION_OPTIONS_RESERVED,
+    SUBSCRIPTION_QOS_NOT_3,
+)
+from semel.mqtt.topics import check_share, check_topic_filter, is_shared, quoted
+from semel.mqtt.violation import Violation, report
+from semel.mqtt.wire import Reader, Writer, check_text, frame
+
+# [3.8.3.1] Subscription Options
+_NO_LOCAL: Final = 0x04
+_RETAIN_AS_PUBLISHED: Final = 0x08
+_RESERVED_5: Final = 0xC0
+_RESERVED_311: Final = 0xFC
+
+# packet_id, properties, (topic_filter, options) of each subscription
+SubscribeFields = tuple[int, list[PropertyItem], list[tuple[str, int]]]
+
+
+@final
+@dataclass(init=False)
+class Subscription:
+    """One Topic Filter with its options; 3.1.1 knows no option but the QoS."""
+
+    topic_filter: Final[str]
+    qos: Final[int]
+    no_local: Final[bool]
+    retain_as_published: Final[bool]
+    retain_handling: Final[int]
+
+    def __init__(
+        self,
+        topic_filter: str,
+        qos: int = 0,
+        *,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+    ) -> None:
+        check_subscription(topic_filter, qos, no_local, retain_handling, None)
+        self.topic_filter = topic_filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.retain_handling = retain_handling
+
+    @property
+    def options(self) -> int:
+        """The Subscription Options byte."""
+        return (
+            self.qos
+            | (_NO_LOCAL if self.no_local else 0)
+            | (_RETAIN_AS_PUBLISHED if self.retain_as_published else 0)
+            | self.retain_handling << 4
+        )
+
+
+@final
+@dataclass(init=False)
+class Subscribe:
+    """A client asks for subscriptions."""
+
+    packet_id: Final[int]
+    subscriptions: Final[tuple[Subscription, ...]]
+    properties: Final[Properties]
+
+    def __init__(
+        self,
+        packet_id: int,
+        subscriptions: Iterable[Subscription],
+        *,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        self.packet_id = packet_id
+        self.subscriptions = tuple(subscriptions)
+        self.properties = properties
+        identifiers = len(properties.subscription_identifiers)
+        count = len(self.subscriptions)
+        check_subscribe(packet_id, count, identifiers, properties.present, None)
+
+
+@final
+@dataclass(init=False)
+class SubAck:
+    """The server's answer: one reason code for each filter, in order."""
+
+    packet_id: Final[int]
+    reasons: Final[tuple[int, ...]]
+    properties: Final[Properties]
+
+    def __init__(
+        self, packet_id: int, reasons: Iterable[int], *, properties: Properties = NO_PROPERTIES
+    ) -> None:
+        self.packet_id = packet_id
+        self.reasons = tuple(reasons)
+        self.properties = properties
+        check_reasons(SUBACK, packet_id, self.reasons, properties.present, 0, None)
+
+
+def check_subscription(
+    topic_filter: str,
+    qos: int,
+    no_local: bool,
+    retain_handling: int,
+    found: list[Violation] | None,
+) -> None:
+    """All that one subscription can do wrong under either version."""
+    check_text(topic_filter, "topic_filter", found)
+    check_topic_filter(topic_filter, found)
+    if qos < 0 or qos > 2:
+        report(found, Violation(SUBSCRIPTION_QOS_NOT_3, f"QoS {qos}", SUBSCRIBE))
+    if retain_handling < 0 or retain_handling > 2:
+        seen = f"retain_handling {retain_handling}"
+        report(found, Violation(RETAIN_HANDLING_NOT_3, seen, SUBSCRIBE))
+    if no_local and is_shared(topic_filter):
+        report(found, Violation(NO_LOCAL_NOT_SHARED, quoted(topic_filter), SUBSCRIBE))
+
+
+def check_subscription_version(
+    topic_filter: str, options: int, version: int, found: list[Violation] | None
+) -> None:
+    """Options and share as that version has them."""
+    if options & (_RESERVED_5 if version == MQTT5 else _RESERVED_311):
+        seen = f"options 0x{options:02x}"
+        report(found, Violation(SUBSCRIPTION_OPTIONS_RESERVED, seen, SUBSCRIBE))
+    check_share(topic_filter, version, found)
+
+
+def check_subscribe(
+    packet_id: int,
+    count: int,
+    identifiers: int,
+    present: int,
+    found: list[Violation] | None,
+) -> None:
+    """All that a SUBSCRIBE can do wrong, but for each of its subscriptions."""
+    check_packet_id(packet_id, found)
+    if not count:
+        report(found, Violation(SUBSCRIBE_NOT_EMPTY, "no topic_filter", SUBSCRIBE))
+    if identifiers > 1:
+        seen = f"{identifiers} subscription identifiers"
+        report(found, Violation(SUBSCRIPTION_IDENTIFIER_ONCE, seen, SUBSCRIBE))
+    check_properties_allowed(SUBSCRIBE, present, found)
+
+
+def check_reasons(
+    packet_type: int,
+    packet_id: int,
+    reasons: tuple[int, ...],
+    present: int,
+    version: int,
+    found: list[Violation] | None,
+) -> None:
+    """All that a SUBACK or UNSUBACK can do wrong, under one version or (0) under any."""
+    check_packet_id(packet_id, found)
+    if packet_type == SUBACK or version:
+        wanted = packet_type == SUBACK or version == MQTT5
+        if (len(reasons) > 0) != wanted:
+            seen = f"{len(reasons)} reason codes"
+            report(found, Violation(REASON_CODES_PRESENT, seen, packet_type))
+    for reason in reasons:
+        check_reason(packet_type, reason, version, found)
+    check_properties_allowed(packet_type, present, found)
+
+
+def read_subscribe(reader: Reader) -> SubscribeFields:
+    """The fields of a SUBSCRIBE as they stand."""
+    packet_id = reader.two_bytes("packet_id")
+    items = read_properties(reader)
+    subscriptions: list[tuple[str, int]] = []
+    while reader.left():
+        topic_filter = reader.text("topic_filter")
+        subscriptions.append((topic_filter, reader.byte("subscription_options")))
+    return packet_id, items, subscriptions
+
+
+def decode_subscribe(reader: Reader) -> Subscribe:
+    packet_id, items, fields = read_subscribe(reader)
+    subscriptions: list[Subscription] = []
+    for topic_filter, options in fields:
+        check_subscription_version(topic_filter, options, reader.version, None)
+        subscription = Subscription(
+            topic_filter,
+            options & 3,
+            no_local=options & _NO_LOCAL != 0,
+            retain_as_published=options & _RETAIN_AS_PUBLISHED != 0,
+            retain_handling=options >> 4 & 3,
+        )
+        subscriptions.append(subscription)
+    return Subscribe(packet_id, subscriptions, properties=Properties(items))
+
+
+def observe_subscribe(reader: Reader, found: list[Violation]) -> None:
+    packet_id, items, fields = read_subscribe(reader)
+    for topic_filter, options in fields:
+        check_subscription_version(topic_filter, options, reader.version, found)
+        # Options that 3.1.1 reserves mean nothing there: the line above has spoken.
+        handling = options >> 4 & 3 if reader.version == MQTT5 else 0
+        no_local = reader.version == MQTT5 and options & _NO_LOCAL != 0
+        check_subscription(topic_filter, options & 3, no_local, handling, found)
+    identifiers = 0
+    for identifier, _ in items:
+        if identifier == SUBSCRIPTION_IDENTIFIER:
+            identifiers += 1
+    present = check_properties(items, found)
+    check_subscribe(packet_id, len(fields), identifiers, present, found)
+
+
+def encode_subscribe(packet: Subscribe, version: int) -> bytes:
+    check_properties_version(packet.properties.present, version)
+    writer = Writer()
+    writer.two_bytes(packet.packet_id)
+    if version == MQTT5:
+        write_properties(writer, packet.properties)
+    for subscription in packet.subscriptions:
+        options = subscription.options
+        check_subscription_version(subscription.topic_filter, options, version, None)
+        writer.text(subscription.topic_filter)
+        writer.byte(options)
+    return frame(SUBSCRIBE << 4 | 2, writer.value())
+
+
+def read_reasons(reader: Reader, packet_type: int) -> tuple[int, list[PropertyItem], list[int]]:
+    """Packet Identifier, properties and reason codes of a SUBACK or UNSUBACK."""
+    packet_id = reader.two_bytes("packet_id")
+    items = read_properties(reader)
+    reasons: list[int] = []
+    if packet_type == SUBACK or reader.version == MQTT5:
+        while reader.left():
+            reasons.append(reader.byte("reason"))
+    reader.check_end()
+    return packet_id, items, reasons
+
+
+def decode_suback(reader: Reader) -> SubAck:
+    packet_id, items, reasons = read_reasons(reader, SUBACK)
+    packet = SubAck(packet_id, reasons, properties=Properties(items))
+    check_reasons(SUBACK, packet_id, packet.reasons, 0, reader.version, None)
+    return packet
+
+
+def observe_reasons(reader: Reader, packet_type: int, found: list[Violation]) -> None:
+    """SUBACK and UNSUBACK alike."""
+    packet_id, items, reasons = read_reasons(reader, packet_type)
+    present = check_properties(items, found)
+    check_reasons(packet_type, packet_id, tuple(reasons), present, reader.version, found)
+
+
+def encode_reasons(
+    packet_type: int,
+    packet_id: int,
+    reasons: tuple[int, ...],
+    properties: Properties,
+    version: int,
+) -> bytes:
+    """SUBACK and UNSUBACK alike."""
+    check_reasons(packet_type, packet_id, reasons, properties.present, version, None)
+    check_properties_version(properties.present, version)
+    writer = Writer()
+    writer.two_bytes(packet_id)
+    if version == MQTT5:
+        write_properties(writer, properties)
+    for reason in reasons:
+        writer.byte(reason)
+    return frame(packet_type << 4, writer.value())

@@ -1,0 +1,127 @@
+"""UNSUBSCRIBE and UNSUBACK [3.10, 3.11]."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, final
+
+from semel.mqtt.packet_types import MQTT5, UNSUBACK, UNSUBSCRIBE
+from semel.mqtt.packets.fields import check_packet_id
+from semel.mqtt.packets.subscribe import check_reasons, read_reasons
+from semel.mqtt.properties import (
+    NO_PROPERTIES,
+    Properties,
+    PropertyItem,
+    check_properties,
+    check_properties_allowed,
+    check_properties_version,
+    read_properties,
+    write_properties,
+)
+from semel.mqtt.rules import UNSUBSCRIBE_NOT_EMPTY
+from semel.mqtt.topics import check_topic_filter
+from semel.mqtt.violation import Violation, report
+from semel.mqtt.wire import Reader, Writer, check_text, frame
+
+
+@final
+@dataclass(init=False)
+class Unsubscribe:
+    """A client gives up subscriptions."""
+
+    packet_id: Final[int]
+    topic_filters: Final[tuple[str, ...]]
+    properties: Final[Properties]
+
+    def __init__(
+        self,
+        packet_id: int,
+        topic_filters: Iterable[str],
+        *,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        if isinstance(topic_filters, str):
+            raise TypeError("topic_filters must be several: put the one filter into a list")
+        self.packet_id = packet_id
+        self.topic_filters = tuple(topic_filters)
+        self.properties = properties
+        check_unsubscribe(packet_id, self.topic_filters, properties.present, None)
+
+
+@final
+@dataclass(init=False)
+class UnsubAck:
+    """The server's answer. 5.0 has a reason code for each filter, 3.1.1 has none."""
+
+    packet_id: Final[int]
+    reasons: Final[tuple[int, ...]]
+    properties: Final[Properties]
+
+    def __init__(
+        self,
+        packet_id: int,
+        reasons: Iterable[int] = (),
+        *,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        self.packet_id = packet_id
+        self.reasons = tuple(reasons)
+        self.properties = properties
+        check_reasons(UNSUBACK, packet_id, self.reasons, properties.present, 0, None)
+
+
+def check_unsubscribe(
+    packet_id: int,
+    topic_filters: tuple[str, ...],
+    present: int,
+    found: list[Violation] | None,
+) -> None:
+    """All that an UNSUBSCRIBE can do wrong.
+
+    [4.8.2] binds SUBSCRIBE alone: to give up a filter that nobody can hold does no harm.
+    """
+    check_packet_id(packet_id, found)
+    if not topic_filters:
+        report(found, Violation(UNSUBSCRIBE_NOT_EMPTY, "no topic_filter", UNSUBSCRIBE))
+    for topic_filter in topic_filters:
+        check_text(topic_filter, "topic_filter", found)
+        check_topic_filter(topic_filter, found)
+    check_properties_allowed(UNSUBSCRIBE, present, found)
+
+
+def read_unsubscribe(reader: Reader) -> tuple[int, list[PropertyItem], list[str]]:
+    """The fields of an UNSUBSCRIBE as they stand."""
+    packet_id = reader.two_bytes("packet_id")
+    items = read_properties(reader)
+    topic_filters: list[str] = []
+    while reader.left():
+        topic_filters.append(reader.text("topic_filter"))
+    return packet_id, items, topic_filters
+
+
+def decode_unsubscribe(reader: Reader) -> Unsubscribe:
+    packet_id, items, topic_filters = read_unsubscribe(reader)
+    return Unsubscribe(packet_id, topic_filters, properties=Properties(items))
+
+
+def observe_unsubscribe(reader: Reader, found: list[Violation]) -> None:
+    packet_id, items, topic_filters = read_unsubscribe(reader)
+    present = check_properties(items, found)
+    check_unsubscribe(packet_id, tuple(topic_filters), present, found)
+
+
+def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
+    check_properties_version(packet.properties.present, version)
+    writer = Writer()
+    writer.two_bytes(packet.packet_id)
+    if version == MQTT5:
+        write_properties(writer, packet.properties)
+    for topic_filter in packet.topic_filters:
+        writer.text(topic_filter)
+    return frame(UNSUBSCRIBE << 4 | 2, writer.value())
+
+
+def decode_unsuback(reader: Reader) -> UnsubAck:
+    packet_id, items, reasons = read_reasons(reader, UNSUBACK)
+    packet = UnsubAck(packet_id, reasons, properties=Properties(items))
+    check_reasons(UNSUBACK, packet_id, packet.reasons, 0, reader.version, None)
+    return packet

@@ -1,0 +1,125 @@
+"""Topic Names and Topic Filters: what may be one, and which filter matches which name.
+
+Levels are separated by `/`; `+` stands for one level, a last `#` for any number of levels, the
+parent included. Nothing here recurses, so a topic of 65,000 slashes costs time in proportion and
+no stack; `check_levels` lets a receiver refuse such topics altogether.
+"""
+
+from typing import Final
+
+from semel.mqtt.packet_types import MQTT5
+from semel.mqtt.rules import (
+    HASH_IS_LAST_LEVEL,
+    PLUS_FILLS_ITS_LEVEL,
+    SHARE_NAME_BEFORE_FILTER,
+    SHARE_NAME_NOT_EMPTY,
+    SHARE_NAME_WITHOUT_WILDCARDS,
+    TOPIC_FILTER_NOT_EMPTY,
+    TOPIC_LEVELS_WITHIN_LIMIT,
+    TOPIC_NAME_NOT_EMPTY,
+    TOPIC_NAME_WITHOUT_WILDCARDS,
+)
+from semel.mqtt.violation import Violation, report
+
+SHARE_PREFIX: Final = "$share/"
+
+# What a message quotes of a long topic.
+_QUOTED: Final = 80
+
+
+def quoted(text: str) -> str:
+    """A peer's text for a message: escaped, and cut if it is long."""
+    return ascii(text) if len(text) <= _QUOTED else ascii(text[:_QUOTED]) + "…"
+
+
+def check_topic_name(topic_name: str, field: str, found: list[Violation] | None) -> None:
+    """A Topic Name where no Topic Alias can stand for it: not empty, no wildcards [4.7]."""
+    if not topic_name:
+        report(found, Violation(TOPIC_NAME_NOT_EMPTY, f"empty {field}"))
+    if "+" in topic_name or "#" in topic_name:
+        report(found, Violation(TOPIC_NAME_WITHOUT_WILDCARDS, f"{field} {quoted(topic_name)}"))
+
+
+def check_topic_filter(topic_filter: str, found: list[Violation] | None) -> None:
+    """A Topic Filter: not empty, each wildcard in its place [4.7.1]."""
+    if not topic_filter:
+        report(found, Violation(TOPIC_FILTER_NOT_EMPTY, "empty topic_filter"))
+    if "#" in topic_filter:
+        if topic_filter.index("#") != len(topic_filter) - 1 or not (
+            len(topic_filter) == 1 or topic_filter[-2] == "/"
+        ):
+            report(found, Violation(HASH_IS_LAST_LEVEL, quoted(topic_filter)))
+    if "+" in topic_filter:
+        for level in topic_filter.split("/"):
+            if "+" in level and len(level) > 1:
+                report(found, Violation(PLUS_FILLS_ITS_LEVEL, quoted(topic_filter)))
+                break
+
+
+def is_shared(topic_filter: str) -> bool:
+    """Whether 5.0 reads the filter as a shared subscription."""
+    return topic_filter.startswith(SHARE_PREFIX)
+
+
+def check_share(topic_filter: str, version: int, found: list[Violation] | None) -> None:
+    """In 5.0, what follows `$share/` is ShareName/filter [4.8.2].
+
+    To 3.1.1 `$share/` means nothing, so that every filter is as good as another there.
+    """
+    if version != MQTT5 or not is_shared(topic_filter):
+        return
+    share_name, slash, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
+    if not share_name:
+        report(found, Violation(SHARE_NAME_NOT_EMPTY, quoted(topic_filter)))
+    if "+" in share_name or "#" in share_name:
+        report(found, Violation(SHARE_NAME_WITHOUT_WILDCARDS, quoted(topic_filter)))
+    if not rest:
+        report(found, Violation(SHARE_NAME_BEFORE_FILTER, quoted(topic_filter)))
+
+
+def split_share(topic_filter: str) -> tuple[str, str]:
+    """ShareName and filter of a shared subscription; ("", filter) of any other.
+
+    A filter that begins with `$share/` without being a shared subscription (3.1.1 permits it)
+    counts as any other.
+    """
+    if is_shared(topic_filter):
+        share_name, slash, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
+        if share_name and rest and "+" not in share_name:
+            return share_name, rest
+    return "", topic_filter
+
+
+def has_wildcard(topic_filter: str) -> bool:
+    """Whether the filter can match more than one Topic Name."""
+    return "+" in topic_filter or "#" in topic_filter
+
+
+def check_levels(topic: str, maximum: int) -> None:
+    """A name or filter has at most `maximum` levels: a receiver's own limit."""
+    levels = topic.count("/") + 1
+    if levels > maximum:
+        raise Violation(TOPIC_LEVELS_WITHIN_LIMIT, f"{levels} levels, at most {maximum}")
+
+
+def topic_matches(topic_filter: str, topic_name: str) -> bool:
+    """Whether a valid, not shared filter matches a valid name, character by character [4.7.3-4].
+
+    A filter that begins with a wildcard does not match a name that begins with `$` [4.7.2-1].
+    """
+    if not has_wildcard(topic_filter):
+        return topic_filter == topic_name
+    if topic_name.startswith("$") and topic_filter[0] in "+#":
+        return False
+    pattern = topic_filter.split("/")
+    levels = topic_name.split("/")
+    if pattern[-1] == "#":
+        pattern.pop()
+        if len(levels) < len(pattern):
+            return False
+    elif len(levels) != len(pattern):
+        return False
+    for i in range(len(pattern)):
+        if pattern[i] != "+" and pattern[i] != levels[i]:
+            return False
+    return True

@@ -1,0 +1,118 @@
+"""What a rule is, and what it is to break one.
+
+A `Rule` has a name that says what it demands, the numbers of the statements it stands for in each
+version, one sentence in our words, the reason code that goes on the wire when a peer breaks it,
+and the boundaries it holds at:
+
+    encode     our caller cannot build or encode such a packet (constructor or `encode` refuses)
+    decode     bytes of a peer that break it are refused, and the audit reports them
+    exchange   `Exchange` refuses the packet at that moment on that connection, whoever sent it
+    limit      a bound of ours that the owner sets; the standard has none
+
+Statement numbers are those of OASIS without the `MQTT-`; keys `U3-nn` and `U5-nn` are unnumbered
+requirements, listed in `semel/standard`. A number that concerns one packet type only is written
+`PUBACK:3.4.2-1`.
+"""
+
+from typing import Final, final
+
+from semel.mqtt.packet_types import MQTT5, MQTT311, PACKET_NAMES
+from semel.mqtt.reasons import SUCCESS
+
+
+@final
+class Rule:
+    """One demand of the standard. `return_code` is 3.1.1's CONNACK code for it, 0 for none."""
+
+    name: Final[str]
+    sentence: Final[str]
+    mqtt311: Final[tuple[str, ...]]
+    mqtt5: Final[tuple[str, ...]]
+    boundaries: Final[tuple[str, ...]]
+    reason: Final[int]
+    return_code: Final[int]
+
+    def __init__(
+        self,
+        name: str,
+        sentence: str,
+        *,
+        mqtt311: str = "",
+        mqtt5: str = "",
+        at: str,
+        reason: int,
+        return_code: int = 0,
+    ) -> None:
+        self.name = name
+        self.sentence = sentence
+        self.mqtt311 = tuple(mqtt311.split())
+        self.mqtt5 = tuple(mqtt5.split())
+        self.boundaries = tuple(at.split())
+        self.reason = reason
+        self.return_code = return_code
+
+    @property
+    def closes(self) -> bool:
+        """Whether a receiver ends the connection over it."""
+        return self.reason != SUCCESS
+
+    def statements(self, version: int = 0, packet_type: int = 0) -> tuple[str, ...]:
+        """The statement numbers of one version (0: both), for one packet type (0: all).
+
+        Numbers come without the packet type; `U3-01` and the like come as they are, others with
+        `MQTT-` in front, as the standard prints them.
+        """
+        numbers: list[str] = []
+        if version != MQTT5:
+            numbers.extend(self.mqtt311)
+        if version != MQTT311:
+            numbers.extend(self.mqtt5)
+        result: list[str] = []
+        for number in numbers:
+            packet_name, colon, bare = number.partition(":")
+            if not colon:
+                bare = number
+            elif packet_type and packet_name != PACKET_NAMES[packet_type]:
+                continue
+            full = bare if bare.startswith("U") else "MQTT-" + bare
+            if full not in result:
+                result.append(full)
+        return tuple(result)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Violation(Exception):
+    """A rule was broken: which one, and what was seen (never a payload or a password).
+
+    Raised when our caller is wrong; handed out as an event when the peer is. `version` and
+    `packet_type` are 0 until a boundary that knows them fills them in.
+    """
+
+    def __init__(self, rule: Rule, seen: str, packet_type: int = 0) -> None:
+        super().__init__(rule.name)
+        self.rule = rule
+        self.seen = seen
+        self.packet_type = packet_type
+        self.version = 0
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """Statement numbers for the version and packet type at hand."""
+        return self.rule.statements(self.version, self.packet_type)
+
+    def __str__(self) -> str:
+        numbers = self.statements
+        shown = ", ".join(numbers[:3]) + (", …" if len(numbers) > 3 else "")
+        where = f" [{shown}]" if numbers else ""
+        # Will Properties travel inside CONNECT; 0 is also "not known".
+        packet = f"{PACKET_NAMES[self.packet_type]}: " if self.packet_type else ""
+        return f"{packet}{self.rule.name}{where}: {self.rule.sentence} Seen: {self.seen}."
+
+
+def report(found: list[Violation] | None, violation: Violation) -> None:
+    """Raise `violation`, or, where someone collects all that is wrong, note it and go on."""
+    if found is None:
+        raise violation
+    found.append(violation)

@@ -1,0 +1,262 @@
+"""The data types of the standard's section 1.5, as bytes: a reader bound to its packet, a writer.
+
+    Reader   reads one packet and cannot leave it: a field that ends past the packet is a violation,
+             never a reason to wait for more bytes. It judges framing only; whether a value is
+             allowed is for the `check_*` functions that a packet's constructor calls as well.
+    Writer   the only place that knows how bytes are gathered.
+
+Ill-formed UTF-8 is read with its bad bytes kept as lone surrogates. `check_text` refuses
+surrogates, so one line guards both ends: a string nobody may send and bytes nobody may have sent.
+
+While packets are observed rather than decoded, a Reader also keeps the fields that it has read,
+under the standard's names, so that a packet broken in its middle still shows what came before.
+"""
+
+from typing import Final, final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from semel.mqtt.packet_types import MQTT5
+from semel.mqtt.rules import (
+    BINARY_FITS_ITS_LENGTH,
+    FIELD_WITHIN_PACKET,
+    INTEGER_FITS_ITS_FIELD,
+    NO_SURPLUS_BYTES,
+    TEXT_FITS_ITS_LENGTH,
+    TEXT_WELL_FORMED,
+    TEXT_WITHOUT_NUL,
+    VARIABLE_BYTE_INTEGER_IN_FOUR_BYTES,
+    VARIABLE_BYTE_INTEGER_SHORTEST,
+)
+from semel.mqtt.violation import Violation, report
+
+MAXIMUM_VARIABLE_BYTE_INTEGER: Final = 268_435_455
+MAXIMUM_TWO_BYTES: Final = 65_535
+MAXIMUM_FOUR_BYTES: Final = 4_294_967_295
+
+FieldValue = int | str | bytes
+
+
+def check_text(value: str, name: str, found: list[Violation] | None) -> None:
+    """A string may travel: well-formed, without NUL, short enough for its two length bytes."""
+    try:
+        size = len(value.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        where = f"{name} has {value[error.start]!a} at character {error.start}"
+        report(found, Violation(TEXT_WELL_FORMED, where))
+        return
+    if size > MAXIMUM_TWO_BYTES:
+        report(found, Violation(TEXT_FITS_ITS_LENGTH, f"{name} of {size} bytes"))
+    if "\0" in value:
+        report(found, Violation(TEXT_WITHOUT_NUL, f"{name} has U+0000 at {value.index(chr(0))}"))
+
+
+def check_binary(value: bytes, name: str, found: list[Violation] | None) -> None:
+    """Binary data fits the two bytes of its length."""
+    if len(value) > MAXIMUM_TWO_BYTES:
+        report(found, Violation(BINARY_FITS_ITS_LENGTH, f"{name} of {len(value)} bytes"))
+
+
+def check_integer(value: int, maximum: int, name: str, found: list[Violation] | None) -> None:
+    """A number fits the bytes of its field."""
+    if value < 0 or value > maximum:
+        report(found, Violation(INTEGER_FITS_ITS_FIELD, f"{name} {value}, at most {maximum}"))
+
+
+def check_variable_byte_integer(value: int, name: str) -> None:
+    """A number fits four bytes of seven bits each."""
+    if value < 0 or value > MAXIMUM_VARIABLE_BYTE_INTEGER:
+        raise Violation(VARIABLE_BYTE_INTEGER_IN_FOUR_BYTES, name)
+
+
+def variable_byte_integer_size(value: int) -> int:
+    """How many bytes `value` takes."""
+    if value < 128:
+        return 1
+    if value < 16_384:
+        return 2
+    return 3 if value < 2_097_152 else 4
+
+
+@final
+class Reader:
+    """A cursor over `data[start:end]`, the body of one packet under one version."""
+
+    data: Final[bytes]
+    version: int
+    at: i64
+    end: i64
+    found: Final[list[Violation] | None]
+    fields: Final[list[tuple[str, FieldValue]] | None]
+
+    def __init__(
+        self,
+        data: bytes,
+        start: int,
+        end: int,
+        version: int,
+        found: list[Violation] | None = None,
+        fields: list[tuple[str, FieldValue]] | None = None,
+    ) -> None:
+        self.data = data
+        self.version = version
+        self.at = start
+        self.end = end
+        self.found = found
+        self.fields = fields
+
+    def left(self) -> int:
+        """How many bytes of the packet are still unread."""
+        return self.end - self.at
+
+    def _take(self, size: i64, name: str) -> i64:
+        start = self.at
+        if size > self.end - start:
+            missing = size - (self.end - start)
+            raise Violation(FIELD_WITHIN_PACKET, f"{name} lacks {missing} of {size} bytes")
+        self.at = start + size
+        return start
+
+    def byte(self, name: str) -> int:
+        """One byte."""
+        value = self.data[self._take(1, name)]
+        if self.fields is not None:
+            self.fields.append((name, value))
+        return value
+
+    def two_bytes(self, name: str) -> int:
+        """A Two Byte Integer [1.5.2]."""
+        at = self._take(2, name)
+        value = self.data[at] << 8 | self.data[at + 1]
+        if self.fields is not None:
+            self.fields.append((name, value))
+        return value
+
+    def four_bytes(self, name: str) -> int:
+        """A Four Byte Integer [1.5.3]."""
+        at = self._take(4, name)
+        data = self.data
+        value = data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
+        if self.fields is not None:
+            self.fields.append((name, value))
+        return value
+
+    def variable_byte_integer(self, name: str) -> int:
+        """A Variable Byte Integer [1.5.5]."""
+        value: i64 = 0
+        shift: i64 = 0
+        while True:
+            digit: i64 = self.data[self._take(1, name)]
+            value |= (digit & 127) << shift
+            if digit < 128:
+                break
+            shift += 7
+            if shift == 28:
+                check_variable_byte_integer(MAXIMUM_VARIABLE_BYTE_INTEGER + 1, name)
+        if digit == 0 and shift:
+            self.note_long_form(name)
+        if self.fields is not None:
+            self.fields.append((name, value))
+        return value
+
+    def note_long_form(self, name: str) -> None:
+        """A Variable Byte Integer took more bytes than it needs: 3.1.1 has no rule against it."""
+        if self.version == MQTT5:
+            report(self.found, Violation(VARIABLE_BYTE_INTEGER_SHORTEST, name))
+
+    def text(self, name: str) -> str:
+        """A UTF-8 Encoded String [1.5.4]; ill-formed bytes become lone surrogates."""
+        head = self._take(2, name)
+        size: i64 = self.data[head] << 8 | self.data[head + 1]
+        at = self._take(size, name)
+        raw = self.data[at : at + size]
+        try:
+            value = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            value = raw.decode("utf-8", "surrogateescape")
+        if self.fields is not None:
+            self.fields.append((name, value))
+        return value
+
+    def binary(self, name: str) -> bytes:
+        """Binary Data [1.5.6]."""
+        head = self._take(2, name)
+        size: i64 = self.data[head] << 8 | self.data[head + 1]
+        at = self._take(size, name)
+        value = self.data[at : at + size]
+        if self.fields is not None:
+            self.fields.append((name, value))
+        return value
+
+    def rest(self, name: str) -> bytes:
+        """All that is left: an application message."""
+        at = self.at
+        self.at = self.end
+        value = self.data[at : self.end]
+        if self.fields is not None:
+            self.fields.append((name, value))
+        return value
+
+    def part(self, size: int, name: str) -> "Reader":
+        """A reader for the next `size` bytes, which this one passes over."""
+        at = self._take(size, name)
+        return Reader(self.data, at, self.at, self.version, self.found, self.fields)
+
+    def check_end(self) -> None:
+        """Nothing is left."""
+        if self.at < self.end:
+            surplus = self.end - self.at
+            report(self.found, Violation(NO_SURPLUS_BYTES, f"{surplus} bytes more"))
+
+
+@final
+class Writer:
+    """Gathers the bytes of a packet. The values have been checked by whoever holds them."""
+
+    _bytes: Final[BytesWriter]
+
+    def __init__(self) -> None:
+        self._bytes = BytesWriter()
+
+    def byte(self, value: int) -> None:
+        self._bytes.append(value)
+
+    def two_bytes(self, value: int) -> None:
+        self._bytes.append(value >> 8)
+        self._bytes.append(value & 255)
+
+    def four_bytes(self, value: int) -> None:
+        self.two_bytes(value >> 16)
+        self.two_bytes(value & 65_535)
+
+    def variable_byte_integer(self, value: int, name: str) -> None:
+        check_variable_byte_integer(value, name)
+        rest: i64 = value
+        while rest > 127:
+            self._bytes.append(rest & 127 | 128)
+            rest >>= 7
+        self._bytes.append(rest)
+
+    def text(self, value: str) -> None:
+        self.binary(value.encode("utf-8"))
+
+    def binary(self, value: bytes) -> None:
+        self.two_bytes(len(value))
+        self._bytes.write(value)
+
+    def raw(self, value: bytes) -> None:
+        self._bytes.write(value)
+
+    def value(self) -> bytes:
+        """The bytes gathered so far."""
+        return self._bytes.getvalue()
+
+
+def frame(first: int, body: bytes) -> bytes:
+    """A whole packet: first byte, Remaining Length, body."""
+    writer = Writer()
+    writer.byte(first)
+    writer.variable_byte_integer(len(body), "Remaining Length")
+    writer.raw(body)
+    return writer.value()

@@ -1,0 +1,74 @@
+"""The suite runs in two modes, and a run may not mistake one for the other.
+
+SEMEL_TEST_MODE=interpreted: semel comes from this repository's src/, and no module of semel.mqtt
+is an extension. SEMEL_TEST_MODE=compiled: semel comes from site-packages, every module of
+semel.mqtt but the ``__init__`` files is an extension, and it was built from the sources that are
+in src/ now. Without the variable the run only reports what it found.
+"""
+
+import importlib.util
+import os
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).resolve().parent.parent / "src"
+
+
+def origin(module: str) -> Path:
+    """The file that `module` would be imported from; UsageError if there is none."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise pytest.UsageError(f"{module} is in src/ but cannot be imported")
+    return Path(spec.origin).resolve()
+
+
+def core_modules() -> dict[str, Path]:
+    """The modules of semel.mqtt in src/, but the ``__init__`` files: name to source file."""
+    return {
+        ".".join(path.relative_to(SOURCES).with_suffix("").parts): path
+        for path in sorted((SOURCES / "semel" / "mqtt").rglob("*.py"))
+        if path.name != "__init__.py"
+    }
+
+
+def is_extension(path: Path) -> bool:
+    return path.name.endswith(tuple(EXTENSION_SUFFIXES))
+
+
+def check_interpreted() -> None:
+    package = origin("semel").parent
+    if package != SOURCES / "semel":
+        raise pytest.UsageError(f"interpreted mode: semel comes from {package}, not from src/")
+    for module in core_modules():
+        if is_extension(origin(module)):
+            raise pytest.UsageError(f"interpreted mode: {module} is compiled")
+
+
+def check_compiled() -> None:
+    package = origin("semel").parent
+    if package.parent.name != "site-packages":
+        raise pytest.UsageError(f"compiled mode: semel comes from {package}, not site-packages")
+    for module, source in core_modules().items():
+        found = origin(module)
+        if not is_extension(found):
+            raise pytest.UsageError(f"compiled mode: {module} is not; .build/wheel.log says why")
+        installed = package.parent / source.relative_to(SOURCES)
+        if installed.read_bytes() != source.read_bytes():
+            raise pytest.UsageError(f"compiled mode: {module} is older than src/; build it again")
+
+
+def pytest_sessionstart() -> None:
+    mode = os.environ.get("SEMEL_TEST_MODE")
+    if mode == "interpreted":
+        check_interpreted()
+    elif mode == "compiled":
+        check_compiled()
+    elif mode is not None:
+        raise pytest.UsageError(f"SEMEL_TEST_MODE is {mode!r}, not interpreted or compiled")
+
+
+def pytest_report_header() -> str:
+    compiled = sum(is_extension(origin(module)) for module in core_modules())
+    return f"semel: {origin('semel').parent}, {compiled} of {len(core_modules())} modules compiled"
