@@ -13,6 +13,8 @@ as a value. `observe` lists every rule that a packet breaks.
 
 from semel.mqtt import exchange_rules, reasons, rules
 from semel.mqtt.codec import LARGEST_PACKET, Decoder, Packet, decode, encode, packet_type_of
+from semel.mqtt.exchange import Exchange
+from semel.mqtt.message import Message, received_message
 from semel.mqtt.observation import Observation, observe
 from semel.mqtt.packet_types import MQTT5, MQTT311, PACKET_NAMES
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
@@ -25,6 +27,8 @@ from semel.mqtt.packets.publish import Publish
 from semel.mqtt.packets.subscribe import SubAck, Subscribe, Subscription
 from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
 from semel.mqtt.properties import NO_PROPERTIES, Properties
+from semel.mqtt.session import Change, Delivery, Receipt, Session
+from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.topics import check_levels, split_share, topic_matches
 from semel.mqtt.violation import Rule, Violation
 
@@ -35,3 +39,52 @@ RULES: tuple[Rule, ...] = tuple(
     for rule in vars(module).values()
     if isinstance(rule, Rule)
 )
+
+__all__ = [
+    "CLIENT",
+    "LARGEST_PACKET",
+    "MQTT5",
+    "MQTT311",
+    "NO_PROPERTIES",
+    "PACKET_NAMES",
+    "RULES",
+    "SERVER",
+    "Auth",
+    "Change",
+    "ConnAck",
+    "Connect",
+    "Decoder",
+    "Delivery",
+    "Disconnect",
+    "Exchange",
+    "Message",
+    "Observation",
+    "Packet",
+    "PingReq",
+    "PingResp",
+    "Properties",
+    "PubAck",
+    "PubComp",
+    "PubRec",
+    "PubRel",
+    "Publish",
+    "Receipt",
+    "Rule",
+    "Session",
+    "SubAck",
+    "Subscribe",
+    "Subscription",
+    "UnsubAck",
+    "Unsubscribe",
+    "Violation",
+    "Will",
+    "check_levels",
+    "decode",
+    "encode",
+    "observe",
+    "packet_type_of",
+    "reasons",
+    "received_message",
+    "split_share",
+    "topic_matches",
+]

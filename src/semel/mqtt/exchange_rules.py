@@ -263,12 +263,21 @@ RECEIVE_MAXIMUM_KEPT: Final = Rule(
 ANSWER_FITS_REQUEST: Final = Rule(
     "ANSWER_FITS_REQUEST",
     "An acknowledgement has the Packet Identifier of an open request that it answers.",
-    mqtt311="PUBACK:2.3.1-6 PUBREC:2.3.1-6 PUBREL:2.3.1-6 PUBCOMP:U3-07 SUBACK:2.3.1-7 "
-    "SUBACK:3.8.4-2 UNSUBACK:2.3.1-7 UNSUBACK:3.10.4-4",
-    mqtt5="PUBACK:2.2.1-5 PUBREC:2.2.1-5 PUBREL:2.2.1-5 PUBCOMP:2.2.1-5 SUBACK:2.2.1-6 "
-    "SUBACK:3.8.4-2 UNSUBACK:2.2.1-6 UNSUBACK:3.10.4-5",
+    mqtt311="PUBACK:2.3.1-6 PUBCOMP:U3-07 SUBACK:2.3.1-7 SUBACK:3.8.4-2 UNSUBACK:2.3.1-7 "
+    "UNSUBACK:3.10.4-4",
+    mqtt5="PUBACK:2.2.1-5 PUBCOMP:2.2.1-5 SUBACK:2.2.1-6 SUBACK:3.8.4-2 UNSUBACK:2.2.1-6 "
+    "UNSUBACK:3.10.4-5",
     at="exchange",
     reason=PROTOCOL_ERROR,
+)
+RELEASE_FITS_PUBLISH: Final = Rule(
+    "RELEASE_FITS_PUBLISH",
+    "PUBREC and PUBREL have the Packet Identifier of an open QoS 2 PUBLISH; the receiver of "
+    "another answers all the same, in 5.0 with code 0x92.",
+    mqtt311="PUBREC:2.3.1-6 PUBREL:2.3.1-6",
+    mqtt5="PUBREC:2.2.1-5 PUBREL:2.2.1-5",
+    at="exchange",
+    reason=SUCCESS,
 )
 ANSWER_FITS_QOS: Final = Rule(
     "ANSWER_FITS_QOS",

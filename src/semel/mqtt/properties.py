@@ -330,10 +330,9 @@ class Properties:
         return bool(self.present >> identifier & 1)
 
     def _find(self, identifier: int) -> PropertyValue | None:
-        if self.present >> identifier & 1:
-            for other, value in self.items:
-                if other == identifier:
-                    return value
+        for other, value in self.items:
+            if other == identifier:
+                return value
         return None
 
     def _integer(self, identifier: int) -> int | None:

@@ -68,7 +68,7 @@ def check_share(topic_filter: str, version: int, found: list[Violation] | None) 
     """
     if version != MQTT5 or not is_shared(topic_filter):
         return
-    share_name, slash, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
+    share_name, _, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
     if not share_name:
         report(found, Violation(SHARE_NAME_NOT_EMPTY, quoted(topic_filter)))
     if "+" in share_name or "#" in share_name:
@@ -84,7 +84,7 @@ def split_share(topic_filter: str) -> tuple[str, str]:
     counts as any other.
     """
     if is_shared(topic_filter):
-        share_name, slash, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
+        share_name, _, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
         if share_name and rest and "+" not in share_name:
             return share_name, rest
     return "", topic_filter

@@ -1,0 +1,672 @@
+"""Who may say what, when, on one connection.
+
+An `Exchange` watches both directions. It is told who sent a packet, not who we are: broker, client
+and auditor use the same object, so nobody can forgive itself what it forbids others.
+
+    NEW ──CONNECT──▶ CONNECTING ──CONNACK 0──▶ CONNECTED
+                          └──────CONNACK >0──▶ REFUSED        DISCONNECT silences its sender
+
+For each side it keeps what the side said it takes (Receive Maximum and the like), the topic
+aliases it has set, and the packet identifiers it is using, each with how far its exchange has got:
+
+    SENT_QOS_1 ──PUBACK──▶ free
+    SENT_QOS_2 ──PUBREC──▶ RECEIVED ──PUBREL──▶ RELEASED ──PUBCOMP──▶ free
+
+`observe` first checks and then applies; a packet that breaks a rule raises and changes nothing.
+With a list to collect violations in, it applies the packet all the same, as far as it makes sense:
+what an audit needs, which cannot stop the traffic that it reads.
+
+Identifiers of PUBLISH packets outlive a connection. `carry` gives what is open at the end, and the
+next Exchange of the session takes it; without it, an Exchange of a resumed session tolerates
+identifiers that it cannot know.
+"""
+
+from collections.abc import Iterable
+from typing import Final, final
+
+from semel.mqtt.codec import LARGEST_PACKET, Packet, check_packet_size, packet_type_of
+from semel.mqtt.exchange_rules import (
+    ANSWER_FITS_QOS,
+    ANSWER_FITS_REQUEST,
+    ANSWERS_IN_ORDER,
+    AUTH_AS_AGREED,
+    AUTH_IN_TURN,
+    AUTH_METHOD_KEPT,
+    CLIENT_ID_ASSIGNED,
+    CONNACK_FIRST,
+    CONNACK_ONCE,
+    CONNECT_FIRST,
+    CONNECT_ONCE,
+    NO_PUBLISH_AFTER_PUBREL,
+    NO_RESEND_WHILE_CONNECTED,
+    NOTHING_AFTER_DISCONNECT,
+    NOTHING_AFTER_REFUSAL,
+    ONE_REASON_CODE_EACH,
+    ONLY_AUTH_UNTIL_CONNACK,
+    PACKET_FROM_ITS_SIDE,
+    PACKET_ID_NOT_IN_USE,
+    PROBLEM_INFORMATION_ON_REQUEST,
+    PUBREL_AFTER_PUBREC,
+    QOS_WITHIN_MAXIMUM,
+    REASON_CODE_FROM_ITS_SIDE,
+    RECEIVE_MAXIMUM_KEPT,
+    RELEASE_FITS_PUBLISH,
+    RESEND_IN_ORDER,
+    RESEND_SETS_DUP,
+    RESPONSE_INFORMATION_ON_REQUEST,
+    RETAIN_IF_AVAILABLE,
+    SESSION_EXPIRY_FROM_CLIENT,
+    SESSION_EXPIRY_NOT_REVIVED,
+    SESSION_PRESENT_NEEDS_OLD_SESSION,
+    SHARED_IF_AVAILABLE,
+    SUBSCRIPTION_IDENTIFIER_FROM_SERVER,
+    SUBSCRIPTION_IDENTIFIER_IF_AVAILABLE,
+    TOPIC_ALIAS_MAPPED,
+    TOPIC_ALIAS_WITHIN_MAXIMUM,
+    WILDCARD_IF_AVAILABLE,
+)
+from semel.mqtt.packet_types import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    MQTT5,
+    PACKET_NAMES,
+    PINGREQ,
+    PINGRESP,
+    PUBLISH,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+)
+from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
+from semel.mqtt.packets.auth import Auth
+from semel.mqtt.packets.connack import ConnAck
+from semel.mqtt.packets.connect import Connect
+from semel.mqtt.packets.disconnect import Disconnect
+from semel.mqtt.packets.ping import PingReq, PingResp
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.packets.subscribe import SubAck, Subscribe
+from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
+from semel.mqtt.properties import (
+    REASON_STRING,
+    RESPONSE_INFORMATION,
+    SESSION_EXPIRY_INTERVAL,
+    SUBSCRIPTION_IDENTIFIER,
+    USER_PROPERTY,
+)
+from semel.mqtt.reasons import (
+    CONTINUE_AUTHENTICATION,
+    DISCONNECT_ONLY_CLIENT,
+    DISCONNECT_ONLY_SERVER,
+    FAILURE,
+    RE_AUTHENTICATE,
+    SUCCESS,
+)
+from semel.mqtt.side import (
+    CLIENT,
+    DEFAULT_RECEIVE_MAXIMUM,
+    RECEIVED,
+    RELEASED,
+    SENT_QOS_1,
+    SENT_QOS_2,
+    SERVER,
+    SIDES,
+    Open,
+    Side,
+)
+from semel.mqtt.topics import has_wildcard, is_shared, quoted
+from semel.mqtt.violation import Violation, report
+
+# Phases of the connection.
+NEW: Final = 0
+CONNECTING: Final = 1
+CONNECTED: Final = 2
+REFUSED: Final = 3
+
+# Packet types that only one side sends [Table 2-1].
+_ONLY_CLIENT: Final = frozenset((CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ))
+_ONLY_SERVER: Final = frozenset((CONNACK, SUBACK, UNSUBACK, PINGRESP))
+
+# [MQTT-3.1.2-29] packets that may explain themselves whether or not the client wants to know.
+_MAY_EXPLAIN: Final = frozenset((CONNACK, DISCONNECT, PUBLISH))
+
+
+def report_auth_turn(sender: int, reason: int, found: list[Violation] | None) -> None:
+    """An AUTH that its side may send, but not now."""
+    seen = f"AUTH 0x{reason:02x} from the {SIDES[sender]} out of turn"
+    report(found, Violation(AUTH_IN_TURN, seen))
+
+
+def _present(packet: Packet) -> int:
+    """The properties of a packet, as bits."""
+    if isinstance(packet, PingReq | PingResp):
+        return 0
+    return packet.properties.present
+
+
+@final
+class Exchange:
+    """What has been said on one connection, and so what may be said next.
+
+    `carried` lists what the session had open before (see `carry`); None means that nobody knows.
+    """
+
+    phase: int
+    version: int
+    client: Side
+    server: Side
+    session_present: bool
+    clean_start: bool
+    # Whether an identifier that is not open here can be told to be wrong.
+    history_known: bool
+    assigns_client_id: bool
+    session_expiry_interval: int
+    wants_response_information: bool
+    wants_problem_information: bool
+    authentication_method: str | None
+    # A re-authentication is under way; the server has asked and the client owes the answer.
+    authenticating: bool
+    client_owes_auth: bool
+    # What the server's CONNACK offers.
+    maximum_qos: int
+    retain_available: bool
+    wildcard_available: bool
+    subscription_identifiers_available: bool
+    shared_available: bool
+
+    def __init__(self, carried: Iterable[Open] | None = None) -> None:
+        self.phase = NEW
+        self.version = 0
+        self.client = Side()
+        self.server = Side()
+        self.session_present = False
+        self.clean_start = False
+        self.history_known = carried is not None
+        self.assigns_client_id = False
+        self.session_expiry_interval = 0
+        self.wants_response_information = False
+        self.wants_problem_information = True
+        self.authentication_method = None
+        self.authenticating = False
+        self.client_owes_auth = False
+        self.maximum_qos = 2
+        self.retain_available = True
+        self.wildcard_available = True
+        self.subscription_identifiers_available = True
+        self.shared_available = True
+        if carried is not None:
+            for sender, packet_id, stage in carried:
+                self._side(sender).move(packet_id, stage)
+            self.client.carried_until = self.client.serial
+            self.server.carried_until = self.server.serial
+
+    def observe(
+        self, sender: int, packet: Packet, size: int, found: list[Violation] | None = None
+    ) -> None:
+        """`sender` (CLIENT or SERVER) has sent `packet`, which takes `size` bytes.
+
+        Raises `Violation` and changes nothing if it may not; with `found`, notes every violation
+        there and goes on.
+        """
+        kind = packet_type_of(packet)
+        try:
+            self._check(sender, packet, kind, size, found)
+        except Violation as violation:
+            self._sign(violation, kind)
+            raise
+        if found:
+            for noted in found:
+                self._sign(noted, kind)
+        self._apply(sender, packet)
+
+    def _sign(self, violation: Violation, kind: int) -> None:
+        if not violation.packet_type:
+            violation.packet_type = kind
+            violation.version = self.version
+
+    def carry(self) -> list[Open]:
+        """PUBLISH exchanges still open, for the next connection of the session."""
+        opened: list[Open] = []
+        for sender in (CLIENT, SERVER):
+            side = self._side(sender)
+            for packet_id in side.opened:
+                opened.append((sender, packet_id, side.stage(packet_id)))
+        return opened
+
+    def topic_name(self, sender: int, packet: Publish) -> str:
+        """The Topic Name of a PUBLISH that has been observed, its alias resolved."""
+        if packet.topic_name:
+            return packet.topic_name
+        return self._side(sender).aliases.get(packet.properties.topic_alias or 0, "")
+
+    def facts(self) -> tuple[object, ...]:
+        """All that it knows, as values that can be compared."""
+        return (
+            (self.phase, self.version, self.session_present, self.clean_start),
+            (self.history_known, self.assigns_client_id, self.session_expiry_interval),
+            (self.wants_response_information, self.wants_problem_information),
+            (self.authentication_method, self.authenticating, self.client_owes_auth),
+            (self.maximum_qos, self.retain_available, self.wildcard_available),
+            (self.subscription_identifiers_available, self.shared_available),
+            self.client.facts(),
+            self.server.facts(),
+        )
+
+    def _side(self, sender: int) -> Side:
+        return self.client if sender == CLIENT else self.server
+
+    def _other(self, sender: int) -> Side:
+        return self.server if sender == CLIENT else self.client
+
+    # --- checking: says what is wrong, changes nothing --------------------------------------------
+
+    def _check(
+        self, sender: int, packet: Packet, kind: int, size: int, found: list[Violation] | None
+    ) -> None:
+        if self.phase == NEW:
+            if sender != CLIENT or kind != CONNECT:
+                seen = f"{PACKET_NAMES[kind]} from the {SIDES[sender]} first"
+                report(found, Violation(CONNECT_FIRST, seen))
+            return
+        self._check_turn(sender, kind, found)
+        other = self._other(sender)
+        check_packet_size(size, other.maximum_packet_size, found)
+        if isinstance(packet, Publish):
+            self._check_publish(sender, packet, found)
+        elif isinstance(packet, PubAck):
+            self._check_puback(sender, packet.packet_id, found)
+        elif isinstance(packet, PubRec):
+            self._check_pubrec(sender, packet.packet_id, found)
+        elif isinstance(packet, PubRel):
+            self._check_pubrel(sender, packet.packet_id, found)
+        elif isinstance(packet, PubComp):
+            self._check_pubcomp(sender, packet.packet_id, found)
+        elif isinstance(packet, Subscribe):
+            self._check_subscribe(packet, found)
+        elif isinstance(packet, Unsubscribe):
+            self._check_new_id(packet.packet_id, found)
+        elif isinstance(packet, SubAck):
+            self._check_answers(SUBACK, packet.packet_id, len(packet.reasons), found)
+        elif isinstance(packet, UnsubAck):
+            self._check_answers(UNSUBACK, packet.packet_id, len(packet.reasons), found)
+        elif isinstance(packet, ConnAck):
+            self._check_connack(packet, found)
+        elif isinstance(packet, Disconnect):
+            self._check_disconnect(sender, packet, found)
+        elif isinstance(packet, Auth):
+            self._check_auth(sender, packet, found)
+        if sender == SERVER and not self.wants_problem_information and kind not in _MAY_EXPLAIN:
+            if _present(packet) & (1 << REASON_STRING | 1 << USER_PROPERTY):
+                seen = f"reason_string or user_properties in {PACKET_NAMES[kind]}"
+                report(found, Violation(PROBLEM_INFORMATION_ON_REQUEST, seen))
+
+    def _check_turn(self, sender: int, kind: int, found: list[Violation] | None) -> None:
+        """Whether this side may send a packet of this type now."""
+        name = PACKET_NAMES[kind]
+        if self._side(sender).disconnected:
+            report(found, Violation(NOTHING_AFTER_DISCONNECT, f"{name} after DISCONNECT"))
+        if sender == SERVER:
+            # [3.1.1 §3.14] only a client disconnects there
+            if kind in _ONLY_CLIENT or (kind == DISCONNECT and self.version != MQTT5):
+                report(found, Violation(PACKET_FROM_ITS_SIDE, f"{name} from the server"))
+            if self.phase == REFUSED:
+                report(found, Violation(NOTHING_AFTER_REFUSAL, f"{name} after CONNACK"))
+            elif self.phase == CONNECTED:
+                if kind == CONNACK:
+                    report(found, Violation(CONNACK_ONCE, "a second CONNACK"))
+            elif kind != CONNACK and kind != AUTH:
+                report(found, Violation(CONNACK_FIRST, f"{name} before CONNACK"))
+        else:
+            if kind in _ONLY_SERVER:
+                report(found, Violation(PACKET_FROM_ITS_SIDE, f"{name} from the client"))
+            if kind == CONNECT:
+                report(found, Violation(CONNECT_ONCE, "a second CONNECT"))
+            if self.phase == CONNECTING and self.authentication_method is not None:
+                if kind != AUTH and kind != DISCONNECT:
+                    report(found, Violation(ONLY_AUTH_UNTIL_CONNACK, f"{name} before CONNACK"))
+
+    def _check_connack(self, packet: ConnAck, found: list[Violation] | None) -> None:
+        if packet.session_present and self.clean_start:
+            seen = "session_present after clean_start"
+            report(found, Violation(SESSION_PRESENT_NEEDS_OLD_SESSION, seen))
+        if self.version != MQTT5:
+            return
+        properties = packet.properties
+        accepted = packet.reason == SUCCESS
+        if accepted and self.assigns_client_id and not properties.assigned_client_identifier:
+            report(found, Violation(CLIENT_ID_ASSIGNED, "no assigned_client_identifier"))
+        if properties.has(RESPONSE_INFORMATION) and not self.wants_response_information:
+            seen = "response_information not asked for"
+            report(found, Violation(RESPONSE_INFORMATION_ON_REQUEST, seen))
+        if accepted or properties.authentication_method is not None:
+            self._check_method(properties.authentication_method, found)
+
+    def _check_method(self, method: str | None, found: list[Violation] | None) -> None:
+        """The Authentication Method of an AUTH, or of a CONNACK that accepts."""
+        if self.authentication_method is None:
+            if method is not None:
+                seen = f"authentication_method {quoted(method)}, none in CONNECT"
+                report(found, Violation(AUTH_AS_AGREED, seen))
+        elif method != self.authentication_method:
+            seen = "no authentication_method" if method is None else quoted(method)
+            report(found, Violation(AUTH_METHOD_KEPT, seen))
+
+    def _check_auth(self, sender: int, packet: Auth, found: list[Violation] | None) -> None:
+        self._check_method(packet.properties.authentication_method, found)
+        reason = packet.reason
+        if reason == (RE_AUTHENTICATE if sender == SERVER else SUCCESS):
+            self._report_reason_side(AUTH, sender, reason, found)
+        elif sender == SERVER:
+            if self.phase == CONNECTING:
+                in_turn = reason == CONTINUE_AUTHENTICATION
+            else:
+                in_turn = self.authenticating
+            if not in_turn:
+                report_auth_turn(sender, reason, found)
+        elif reason == RE_AUTHENTICATE:
+            if self.phase != CONNECTED:
+                report_auth_turn(sender, reason, found)
+        elif not self.client_owes_auth:
+            report_auth_turn(sender, reason, found)
+
+    def _report_reason_side(
+        self, kind: int, sender: int, reason: int, found: list[Violation] | None
+    ) -> None:
+        seen = f"{PACKET_NAMES[kind]} 0x{reason:02x} from the {SIDES[sender]}"
+        report(found, Violation(REASON_CODE_FROM_ITS_SIDE, seen))
+
+    def _check_disconnect(
+        self, sender: int, packet: Disconnect, found: list[Violation] | None
+    ) -> None:
+        strangers = DISCONNECT_ONLY_SERVER if sender == CLIENT else DISCONNECT_ONLY_CLIENT
+        if packet.reason in strangers:
+            self._report_reason_side(DISCONNECT, sender, packet.reason, found)
+        if sender == SERVER:
+            if packet.properties.has(SESSION_EXPIRY_INTERVAL):
+                seen = "session_expiry_interval from the server"
+                report(found, Violation(SESSION_EXPIRY_FROM_CLIENT, seen))
+        elif self.session_expiry_interval == 0 and packet.properties.session_expiry_interval:
+            seen = f"0 in CONNECT, {packet.properties.session_expiry_interval} now"
+            report(found, Violation(SESSION_EXPIRY_NOT_REVIVED, seen))
+
+    def _check_publish(self, sender: int, packet: Publish, found: list[Violation] | None) -> None:
+        side = self._side(sender)
+        if sender == CLIENT:
+            if packet.qos > self.maximum_qos:
+                seen = f"QoS {packet.qos}, at most {self.maximum_qos}"
+                report(found, Violation(QOS_WITHIN_MAXIMUM, seen))
+            if packet.retain and not self.retain_available:
+                report(found, Violation(RETAIN_IF_AVAILABLE, "RETAIN 1"))
+        if packet.properties.present:
+            self._check_publish_properties(sender, packet, found)
+        if packet.qos == 0:
+            return
+        packet_id = packet.packet_id
+        if sender == CLIENT and packet_id in side.requests:
+            self._report_in_use(packet_id, found)
+        stage = side.stage(packet_id)
+        if side.quota == 0 and self.version == MQTT5:
+            # What was open before the connection counts when it is sent again [4.9].
+            if stage == 0 or side.is_carried(packet_id):
+                seen = f"more than {self._other(sender).receive_maximum} open"
+                report(found, Violation(RECEIVE_MAXIMUM_KEPT, seen))
+        if stage == 0:
+            return
+        if stage == RELEASED:
+            report(found, Violation(NO_PUBLISH_AFTER_PUBREL, f"packet_id {packet_id}"))
+        elif (stage == SENT_QOS_1) != (packet.qos == 1):
+            self._report_in_use(packet_id, found)
+        elif side.is_carried(packet_id):
+            if not packet.dup:
+                report(found, Violation(RESEND_SETS_DUP, f"packet_id {packet_id} with DUP 0"))
+            if sender == CLIENT and side.order(packet_id) < side.last_resend:
+                report(found, Violation(RESEND_IN_ORDER, f"packet_id {packet_id}"))
+        elif not packet.dup:
+            self._report_in_use(packet_id, found)
+        elif self.version == MQTT5:
+            report(found, Violation(NO_RESEND_WHILE_CONNECTED, f"packet_id {packet_id}"))
+
+    def _check_publish_properties(
+        self, sender: int, packet: Publish, found: list[Violation] | None
+    ) -> None:
+        alias = packet.properties.topic_alias
+        if alias is not None:
+            other = self._other(sender)
+            if alias > other.topic_alias_maximum:
+                seen = f"topic_alias {alias}, at most {other.topic_alias_maximum}"
+                report(found, Violation(TOPIC_ALIAS_WITHIN_MAXIMUM, seen))
+            if not packet.topic_name and alias not in self._side(sender).aliases:
+                report(found, Violation(TOPIC_ALIAS_MAPPED, f"topic_alias {alias}"))
+        if sender == CLIENT and packet.properties.has(SUBSCRIPTION_IDENTIFIER):
+            seen = "subscription_identifier from the client"
+            report(found, Violation(SUBSCRIPTION_IDENTIFIER_FROM_SERVER, seen))
+
+    def _report_in_use(self, packet_id: int, found: list[Violation] | None) -> None:
+        report(found, Violation(PACKET_ID_NOT_IN_USE, f"packet_id {packet_id}"))
+
+    def _check_new_id(self, packet_id: int, found: list[Violation] | None) -> None:
+        """The client's SUBSCRIBE and UNSUBSCRIBE share identifiers with its PUBLISH packets."""
+        if packet_id in self.client.requests or packet_id in self.client.opened:
+            self._report_in_use(packet_id, found)
+
+    def _check_subscribe(self, packet: Subscribe, found: list[Violation] | None) -> None:
+        self._check_new_id(packet.packet_id, found)
+        if packet.properties.present and not self.subscription_identifiers_available:
+            if packet.properties.has(SUBSCRIPTION_IDENTIFIER):
+                seen = "subscription_identifier"
+                report(found, Violation(SUBSCRIPTION_IDENTIFIER_IF_AVAILABLE, seen))
+        for subscription in packet.subscriptions:
+            topic_filter = subscription.topic_filter
+            if not self.wildcard_available and has_wildcard(topic_filter):
+                report(found, Violation(WILDCARD_IF_AVAILABLE, quoted(topic_filter)))
+            if not self.shared_available and is_shared(topic_filter):
+                report(found, Violation(SHARED_IF_AVAILABLE, quoted(topic_filter)))
+
+    def _check_answers(
+        self, kind: int, packet_id: int, count: int, found: list[Violation] | None
+    ) -> None:
+        """SUBACK and UNSUBACK."""
+        filters = self.client.requests.get(packet_id, 0)
+        if filters == 0 or (filters > 0) != (kind == SUBACK):
+            self._report_no_request(packet_id, found)
+        elif kind == SUBACK or self.version == MQTT5:
+            if count != abs(filters):
+                seen = f"{count} reason codes for {abs(filters)} filters"
+                report(found, Violation(ONE_REASON_CODE_EACH, seen))
+
+    def _report_no_request(self, packet_id: int, found: list[Violation] | None) -> None:
+        report(found, Violation(ANSWER_FITS_REQUEST, f"packet_id {packet_id}"))
+
+    def _check_order(
+        self, sender: int, side: Side, packet_id: int, last: int, found: list[Violation] | None
+    ) -> None:
+        """A client's answer does not come after an answer to a later packet [4.6].
+
+        What an earlier connection left open has no place in the order of this one.
+        """
+        if sender == CLIENT and not side.is_carried(packet_id) and side.order(packet_id) < last:
+            report(found, Violation(ANSWERS_IN_ORDER, f"packet_id {packet_id}"))
+
+    def _check_puback(self, sender: int, packet_id: int, found: list[Violation] | None) -> None:
+        publisher = self._other(sender)
+        stage = publisher.stage(packet_id)
+        if stage == 0:
+            if self.history_known and packet_id not in publisher.repeats:
+                self._report_no_request(packet_id, found)
+        elif stage != SENT_QOS_1:
+            self._report_wrong_qos(packet_id, found)
+        else:
+            self._check_order(sender, publisher, packet_id, publisher.last_puback, found)
+
+    def _report_wrong_qos(self, packet_id: int, found: list[Violation] | None) -> None:
+        report(found, Violation(ANSWER_FITS_QOS, f"packet_id {packet_id}"))
+
+    def _check_pubrec(self, sender: int, packet_id: int, found: list[Violation] | None) -> None:
+        publisher = self._other(sender)
+        stage = publisher.stage(packet_id)
+        if stage == 0:
+            if self.history_known:
+                self._report_no_publish(packet_id, found)
+        elif stage == SENT_QOS_1:
+            self._report_wrong_qos(packet_id, found)
+        elif stage == SENT_QOS_2:
+            self._check_order(sender, publisher, packet_id, publisher.last_pubrec, found)
+
+    def _report_no_publish(self, packet_id: int, found: list[Violation] | None) -> None:
+        report(found, Violation(RELEASE_FITS_PUBLISH, f"packet_id {packet_id}"))
+
+    def _check_pubrel(self, sender: int, packet_id: int, found: list[Violation] | None) -> None:
+        side = self._side(sender)
+        stage = side.stage(packet_id)
+        if stage == 0:
+            # In a resumed session the PUBCOMP that we saw may never have arrived.
+            if self.history_known and not self.session_present:
+                self._report_no_publish(packet_id, found)
+        elif stage == SENT_QOS_1 or stage == SENT_QOS_2:
+            report(found, Violation(PUBREL_AFTER_PUBREC, f"packet_id {packet_id}"))
+        elif stage == RECEIVED:
+            self._check_order(sender, side, packet_id, side.last_pubrel, found)
+
+    def _check_pubcomp(self, sender: int, packet_id: int, found: list[Violation] | None) -> None:
+        publisher = self._other(sender)
+        stage = publisher.stage(packet_id)
+        if stage == 0 and (not self.history_known or packet_id in publisher.repeats):
+            return
+        if stage != RELEASED:
+            self._report_no_request(packet_id, found)
+
+    # --- applying: a packet that was allowed, or that happened all the same -----------------------
+
+    def _apply(self, sender: int, packet: Packet) -> None:
+        if isinstance(packet, Publish):
+            self._apply_publish(sender, packet)
+        elif isinstance(packet, PubAck):
+            self._apply_puback(sender, packet.packet_id)
+        elif isinstance(packet, PubRec):
+            self._apply_pubrec(sender, packet)
+        elif isinstance(packet, PubRel):
+            self._apply_pubrel(sender, packet.packet_id)
+        elif isinstance(packet, PubComp):
+            self._apply_pubcomp(sender, packet.packet_id)
+        elif isinstance(packet, Subscribe):
+            self.client.requests[packet.packet_id] = len(packet.subscriptions)
+        elif isinstance(packet, Unsubscribe):
+            self.client.requests[packet.packet_id] = -len(packet.topic_filters)
+        elif isinstance(packet, SubAck | UnsubAck):
+            self.client.requests.pop(packet.packet_id, 0)
+        elif isinstance(packet, Connect):
+            if self.phase == NEW and sender == CLIENT:
+                self._apply_connect(packet)
+        elif isinstance(packet, ConnAck):
+            if self.phase == CONNECTING and sender == SERVER:
+                self._apply_connack(packet)
+        elif isinstance(packet, Disconnect):
+            self._side(sender).disconnected = True
+        elif isinstance(packet, Auth):
+            self.client_owes_auth = sender == SERVER and packet.reason == CONTINUE_AUTHENTICATION
+            if self.phase == CONNECTED:
+                self.authenticating = packet.reason != SUCCESS
+
+    def _apply_connect(self, packet: Connect) -> None:
+        properties = packet.properties
+        self.phase = CONNECTING
+        self.version = packet.version
+        self.clean_start = packet.clean_start
+        self.assigns_client_id = not packet.client_id
+        self.session_expiry_interval = properties.session_expiry_interval or 0
+        self.wants_response_information = properties.request_response_information == 1
+        self.wants_problem_information = properties.request_problem_information != 0
+        self.authentication_method = properties.authentication_method
+        client = self.client
+        client.receive_maximum = properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
+        client.maximum_packet_size = properties.maximum_packet_size or LARGEST_PACKET
+        client.topic_alias_maximum = properties.topic_alias_maximum or 0
+        self.server.quota = client.receive_maximum
+        if packet.clean_start:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.history_known = True
+        self.client.forget_carried()
+        self.server.forget_carried()
+
+    def _apply_connack(self, packet: ConnAck) -> None:
+        if packet.reason != SUCCESS:
+            self.phase = REFUSED
+            return
+        properties = packet.properties
+        self.phase = CONNECTED
+        self.client_owes_auth = False
+        self.session_present = packet.session_present
+        if not packet.session_present:
+            self._begin_anew()
+        server = self.server
+        server.receive_maximum = properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
+        server.maximum_packet_size = properties.maximum_packet_size or LARGEST_PACKET
+        server.topic_alias_maximum = properties.topic_alias_maximum or 0
+        # A client need not wait for CONNACK: what it has sent since CONNECT counts.
+        opened = self.client.sent_here()
+        self.client.quota = max(0, server.receive_maximum - opened)
+        if properties.maximum_qos is not None:
+            self.maximum_qos = properties.maximum_qos
+        self.retain_available = properties.retain_available != 0
+        self.wildcard_available = properties.wildcard_subscription_available != 0
+        self.subscription_identifiers_available = properties.subscription_identifiers_available != 0
+        self.shared_available = properties.shared_subscription_available != 0
+
+    def _apply_publish(self, sender: int, packet: Publish) -> None:
+        side = self._side(sender)
+        alias = packet.properties.topic_alias if packet.properties.present else None
+        if alias is not None and packet.topic_name:
+            side.aliases[alias] = packet.topic_name
+        packet_id = packet.packet_id
+        if packet.qos == 0:
+            return
+        stage = side.stage(packet_id)
+        if side.is_carried(packet_id):
+            side.last_resend = side.order(packet_id)
+        elif stage:
+            if stage == SENT_QOS_1:
+                side.repeat(packet_id)
+            return
+        if side.quota:
+            side.quota -= 1
+        side.move(packet_id, SENT_QOS_1 if packet.qos == 1 else SENT_QOS_2)
+
+    def _apply_puback(self, sender: int, packet_id: int) -> None:
+        publisher = self._other(sender)
+        if publisher.stage(packet_id) == SENT_QOS_1:
+            publisher.last_puback = publisher.order(packet_id)
+            publisher.free(packet_id, self._side(sender).receive_maximum)
+        else:
+            publisher.answer_repeat(packet_id)
+
+    def _apply_pubrec(self, sender: int, packet: PubRec) -> None:
+        publisher = self._other(sender)
+        packet_id = packet.packet_id
+        # A PUBREC once more, for a PUBLISH sent once more, changes nothing.
+        if publisher.stage(packet_id) == SENT_QOS_2:
+            publisher.last_pubrec = publisher.order(packet_id)
+            if packet.reason >= FAILURE:
+                publisher.free(packet_id, self._side(sender).receive_maximum)
+            else:
+                publisher.move(packet_id, RECEIVED)
+
+    def _apply_pubrel(self, sender: int, packet_id: int) -> None:
+        side = self._side(sender)
+        stage = side.stage(packet_id)
+        if stage == RECEIVED:
+            side.last_pubrel = side.order(packet_id)
+        if stage == RELEASED and not side.is_carried(packet_id):
+            side.repeat(packet_id)
+        elif stage != SENT_QOS_1:
+            side.move(packet_id, RELEASED)
+
+    def _apply_pubcomp(self, sender: int, packet_id: int) -> None:
+        publisher = self._other(sender)
+        if publisher.stage(packet_id) == RELEASED:
+            publisher.free(packet_id, self._side(sender).receive_maximum)
+        else:
+            publisher.answer_repeat(packet_id)

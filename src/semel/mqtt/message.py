@@ -1,0 +1,111 @@
+"""An application message apart from any connection: no packet identifier, no DUP, no alias.
+
+A `Publish` is a message on one connection. Whoever keeps a message beyond it (a session's queue,
+a store) keeps a `Message`, and the session makes a new `Publish` of it for each transmission.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, final
+
+from semel.mqtt.packet_types import MQTT5, PUBLISH
+from semel.mqtt.packets.publish import Publish, check_payload, check_publish
+from semel.mqtt.properties import (
+    MESSAGE_EXPIRY_INTERVAL,
+    NO_PROPERTIES,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+    Properties,
+    PropertyItem,
+)
+from semel.mqtt.wire import MAXIMUM_FOUR_BYTES
+
+
+@final
+@dataclass(init=False)
+class Message:
+    """What a publisher said, to be sent on. `expires_at` is a time of the owner's clock.
+
+    The properties have neither Topic Alias, which belongs to a connection [MQTT-3.3.2-7], nor
+    Message Expiry Interval, which `expires_at` stands for.
+    """
+
+    topic_name: Final[str]
+    payload: Final[bytes]
+    qos: Final[int]
+    retain: Final[bool]
+    properties: Final[Properties]
+    expires_at: Final[float | None]
+
+    def __init__(
+        self,
+        topic_name: str,
+        payload: bytes = b"",
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = NO_PROPERTIES,
+        expires_at: float | None = None,
+    ) -> None:
+        if properties.has(TOPIC_ALIAS) or properties.has(MESSAGE_EXPIRY_INTERVAL):
+            properties = _without(properties, 1 << TOPIC_ALIAS | 1 << MESSAGE_EXPIRY_INTERVAL)
+        check_publish(topic_name, qos, 1 if qos else 0, False, properties.present, None)
+        if properties.present and properties.payload_format_indicator == 1:
+            check_payload(payload, PUBLISH, None)
+        self.topic_name = topic_name
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.expires_at = expires_at
+
+    def is_expired(self, now: float) -> bool:
+        """Whether its Message Expiry Interval has passed [3.3.2.3.3]."""
+        return self.expires_at is not None and now >= self.expires_at
+
+    def publish(self, packet_id: int, now: float, version: int, *, dup: bool) -> Publish:
+        """The packet for one transmission, with what is left of the expiry [MQTT-3.3.2-6].
+
+        A receiver that speaks 3.1.1 gets the message without its properties.
+        """
+        properties = self.properties if version == MQTT5 else NO_PROPERTIES
+        if self.expires_at is not None and version == MQTT5:
+            left = min(max(0, ceil(self.expires_at - now)), MAXIMUM_FOUR_BYTES)
+            items: list[PropertyItem] = [(MESSAGE_EXPIRY_INTERVAL, left)]
+            items.extend(properties.items)
+            properties = Properties(items)
+        return Publish(
+            self.topic_name,
+            self.payload,
+            qos=self.qos,
+            packet_id=packet_id,
+            retain=self.retain,
+            dup=dup,
+            properties=properties,
+        )
+
+
+def received_message(packet: Publish, topic_name: str, now: float) -> Message:
+    """The message of a PUBLISH that came in; `topic_name` is its topic with the alias resolved.
+
+    Subscription Identifiers stay behind: they are the receiver's, not the message's.
+    """
+    properties = packet.properties
+    expires_at: float | None = None
+    if properties.present:
+        interval = properties.message_expiry_interval
+        expires_at = None if interval is None else now + interval
+        if properties.has(SUBSCRIPTION_IDENTIFIER):
+            properties = _without(properties, 1 << SUBSCRIPTION_IDENTIFIER)
+    return Message(
+        topic_name,
+        packet.payload,
+        qos=packet.qos,
+        retain=packet.retain,
+        properties=properties,
+        expires_at=expires_at,
+    )
+
+
+def _without(properties: Properties, unwanted: int) -> Properties:
+    return Properties([item for item in properties.items if not unwanted >> item[0] & 1])

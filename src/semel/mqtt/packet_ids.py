@@ -1,0 +1,49 @@
+"""A set of packet identifiers in at most 8 KiB: 3.1.1 lets a peer keep all 65,535 in use."""
+
+from typing import final
+
+
+@final
+class PacketIds:
+    """One bit for each identifier, in no more bytes than the highest of them needs."""
+
+    _bits: bytearray
+    _count: int
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+        self._count = 0
+
+    def add(self, packet_id: int) -> None:
+        """Put it in."""
+        if packet_id in self:
+            return
+        missing = (packet_id >> 3) + 1 - len(self._bits)
+        if missing > 0:
+            self._bits += bytes(missing)
+        self._bits[packet_id >> 3] |= 1 << (packet_id & 7)
+        self._count += 1
+
+    def discard(self, packet_id: int) -> None:
+        """Take it out if it is in."""
+        if packet_id in self:
+            self._bits[packet_id >> 3] &= ~(1 << (packet_id & 7)) & 255
+            self._count -= 1
+            if self._count == 0:
+                self._bits = bytearray()
+
+    def __contains__(self, packet_id: int) -> bool:
+        at = packet_id >> 3
+        return at < len(self._bits) and bool(self._bits[at] >> (packet_id & 7) & 1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def listed(self) -> list[int]:
+        """All of them, rising."""
+        return [
+            at << 3 | bit
+            for at in range(len(self._bits))
+            for bit in range(8)
+            if self._bits[at] >> bit & 1
+        ]

@@ -1,0 +1,533 @@
+"""What outlives a connection: messages on their way out, identifiers of messages that came in.
+
+A `Session` is one end, of either role. It does no I/O and reads no clock. Its owner feeds it what
+arrives and what is to be sent, and takes from `drain` two lists: the *changes* that must survive a
+crash, and the *packets* that may leave once these are safe. Nothing is acknowledged until the
+owner says so.
+
+As sender                               As receiver (Method B: the identifier is kept until PUBREL)
+    send ─▶ waiting ─poll─▶ PUBLISH         PUBLISH ─▶ Receipt ─accept─▶ PUBACK
+              │    ◀─quota─┐                                          ─▶ PUBREC, identifier stored
+              ▼            │                PUBLISH again, before PUBREL ─▶ PUBREC, no Receipt
+           in flight ── PUBACK, PUBCOMP     PUBREL ─▶ identifier freed, PUBCOMP
+              │
+              └─ PUBREC ─▶ PUBREL
+
+DUP is decided here and nowhere else: 0 when a PUBLISH leaves for the first time, 1 when a new
+connection sends it again [MQTT-3.3.1-1]. PUBACKs, PUBRECs and PUBRELs leave in the order that
+[MQTT-4.6.0-2] to [MQTT-4.6.0-4] demand, however the owner's `accept` calls are ordered.
+
+Every durable change is a `Change`, and the state is changed by `apply` alone: applying the changes
+of one session to an empty one rebuilds it.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, final
+
+from semel.mqtt.codec import LARGEST_PACKET, Packet, encode
+from semel.mqtt.message import Message
+from semel.mqtt.packet_ids import PacketIds
+from semel.mqtt.packet_types import MQTT5
+from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.properties import NO_PROPERTIES, Properties
+from semel.mqtt.reasons import FAILURE, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
+from semel.mqtt.side import (
+    DEFAULT_RECEIVE_MAXIMUM,
+    RECEIVED,
+    RELEASED,
+    SENT_QOS_1,
+    SENT_QOS_2,
+    Open,
+)
+from semel.mqtt.wire import MAXIMUM_TWO_BYTES
+
+# Kinds of change.
+QUEUED: Final = 1  # number, message: a delivery waits to be sent
+ASSIGNED: Final = 2  # number, packet_id: it has its identifier and may be sent
+MOVED: Final = 3  # packet_id: PUBREC has come, PUBREL is owed
+FINISHED: Final = 4  # number, packet_id (0: never sent): it is over
+STORED: Final = 5  # packet_id: an inbound QoS 2 message is owned
+FREED: Final = 6  # packet_id: its PUBREL has come
+ENDS: Final = 7  # at: when the session is over; None while it is connected or for ever
+
+# [3.1.2.11.2] a Session Expiry Interval of this many seconds means: never
+NEVER_EXPIRES: Final = 0xFFFF_FFFF
+
+# More than the framing of a PUBLISH without properties takes.
+_HEADROOM: Final = 16
+
+
+@final
+@dataclass(init=False)
+class Change:
+    """One durable change, a plain value. Fields that its kind does not use are 0 or None."""
+
+    kind: Final[int]
+    number: Final[int]
+    packet_id: Final[int]
+    message: Final[Message | None]
+    at: Final[float | None]
+
+    def __init__(
+        self,
+        kind: int,
+        *,
+        number: int = 0,
+        packet_id: int = 0,
+        message: Message | None = None,
+        at: float | None = None,
+    ) -> None:
+        self.kind = kind
+        self.number = number
+        self.packet_id = packet_id
+        self.message = message
+        self.at = at
+
+
+@final
+class Delivery:
+    """A QoS 1 or 2 message on its way out. `number` counts the session's deliveries from 1."""
+
+    number: Final[int]
+    qos: Final[int]
+    # None once PUBREC has come: from then on only the identifier matters.
+    message: Message | None
+    packet_id: int
+    # Place among the PUBRECs, for PUBRELs in their order [MQTT-4.6.0-4].
+    released: int
+
+    def __init__(self, number: int, message: Message) -> None:
+        self.number = number
+        self.qos = message.qos
+        self.message = message
+        self.packet_id = 0
+        self.released = 0
+
+
+@final
+class Receipt:
+    """A PUBLISH that came in and that its owner has to accept, or to refuse, some time."""
+
+    packet_id: Final[int]
+    qos: Final[int]
+    settled: bool
+    reason: int
+    properties: Properties
+
+    def __init__(self, packet_id: int, qos: int) -> None:
+        self.packet_id = packet_id
+        self.qos = qos
+        self.settled = False
+        self.reason = SUCCESS
+        self.properties = NO_PROPERTIES
+
+
+@final
+class Session:
+    """One end of a session, from its beginning until `is_over`."""
+
+    connected: bool
+    version: int
+    ends_at: float | None
+    _changes: list[Change]
+    _packets: list[Packet]
+    # As sender.
+    _number: int
+    _last_id: int
+    _released: int
+    _quota: int
+    _receive_maximum: int
+    _maximum_packet_size: int
+    _waiting: deque[Delivery] | None
+    _in_flight: dict[int, Delivery]
+    _resend: deque[Delivery] | None
+    _requests: PacketIds
+    # As receiver.
+    _stored: PacketIds
+    _pending: dict[int, Receipt]
+    _pubacks: deque[Receipt] | None
+    _pubrecs: deque[Receipt] | None
+
+    def __init__(self) -> None:
+        self.connected = False
+        self.version = MQTT5
+        self.ends_at = None
+        self._changes = []
+        self._packets = []
+        self._number = 0
+        self._last_id = 0
+        self._released = 0
+        self._quota = 0
+        self._receive_maximum = DEFAULT_RECEIVE_MAXIMUM
+        self._maximum_packet_size = LARGEST_PACKET
+        # A session costs little while it is idle: an empty deque alone takes 760 bytes.
+        self._waiting = None
+        self._in_flight = {}
+        self._resend = None
+        self._requests = PacketIds()
+        self._stored = PacketIds()
+        self._pending = {}
+        self._pubacks = None
+        self._pubrecs = None
+
+    # --- the owner's side -------------------------------------------------------------------------
+
+    def drain(self) -> tuple[list[Change], list[Packet]]:
+        """What is to be made durable, and what may leave when it is."""
+        changes, packets = self._changes, self._packets
+        self._changes = []
+        self._packets = []
+        return changes, packets
+
+    @property
+    def waiting(self) -> int:
+        """How many deliveries have not been sent yet."""
+        return 0 if self._waiting is None else len(self._waiting)
+
+    @property
+    def in_flight(self) -> int:
+        """How many deliveries have been sent and are not complete."""
+        return len(self._in_flight)
+
+    def open_exchanges(self, me: int, peer: int) -> list[Open]:
+        """What a new connection's `Exchange` has to know, `me` and `peer` being its two sides."""
+        opened: list[Open] = []
+        for packet_id, delivery in self._in_flight.items():
+            if delivery.released:
+                opened.append((me, packet_id, RELEASED))
+            else:
+                opened.append((me, packet_id, SENT_QOS_1 if delivery.qos == 1 else SENT_QOS_2))
+        for packet_id in self._stored.listed():
+            opened.append((peer, packet_id, RECEIVED))
+        return opened
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def connect(
+        self,
+        version: int,
+        *,
+        receive_maximum: int = DEFAULT_RECEIVE_MAXIMUM,
+        maximum_packet_size: int = LARGEST_PACKET,
+    ) -> None:
+        """A connection resumes, or begins, the session; the limits are the peer's.
+
+        [MQTT-4.4.0-1] PUBRELs owed go out again at once, in the order of their PUBRECs; PUBLISH
+        packets with `poll`, in the order first sent and within the Receive Maximum.
+        """
+        if self.connected:
+            raise ValueError("the session is connected: disconnect it first")
+        self.connected = True
+        self.version = version
+        self._receive_maximum = receive_maximum
+        self._quota = receive_maximum
+        self._maximum_packet_size = maximum_packet_size
+        if self.ends_at is not None:
+            self._change(Change(ENDS))
+        released: list[Delivery] = []
+        resend: deque[Delivery] = deque()
+        for delivery in self._in_flight.values():
+            if delivery.released:
+                released.append(delivery)
+            else:
+                resend.append(delivery)
+        released.sort(key=_release_order)
+        for delivery in released:
+            self._packets.append(PubRel(delivery.packet_id))
+        self._resend = resend if resend else None
+
+    def disconnect(self, now: float, expiry_interval: int) -> None:
+        """The connection is gone; the session ends `expiry_interval` seconds later [4.1].
+
+        Packets not yet drained are lost, as if the network had lost them. A QoS 1 message that
+        the owner has not accepted will be sent again by the peer; what the owner still does with
+        its Receipt counts for nothing. A QoS 2 message stays the one it is.
+        """
+        self.connected = False
+        self._packets = []
+        self._resend = None
+        self._pubacks = None
+        self._pubrecs = None
+        self._requests = PacketIds()
+        if expiry_interval != NEVER_EXPIRES:
+            self._change(Change(ENDS, at=now + expiry_interval))
+
+    def is_over(self, now: float) -> bool:
+        """Whether the session has expired: its owner must discard it [MQTT-4.1.0-2]."""
+        return not self.connected and self.ends_at is not None and now >= self.ends_at
+
+    # --- as sender --------------------------------------------------------------------------------
+
+    def reserve_id(self) -> int:
+        """A free identifier for a SUBSCRIBE or UNSUBSCRIBE, 0 if all are in use."""
+        packet_id = self._free_id()
+        if packet_id:
+            self._last_id = packet_id
+            self._requests.add(packet_id)
+        return packet_id
+
+    def release_id(self, packet_id: int) -> None:
+        """The SUBACK or UNSUBACK has come."""
+        self._requests.discard(packet_id)
+
+    def send(self, message: Message, now: float) -> int:
+        """Send a message, or queue it. Returns the number of its delivery, 0 at QoS 0.
+
+        At QoS 0 it leaves now or never: without a connection it is dropped.
+        """
+        if message.qos == 0:
+            if self.connected and not message.is_expired(now):
+                packet = message.publish(0, now, self.version, dup=False)
+                if self._fits(packet):
+                    self._packets.append(packet)
+            return 0
+        number = self._number + 1
+        self._change(Change(QUEUED, number=number, message=message))
+        return number
+
+    def poll(self, now: float) -> list[Delivery]:
+        """Send what may be sent now. Returns the deliveries given up, expired or too large."""
+        given_up: list[Delivery] = []
+        if not self.connected:
+            return given_up
+        while self._resend and self._quota:
+            delivery = self._resend.popleft()
+            # A late answer to the old connection's PUBLISH may have come first.
+            if self._in_flight.get(delivery.packet_id) is not delivery or delivery.released:
+                continue
+            # [MQTT-4.3.3-7] what has been sent once does not expire any more
+            if not self._transmit(delivery, now, dup=True):
+                given_up.append(delivery)
+        while self._waiting and self._quota and not self._resend:
+            delivery = self._waiting[0]
+            message = delivery.message
+            assert message is not None
+            if message.is_expired(now):
+                self._finish(delivery)
+                given_up.append(delivery)
+                continue
+            packet_id = self._free_id()
+            if not packet_id:
+                break
+            self._change(Change(ASSIGNED, number=delivery.number, packet_id=packet_id))
+            if not self._transmit(delivery, now, dup=False):
+                given_up.append(delivery)
+        return given_up
+
+    def _transmit(self, delivery: Delivery, now: float, *, dup: bool) -> bool:
+        message = delivery.message
+        assert message is not None
+        packet = message.publish(delivery.packet_id, now, self.version, dup=dup)
+        if not self._fits(packet):
+            # [MQTT-3.1.2-25] as if its delivery were complete
+            self._finish(delivery)
+            return False
+        self._quota -= 1
+        self._packets.append(packet)
+        return True
+
+    def _fits(self, packet: Publish) -> bool:
+        """Whether the peer takes a packet of this size [MQTT-3.1.2-24]."""
+        bound = self._maximum_packet_size
+        if bound == LARGEST_PACKET:
+            return True
+        if not packet.properties.present:
+            # Four bytes a character at the most: mostly this tells without encoding.
+            if len(packet.topic_name) * 4 + len(packet.payload) + _HEADROOM <= bound:
+                return True
+        return len(encode(packet, self.version)) <= bound
+
+    def _free_id(self) -> int:
+        if len(self._in_flight) + len(self._requests) >= MAXIMUM_TWO_BYTES:
+            return 0
+        packet_id = self._last_id
+        while True:
+            packet_id = packet_id + 1 if packet_id < MAXIMUM_TWO_BYTES else 1
+            if packet_id not in self._in_flight and packet_id not in self._requests:
+                return packet_id
+
+    def _finish(self, delivery: Delivery) -> None:
+        self._change(Change(FINISHED, number=delivery.number, packet_id=delivery.packet_id))
+
+    def _complete(self, delivery: Delivery) -> None:
+        self._finish(delivery)
+        if self._quota < self._receive_maximum:
+            self._quota += 1
+
+    def receive_puback(self, packet: PubAck) -> Delivery | None:
+        """The delivery that is complete now; a failure code completes it too [MQTT-4.4.0-2]."""
+        delivery = self._in_flight.get(packet.packet_id)
+        if delivery is None or delivery.qos != 1:
+            return None
+        self._complete(delivery)
+        return delivery
+
+    def receive_pubrec(self, packet: PubRec) -> Delivery | None:
+        """The delivery that was refused; None if it goes on, as it should."""
+        delivery = self._in_flight.get(packet.packet_id)
+        if delivery is None or delivery.qos != 2:
+            self._packets.append(PubRel(packet.packet_id, self._not_found()))
+            return None
+        if not delivery.released:
+            if packet.reason >= FAILURE:
+                self._complete(delivery)
+                return delivery
+            self._change(Change(MOVED, packet_id=packet.packet_id))
+        self._packets.append(PubRel(packet.packet_id))
+        return None
+
+    def receive_pubcomp(self, packet: PubComp) -> Delivery | None:
+        """The delivery that is complete now."""
+        delivery = self._in_flight.get(packet.packet_id)
+        if delivery is None or not delivery.released:
+            return None
+        self._complete(delivery)
+        return delivery
+
+    def _not_found(self) -> int:
+        return PACKET_IDENTIFIER_NOT_FOUND if self.version == MQTT5 else SUCCESS
+
+    # --- as receiver ------------------------------------------------------------------------------
+
+    def receive_publish(self, packet: Publish) -> Receipt | None:
+        """A Receipt for a message that is new here, None for a repeated QoS 2 message.
+
+        DUP is a hint, never a detector: an unknown identifier is a new message whatever it says.
+        """
+        if packet.qos == 0:
+            receipt = Receipt(0, 0)
+            receipt.settled = True
+            return receipt
+        if packet.qos == 1:
+            receipt = Receipt(packet.packet_id, 1)
+            if self._pubacks is None:
+                self._pubacks = deque()
+            self._pubacks.append(receipt)
+            return receipt
+        known = self._pending.get(packet.packet_id)
+        receipt = Receipt(packet.packet_id, 2) if known is None else known
+        if self._pubrecs is None:
+            self._pubrecs = deque()
+        self._pubrecs.append(receipt)
+        if known is not None:
+            return None
+        if packet.packet_id in self._stored:
+            # [MQTT-4.3.3-10] PUBREC once more, and nothing delivered on
+            receipt.settled = True
+            self._send_pubrecs()
+            return None
+        self._pending[packet.packet_id] = receipt
+        return receipt
+
+    def accept(
+        self,
+        receipt: Receipt,
+        reason: int = SUCCESS,
+        *,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        """The owner has the message, or refuses it with a code of 0x80 or more (5.0 only).
+
+        In 3.1.1 an acknowledgement has no code: it says yes [MQTT-3.3.5-2].
+        """
+        if receipt.settled:
+            if receipt.qos:
+                raise ValueError("this Receipt was accepted before")
+            return
+        if self.version == MQTT5:
+            receipt.reason = reason
+            receipt.properties = properties
+        receipt.settled = True
+        if receipt.qos == 1:
+            self._send_pubacks()
+            return
+        if self._pending.get(receipt.packet_id) is receipt:
+            del self._pending[receipt.packet_id]
+            if receipt.reason < FAILURE:
+                self._change(Change(STORED, packet_id=receipt.packet_id))
+        self._send_pubrecs()
+
+    def _send_pubacks(self) -> None:
+        while self._pubacks and self._pubacks[0].settled:
+            receipt = self._pubacks.popleft()
+            ack = PubAck(receipt.packet_id, receipt.reason, properties=receipt.properties)
+            self._packets.append(ack)
+
+    def _send_pubrecs(self) -> None:
+        while self._pubrecs and self._pubrecs[0].settled:
+            receipt = self._pubrecs.popleft()
+            ack = PubRec(receipt.packet_id, receipt.reason, properties=receipt.properties)
+            self._packets.append(ack)
+
+    def receive_pubrel(self, packet: PubRel) -> None:
+        """[MQTT-4.3.3-11] PUBCOMP in any case; from here on the identifier is a new message's."""
+        if packet.packet_id in self._stored:
+            self._change(Change(FREED, packet_id=packet.packet_id))
+            self._packets.append(PubComp(packet.packet_id))
+        else:
+            self._packets.append(PubComp(packet.packet_id, self._not_found()))
+
+    # --- durable state ----------------------------------------------------------------------------
+
+    def _change(self, change: Change) -> None:
+        self.apply(change)
+        self._changes.append(change)
+
+    def apply(self, change: Change) -> None:
+        """Make one durable change, new or replayed from a store."""
+        kind = change.kind
+        if kind == QUEUED:
+            assert change.message is not None
+            self._number = change.number
+            if self._waiting is None:
+                self._waiting = deque()
+            self._waiting.append(Delivery(change.number, change.message))
+        elif kind == ASSIGNED:
+            delivery = self._take_waiting(change.number)
+            delivery.packet_id = change.packet_id
+            self._in_flight[change.packet_id] = delivery
+            self._last_id = change.packet_id
+        elif kind == MOVED:
+            delivery = self._in_flight[change.packet_id]
+            self._released += 1
+            delivery.released = self._released
+            delivery.message = None
+        elif kind == FINISHED:
+            if change.packet_id:
+                del self._in_flight[change.packet_id]
+            else:
+                self._take_waiting(change.number)
+        elif kind == STORED:
+            self._stored.add(change.packet_id)
+        elif kind == FREED:
+            self._stored.discard(change.packet_id)
+        else:
+            self.ends_at = change.at
+
+    def _take_waiting(self, number: int) -> Delivery:
+        """The first that waits, which is the one that changes speak of."""
+        assert self._waiting is not None
+        delivery = self._waiting.popleft()
+        assert delivery.number == number
+        if not self._waiting:
+            self._waiting = None
+        return delivery
+
+    def facts(self) -> tuple[object, ...]:
+        """The durable state, as values that can be compared."""
+        waiting = [] if self._waiting is None else list(self._waiting)
+        return (
+            tuple((delivery.number, delivery.message) for delivery in waiting),
+            tuple(
+                (packet_id, delivery.number, delivery.qos, delivery.released, delivery.message)
+                for packet_id, delivery in self._in_flight.items()
+            ),
+            tuple(self._stored.listed()),
+            (self._number, self._last_id, self._released, self.ends_at),
+        )
+
+
+def _release_order(delivery: Delivery) -> int:
+    return delivery.released

@@ -1,0 +1,124 @@
+"""One side of a connection, as an Exchange sees it: what it takes, and what it has open."""
+
+from typing import Final, final
+
+from semel.mqtt.codec import LARGEST_PACKET
+
+CLIENT: Final = 0
+SERVER: Final = 1
+SIDES: Final = ("client", "server")
+
+# How far a PUBLISH with QoS 1 or 2 has got.
+SENT_QOS_1: Final = 1
+SENT_QOS_2: Final = 2
+RECEIVED: Final = 3
+RELEASED: Final = 4
+
+# (who sent the PUBLISH, packet identifier, how far it got)
+Open = tuple[int, int, int]
+
+DEFAULT_RECEIVE_MAXIMUM: Final = 65_535
+
+
+@final
+class Side:
+    """One side of a connection: what it takes, and what it is in the middle of sending.
+
+    Each step of an exchange takes the next `serial`, so that the order of any two steps can be
+    told without a queue: what has a smaller serial came first.
+    """
+
+    receive_maximum: int
+    maximum_packet_size: int
+    topic_alias_maximum: int
+    # How many more QoS 1 and 2 PUBLISH packets it may send [4.9].
+    quota: int
+    # Its open PUBLISH packets in the order first sent: identifier to serial << 3 | stage.
+    opened: dict[int, int]
+    serial: int
+    # Serials up to here are of an earlier connection.
+    carried_until: int
+    # Serial of the last PUBLISH it sent again, and of the last steps that were answered.
+    last_resend: int
+    last_puback: int
+    last_pubrec: int
+    last_pubrel: int
+    # Answers still to come for a packet that was sent again while it was open.
+    repeats: dict[int, int]
+    # Open SUBSCRIBE (positive) and UNSUBSCRIBE (negative) requests: how many filters.
+    requests: dict[int, int]
+    aliases: dict[int, str]
+    disconnected: bool
+
+    def __init__(self) -> None:
+        self.receive_maximum = DEFAULT_RECEIVE_MAXIMUM
+        self.maximum_packet_size = LARGEST_PACKET
+        self.topic_alias_maximum = 0
+        self.quota = DEFAULT_RECEIVE_MAXIMUM
+        self.opened = {}
+        self.serial = 0
+        self.carried_until = 0
+        self.last_resend = 0
+        self.last_puback = 0
+        self.last_pubrec = 0
+        self.last_pubrel = 0
+        self.repeats = {}
+        self.requests = {}
+        self.aliases = {}
+        self.disconnected = False
+
+    def stage(self, packet_id: int) -> int:
+        """How far the PUBLISH with that identifier has got, 0 if none is open."""
+        return self.opened.get(packet_id, 0) & 7
+
+    def order(self, packet_id: int) -> int:
+        """The serial of its latest step."""
+        return self.opened.get(packet_id, 0) >> 3
+
+    def is_carried(self, packet_id: int) -> bool:
+        """Whether an earlier connection left it open and nothing has happened to it here."""
+        return 0 < self.order(packet_id) <= self.carried_until
+
+    def move(self, packet_id: int, stage: int) -> None:
+        """A PUBLISH takes its next step, or its first."""
+        self.serial += 1
+        self.opened[packet_id] = self.serial << 3 | stage
+
+    def free(self, packet_id: int, receive_maximum: int) -> None:
+        """An exchange is complete: the identifier is free, the quota grows [4.9]."""
+        del self.opened[packet_id]
+        # It never exceeds its initial value, whatever an earlier connection left open.
+        if self.quota < receive_maximum:
+            self.quota += 1
+
+    def sent_here(self) -> int:
+        """How many PUBLISH packets are open that this connection has seen."""
+        return sum(1 for packet_id in self.opened if not self.is_carried(packet_id))
+
+    def forget_carried(self) -> None:
+        """The session turned out to be new: what an earlier one left open is no more."""
+        for packet_id in list(self.opened):
+            if self.is_carried(packet_id):
+                del self.opened[packet_id]
+
+    def repeat(self, packet_id: int) -> None:
+        """An open packet was sent once more: one answer more will come."""
+        self.repeats[packet_id] = self.repeats.get(packet_id, 0) + 1
+
+    def answer_repeat(self, packet_id: int) -> None:
+        """An answer came for an identifier that is free again."""
+        count = self.repeats.pop(packet_id, 0)
+        if count > 1:
+            self.repeats[packet_id] = count - 1
+
+    def facts(self) -> tuple[object, ...]:
+        """All that it knows, as values that can be compared."""
+        return (
+            (self.receive_maximum, self.maximum_packet_size, self.topic_alias_maximum),
+            (self.quota, self.serial, self.carried_until, self.disconnected),
+            (self.last_resend, self.last_puback, self.last_pubrec, self.last_pubrel),
+            tuple(self.opened.items()),
+            tuple(self.repeats.items()),
+            tuple(self.requests.items()),
+            tuple(self.aliases.items()),
+        )
