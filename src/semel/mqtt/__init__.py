@@ -81,10 +81,12 @@ __all__ = [
     "check_levels",
     "decode",
     "encode",
+    "exchange_rules",
     "observe",
     "packet_type_of",
     "reasons",
     "received_message",
+    "rules",
     "split_share",
     "topic_matches",
 ]

@@ -107,6 +107,7 @@ from semel.mqtt.reasons import (
 from semel.mqtt.side import (
     CLIENT,
     DEFAULT_RECEIVE_MAXIMUM,
+    PLACE_UNKNOWN,
     RECEIVED,
     RELEASED,
     SENT_QOS_1,
@@ -232,7 +233,7 @@ class Exchange:
         for sender in (CLIENT, SERVER):
             side = self._side(sender)
             for packet_id in side.opened:
-                opened.append((sender, packet_id, side.stage(packet_id)))
+                opened.append((sender, packet_id, side.opened[packet_id] & 15))
         return opened
 
     def topic_name(self, sender: int, packet: Publish) -> str:
@@ -407,7 +408,7 @@ class Exchange:
         if sender == CLIENT and packet_id in side.requests:
             self._report_in_use(packet_id, found)
         stage = side.stage(packet_id)
-        if side.quota == 0 and self.version == MQTT5:
+        if side.quota <= 0 and self.version == MQTT5:
             # What was open before the connection counts when it is sent again [4.9].
             if stage == 0 or side.is_carried(packet_id):
                 seen = f"more than {self._other(sender).receive_maximum} open"
@@ -421,7 +422,11 @@ class Exchange:
         elif side.is_carried(packet_id):
             if not packet.dup:
                 report(found, Violation(RESEND_SETS_DUP, f"packet_id {packet_id} with DUP 0"))
-            if sender == CLIENT and side.order(packet_id) < side.last_resend:
+            if (
+                sender == CLIENT
+                and side.has_place(packet_id)
+                and side.order(packet_id) < side.last_resend
+            ):
                 report(found, Violation(RESEND_IN_ORDER, f"packet_id {packet_id}"))
         elif not packet.dup:
             self._report_in_use(packet_id, found)
@@ -606,9 +611,9 @@ class Exchange:
         server.receive_maximum = properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
         server.maximum_packet_size = properties.maximum_packet_size or LARGEST_PACKET
         server.topic_alias_maximum = properties.topic_alias_maximum or 0
-        # A client need not wait for CONNACK: what it has sent since CONNECT counts.
-        opened = self.client.sent_here()
-        self.client.quota = max(0, server.receive_maximum - opened)
+        # A client need not wait for CONNACK: what it has sent since CONNECT counts, and may
+        # have been more than it could know.
+        self.client.quota = server.receive_maximum - self.client.sent_here()
         if properties.maximum_qos is not None:
             self.maximum_qos = properties.maximum_qos
         self.retain_available = properties.retain_available != 0
@@ -625,15 +630,18 @@ class Exchange:
         if packet.qos == 0:
             return
         stage = side.stage(packet_id)
+        following = SENT_QOS_1 if packet.qos == 1 else SENT_QOS_2
         if side.is_carried(packet_id):
-            side.last_resend = side.order(packet_id)
+            if side.has_place(packet_id):
+                side.last_resend = side.order(packet_id)
         elif stage:
             if stage == SENT_QOS_1:
                 side.repeat(packet_id)
             return
-        if side.quota:
-            side.quota -= 1
-        side.move(packet_id, SENT_QOS_1 if packet.qos == 1 else SENT_QOS_2)
+        elif packet.dup:
+            following |= PLACE_UNKNOWN
+        side.quota -= 1
+        side.move(packet_id, following)
 
     def _apply_puback(self, sender: int, packet_id: int) -> None:
         publisher = self._other(sender)

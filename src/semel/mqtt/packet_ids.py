@@ -39,6 +39,11 @@ class PacketIds:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return len(self._bits)
+
     def listed(self) -> list[int]:
         """All of them, rising."""
         return [

@@ -191,6 +191,11 @@ class Session:
         """How many deliveries have been sent and are not complete."""
         return len(self._in_flight)
 
+    @property
+    def inbound_size(self) -> int:
+        """How many bytes the stored inbound identifiers take, 8,192 at the most."""
+        return self._stored.size
+
     def open_exchanges(self, me: int, peer: int) -> list[Open]:
         """What a new connection's `Exchange` has to know, `me` and `peer` being its two sides."""
         opened: list[Open] = []
@@ -443,10 +448,9 @@ class Session:
         if receipt.qos == 1:
             self._send_pubacks()
             return
-        if self._pending.get(receipt.packet_id) is receipt:
-            del self._pending[receipt.packet_id]
-            if receipt.reason < FAILURE:
-                self._change(Change(STORED, packet_id=receipt.packet_id))
+        del self._pending[receipt.packet_id]
+        if receipt.reason < FAILURE:
+            self._change(Change(STORED, packet_id=receipt.packet_id))
         self._send_pubrecs()
 
     def _send_pubacks(self) -> None:

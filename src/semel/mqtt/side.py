@@ -14,6 +14,10 @@ SENT_QOS_2: Final = 2
 RECEIVED: Final = 3
 RELEASED: Final = 4
 
+# Added to a stage: the PUBLISH had DUP 1 when it was first seen, so that nobody here knows its place
+# among the others. (An acknowledgement that was seen may have been lost: then it is sent again.)
+PLACE_UNKNOWN: Final = 8
+
 # (who sent the PUBLISH, packet identifier, how far it got)
 Open = tuple[int, int, int]
 
@@ -31,9 +35,11 @@ class Side:
     receive_maximum: int
     maximum_packet_size: int
     topic_alias_maximum: int
-    # How many more QoS 1 and 2 PUBLISH packets it may send [4.9].
+    # How many more QoS 1 and 2 PUBLISH packets it may send in 5.0 [4.9]; less than 0 if it has
+    # sent too many already.
     quota: int
-    # Its open PUBLISH packets in the order first sent: identifier to serial << 3 | stage.
+    # Its open PUBLISH packets in the order first seen: identifier to
+    # serial << 4 | PLACE_UNKNOWN or 0 | stage.
     opened: dict[int, int]
     serial: int
     # Serials up to here are of an earlier connection.
@@ -73,7 +79,11 @@ class Side:
 
     def order(self, packet_id: int) -> int:
         """The serial of its latest step."""
-        return self.opened.get(packet_id, 0) >> 3
+        return self.opened.get(packet_id, 0) >> 4
+
+    def has_place(self, packet_id: int) -> bool:
+        """Whether its place among the PUBLISH packets of its side is known."""
+        return not self.opened.get(packet_id, 0) & PLACE_UNKNOWN
 
     def is_carried(self, packet_id: int) -> bool:
         """Whether an earlier connection left it open and nothing has happened to it here."""
@@ -82,7 +92,8 @@ class Side:
     def move(self, packet_id: int, stage: int) -> None:
         """A PUBLISH takes its next step, or its first."""
         self.serial += 1
-        self.opened[packet_id] = self.serial << 3 | stage
+        unplaced = self.opened.get(packet_id, 0) & PLACE_UNKNOWN
+        self.opened[packet_id] = self.serial << 4 | unplaced | stage
 
     def free(self, packet_id: int, receive_maximum: int) -> None:
         """An exchange is complete: the identifier is free, the quota grows [4.9]."""

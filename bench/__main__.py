@@ -1,0 +1,119 @@
+"""`python -m bench [codec | imports] [--json] [--rounds N]`: measure, print, judge by the targets.
+
+A missed target is printed, not an exit code: timing belongs to a machine and a moment.
+"""
+
+import argparse
+import json
+import platform
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import version
+from typing import Any, Final
+
+import semel.mqtt.codec
+from bench.timing import import_milliseconds
+
+IMPORT_TARGET: Final = 60.0
+TIMES_FASTER_THAN_AMQTT: Final = 8.0
+
+
+def target(met: bool, sentence: str) -> str:
+    return f"{'✓' if met else '✗'} {sentence}"
+
+
+def measure_codec(rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of times, and the targets, judged by the first case."""
+    # The peers are needed here only.
+    from bench.codec import AMQTT, CASES, MQTT5_RUST, SEMEL5, SEMEL311, measure
+
+    rows = measure(rounds)
+    decoding, encoding = (row["nanoseconds"] for row in rows if row["case"] == CASES[0].name)
+    times_decode = decoding[AMQTT] / decoding[SEMEL311]
+    times_encode = encoding[AMQTT] / encoding[SEMEL311]
+    targets = [
+        target(
+            decoding[SEMEL5] <= decoding[MQTT5_RUST],
+            f"decode is no slower than mqtt5: {decoding[SEMEL5]:.0f} to "
+            f"{decoding[MQTT5_RUST]:.0f} ns",
+        ),
+        target(
+            encoding[SEMEL5] < encoding[MQTT5_RUST],
+            f"construct + encode is faster than mqtt5: {encoding[SEMEL5]:.0f} to "
+            f"{encoding[MQTT5_RUST]:.0f} ns",
+        ),
+        target(
+            min(times_decode, times_encode) >= TIMES_FASTER_THAN_AMQTT,
+            f"both are at least {TIMES_FASTER_THAN_AMQTT:.0f} times as fast as amqtt: "
+            f"{times_decode:.1f} and {times_encode:.1f} times",
+        ),
+    ]
+    return rows, targets
+
+
+def print_codec(rows: list[dict[str, Any]]) -> None:
+    """A Markdown table; in brackets, how many times as long as semel in the same version."""
+    from bench.codec import AMQTT, MQTT5_RUST, PAHO, RIVALS, SEMEL5, SEMEL311
+
+    columns = (SEMEL5, MQTT5_RUST, PAHO, SEMEL311, AMQTT)
+    print(f"| ns per packet | | {' | '.join(columns)} |")
+    print(f"|---|---|{'---:|' * len(columns)}")
+    for row in rows:
+        times = row["nanoseconds"]
+        cells = []
+        for name in columns:
+            if name not in times:
+                cells.append("–")
+            elif name in RIVALS:
+                cells.append(f"{times[name]:,.0f} ({times[name] / times[RIVALS[name]]:.2f}×)")
+            else:
+                cells.append(f"{times[name]:,.0f}")
+        print(f"| {row['case']} | {row['operation']} | {' | '.join(cells)} |")
+    print()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("codec", "imports"))
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    if not str(semel.mqtt.codec.__file__).endswith(tuple(EXTENSION_SUFFIXES)):
+        print("bench: semel.mqtt is not compiled here; `make bench` has it so", file=sys.stderr)
+        return 2
+    report: dict[str, Any] = {
+        "python": platform.python_version(),
+        "versions": {
+            name: version(name) for name in ("semel", "mqtt5", "amqtt", "paho-mqtt", "librt")
+        },
+        "rounds": options.rounds,
+        "targets": [],
+    }
+    if options.what in (None, "codec"):
+        report["codec"], judged = measure_codec(options.rounds)
+        report["targets"] += judged
+    if options.what in (None, "imports"):
+        modules = ["semel.mqtt", "mqtt5", "amqtt.mqtt", "paho.mqtt.client"]
+        report["import_milliseconds"] = times = import_milliseconds(modules, options.rounds)
+        ours = times["semel.mqtt"]
+        report["targets"].append(
+            target(
+                ours < IMPORT_TARGET,
+                f"import semel.mqtt takes less than {IMPORT_TARGET:.0f} ms: {ours:.1f} ms",
+            )
+        )
+    if options.json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+        return 0
+    print(f"Python {report['python']}, {report['versions']}, median of {options.rounds} rounds\n")
+    if "codec" in report:
+        print_codec(report["codec"])
+    for module, milliseconds in report.get("import_milliseconds", {}).items():
+        print(f"import {module}: {milliseconds:.1f} ms")
+    print()
+    print("\n".join(report["targets"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Two sessions, a network that cuts, and owners that crash: a world in which to try schedules.
+
+Each end is what a broker or a client would be: a Session, an Exchange for the connection, and a
+disk. What a session drains waits in `staged` until it is committed; only then its packets leave.
+A crash loses what was not committed and everything in memory; the session is rebuilt from the
+changes on disk. A third Exchange, the witness, sees every packet that leaves.
+"""
+
+from dataclasses import dataclass, field
+
+from semel.mqtt import (
+    CLIENT,
+    SERVER,
+    Change,
+    ConnAck,
+    Connect,
+    Exchange,
+    Message,
+    Packet,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Receipt,
+    Session,
+    decode,
+    encode,
+)
+
+SIDES = (CLIENT, SERVER)
+
+
+@dataclass
+class Unit:
+    """One commit: changes, the messages it makes the owner's, and the packets that wait for it."""
+
+    connection: int
+    changes: list[Change]
+    owned: list[tuple[int, bytes]]
+    packets: list[Packet]
+
+
+@dataclass
+class End:
+    """One end: session, exchange, disk."""
+
+    session: Session = field(default_factory=Session)
+    exchange: Exchange = field(default_factory=Exchange)
+    history: list[Change] = field(default_factory=list)
+    staged: list[Unit] = field(default_factory=list)
+    disk: list[Change] = field(default_factory=list)
+    owned: list[tuple[int, bytes]] = field(default_factory=list)
+    receipts: list[tuple[Receipt, Publish]] = field(default_factory=list)
+    sent: list[tuple[int, bytes]] = field(default_factory=list)
+    given_up: int = 0
+
+
+class World:
+    """Two ends and the wire between them."""
+
+    def __init__(self, version: int, receive_maximum: int = 65_535) -> None:
+        self.version = version
+        self.receive_maximum = receive_maximum
+        self.ends = (End(), End())
+        self.wire: tuple[list[bytes], list[bytes]] = ([], [])  # to the client, to the server
+        self.witness = Exchange([])
+        self.connection = 0
+        self.connected = False
+        self.count = 0
+
+    # --- what can happen --------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        if self.connected:
+            return
+        self.connected = True
+        self.connection += 1
+        connect = Connect("a", version=self.version, clean_start=False)
+        connack = ConnAck(session_present=self.connection > 1)
+        self.witness = Exchange(self.witness.carry())
+        for me in SIDES:
+            end = self.ends[me]
+            end.exchange = Exchange(end.session.open_exchanges(me, 1 - me))
+        for exchange in (self.witness, self.ends[0].exchange, self.ends[1].exchange):
+            exchange.observe(CLIENT, connect, len(encode(connect)))
+            exchange.observe(SERVER, connack, len(encode(connack, self.version)))
+        for me in SIDES:
+            end = self.ends[me]
+            end.session.connect(self.version, receive_maximum=self.receive_maximum)
+            self._turn(me)
+
+    def cut(self) -> None:
+        if not self.connected:
+            return
+        self.connected = False
+        self.wire[0].clear()
+        self.wire[1].clear()
+        for me in SIDES:
+            end = self.ends[me]
+            end.session.disconnect(0.0, 0xFFFF_FFFF)
+            # A QoS 1 message that was not accepted comes again; a QoS 2 one is still the same.
+            end.receipts = [pair for pair in end.receipts if pair[0].qos == 2]
+            self._turn(me)
+
+    def crash(self, me: int) -> None:
+        self.cut()
+        end = self.ends[me]
+        end.staged = []
+        end.receipts = []
+        end.history = list(end.disk)
+        end.session = rebuilt(end.disk)
+
+    def publish(self, me: int, qos: int) -> None:
+        self.count += 1
+        payload = b"%d" % self.count
+        self.ends[me].sent.append((qos, payload))
+        self.ends[me].session.send(Message("t", payload, qos=qos), 0.0)
+        self._turn(me)
+        # The program knows that its message was taken once it is on disk.
+        while self.ends[me].staged:
+            self.commit(me)
+
+    def commit(self, me: int) -> None:
+        end = self.ends[me]
+        if not end.staged:
+            return
+        unit = end.staged.pop(0)
+        end.disk.extend(unit.changes)
+        end.owned.extend(unit.owned)
+        if unit.connection != self.connection or not self.connected:
+            return
+        for packet in unit.packets:
+            data = encode(packet, self.version)
+            end.exchange.observe(me, packet, len(data))
+            self.witness.observe(me, packet, len(data))
+            self.wire[1 - me].append(data)
+
+    def deliver(self, me: int) -> None:
+        """The next packet on the wire reaches `me`."""
+        if not self.wire[me]:
+            return
+        data = self.wire[me].pop(0)
+        decoded = decode(data, self.version)
+        assert decoded is not None
+        packet, end_of_packet = decoded
+        assert end_of_packet == len(data)
+        end = self.ends[me]
+        end.exchange.observe(1 - me, packet, len(data))
+        session = end.session
+        if isinstance(packet, Publish):
+            receipt = session.receive_publish(packet)
+            if receipt is not None:
+                end.receipts.append((receipt, packet))
+        elif isinstance(packet, PubAck):
+            session.receive_puback(packet)
+        elif isinstance(packet, PubRec):
+            session.receive_pubrec(packet)
+        elif isinstance(packet, PubRel):
+            session.receive_pubrel(packet)
+        else:
+            assert isinstance(packet, PubComp)
+            session.receive_pubcomp(packet)
+        self._turn(me)
+
+    def accept(self, me: int, which: int) -> None:
+        """The owner accepts one of the messages that it holds, not always the oldest."""
+        end = self.ends[me]
+        if not end.receipts:
+            return
+        receipt, packet = end.receipts.pop(which % len(end.receipts))
+        end.session.accept(receipt)
+        self._turn(me, [(packet.qos, packet.payload)])
+
+    # --- after each of them -----------------------------------------------------------------------
+
+    def _turn(self, me: int, owned: list[tuple[int, bytes]] | None = None) -> None:
+        end = self.ends[me]
+        end.given_up += len(end.session.poll(0.0))
+        changes, packets = end.session.drain()
+        end.history.extend(changes)
+        if changes or packets or owned:
+            end.staged.append(Unit(self.connection, changes, owned or [], packets))
+        assert rebuilt(end.history).facts() == end.session.facts()
+
+    def settle(self) -> None:
+        """Let everything come to its end: what is not finished after this never will be."""
+        for _ in range(10_000):
+            self.connect()
+            busy = False
+            for me in SIDES:
+                end = self.ends[me]
+                if end.staged or self.wire[me] or end.receipts:
+                    busy = True
+                    self.commit(me)
+                    self.deliver(me)
+                    self.accept(me, 0)
+            if not busy:
+                return
+        raise AssertionError("the two ends never came to rest")
+
+
+def rebuilt(changes: list[Change]) -> Session:
+    """A session made from nothing but its durable changes."""
+    session = Session()
+    for change in changes:
+        session.apply(change)
+    return session

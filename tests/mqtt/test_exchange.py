@@ -1,0 +1,426 @@
+"""Who may say what, when: traces that the standard allows or forbids, and every state tried."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semel.mqtt import (
+    CLIENT,
+    MQTT5,
+    MQTT311,
+    SERVER,
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Exchange,
+    Packet,
+    PingReq,
+    PingResp,
+    Properties,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Rule,
+    SubAck,
+    Subscribe,
+    Subscription,
+    UnsubAck,
+    Unsubscribe,
+    Violation,
+    decode,
+    encode,
+    exchange_rules,
+    rules,
+)
+from semel.mqtt.exchange import CONNECTED, CONNECTING, NEW, REFUSED
+from semel.mqtt.side import RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
+from semel.vectors import EXCHANGE, load, parse_bytes
+
+TRACES: list[dict[str, Any]] = load(EXCHANGE)
+VERSIONS = {"3.1.1": MQTT311, "5.0": MQTT5}
+DIRECTIONS = {"C>S": CLIENT, "S>C": SERVER}
+STAGES = {
+    "PUBLISH_QOS_1": SENT_QOS_1,
+    "PUBLISH_QOS_2": SENT_QOS_2,
+    "PUBREC": RECEIVED,
+    "PUBREL": RELEASED,
+}
+
+Step = tuple[int, Packet, int]
+
+
+def begun(trace: dict[str, Any]) -> Exchange:
+    """An Exchange that knows what the trace says was open before."""
+    carried = [
+        (DIRECTIONS[sender], packet_id, STAGES[stage])
+        for sender, packet_id, stage in trace.get("carried", [])
+    ]
+    return Exchange(carried)
+
+
+def steps(trace: dict[str, Any]) -> list[Step]:
+    result: list[Step] = []
+    for direction, text in trace["steps"]:
+        data = parse_bytes(text)
+        decoded = decode(data, VERSIONS[trace["version"]])
+        assert decoded is not None
+        packet, end = decoded
+        assert end == len(data)
+        result.append((DIRECTIONS[direction], packet, len(data)))
+    return result
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=[trace["name"] for trace in TRACES])
+def test_a_trace_is_judged_as_its_clause_says(trace: dict[str, Any]) -> None:
+    exchange = begun(trace)
+    *before, last = steps(trace)
+    for step in before:
+        exchange.observe(*step)
+    if "rule" not in trace:
+        exchange.observe(*last)
+        return
+    facts = exchange.facts()
+    with pytest.raises(Violation) as caught:
+        exchange.observe(*last)
+    assert caught.value.rule.name == trace["rule"]
+    assert caught.value.version == (VERSIONS[trace["version"]] if exchange.phase != NEW else 0)
+    assert set(trace["statements"]) <= set(caught.value.rule.statements())
+    assert exchange.facts() == facts
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=[trace["name"] for trace in TRACES])
+def test_an_auditor_sees_the_same_and_goes_on(trace: dict[str, Any]) -> None:
+    exchange = begun(trace)
+    found: list[Violation] = []
+    for step in steps(trace):
+        assert found == []
+        exchange.observe(*step, found)
+    assert [violation.rule.name for violation in found][:1] == (
+        [trace["rule"]] if "rule" in trace else []
+    )
+
+
+# --- every state, every sender, every packet ------------------------------------------------------
+
+X = Properties(authentication_method="X")
+LIMITS = Properties(
+    receive_maximum=1,
+    maximum_packet_size=40,
+    topic_alias_maximum=1,
+    maximum_qos=1,
+    retain_available=0,
+    wildcard_subscription_available=0,
+    subscription_identifiers_available=0,
+    shared_subscription_available=0,
+)
+
+
+def packets(version: int) -> list[Packet]:
+    """One of every kind of packet, and the variants that rules tell apart."""
+    result: list[Packet] = [
+        Connect("a", version=version),
+        ConnAck(),
+        ConnAck(session_present=True),
+        ConnAck(5 if version == MQTT311 else 0x87),
+        Publish("t"),
+        Publish("t", retain=True),
+        *(
+            Publish("t", qos=qos, packet_id=packet_id, dup=dup)
+            for qos in (1, 2)
+            for packet_id in (1, 2)
+            for dup in (False, True)
+        ),
+        *(ack(packet_id) for ack in (PubAck, PubRec, PubRel, PubComp) for packet_id in (1, 2)),
+        Subscribe(1, [Subscription("t")]),
+        Subscribe(3, [Subscription("t/#"), Subscription("$share/g/t")]),
+        Unsubscribe(1, ["t"]),
+        Unsubscribe(4, ["t"]),
+        SubAck(3, [0]),
+        SubAck(3, [0, 0]),
+        PingReq(),
+        PingResp(),
+        Disconnect(),
+    ]
+    if version == MQTT311:
+        return [*result, UnsubAck(4)]
+    return [
+        *result,
+        UnsubAck(4, [0]),
+        UnsubAck(4, [0, 0]),
+        ConnAck(properties=X),
+        ConnAck(properties=Properties(response_information="r")),
+        ConnAck(properties=LIMITS),
+        PubRec(1, 0x80),
+        PubAck(1, properties=Properties(reason_string="r")),
+        Publish("t", properties=Properties(topic_alias=1)),
+        Publish("", properties=Properties(topic_alias=1)),
+        Publish("t", properties=Properties(topic_alias=2, subscription_identifiers=[1])),
+        Publish("t", bytes(100)),
+        Subscribe(3, [Subscription("t")], properties=Properties(subscription_identifiers=[1])),
+        Disconnect(0x04),
+        Disconnect(0x8E),
+        Disconnect(properties=Properties(session_expiry_interval=5)),
+        *(Auth(reason, properties=X) for reason in (0x00, 0x18, 0x19)),
+        Auth(0x18, properties=Properties(authentication_method="Y")),
+    ]
+
+
+def opening(version: int) -> list[list[tuple[int, Packet]]]:
+    """Ways in which a connection can begin, each ending in another state."""
+    plain = Connect("a", version=version, clean_start=False)
+    hello: list[tuple[int, Packet]] = [(CLIENT, plain), (SERVER, ConnAck())]
+    result: list[list[tuple[int, Packet]]] = [
+        [],
+        [(CLIENT, plain)],
+        hello,
+        [(CLIENT, plain), (SERVER, ConnAck(session_present=True))],
+        [(CLIENT, plain), (SERVER, ConnAck(5 if version == MQTT311 else 0x87))],
+        [*hello, (CLIENT, Disconnect())],
+        *(
+            [*hello, (sender, Publish("t", qos=qos, packet_id=1))]
+            for sender in (CLIENT, SERVER)
+            for qos in (1, 2)
+        ),
+        *(
+            [*hello, (sender, Publish("t", qos=2, packet_id=1)), (1 - sender, PubRec(1))]
+            for sender in (CLIENT, SERVER)
+        ),
+        [
+            *hello,
+            (SERVER, Publish("t", qos=2, packet_id=1)),
+            (CLIENT, PubRec(1)),
+            (SERVER, PubRel(1)),
+        ],
+        [
+            *hello,
+            (CLIENT, Subscribe(3, [Subscription("t"), Subscription("u")])),
+            (CLIENT, Unsubscribe(4, ["t"])),
+        ],
+    ]
+    if version == MQTT5:
+        method = Connect("a", properties=X)
+        quiet = Connect("", properties=Properties(request_problem_information=0))
+        named = ConnAck(properties=Properties(assigned_client_identifier="z"))
+        result += [
+            [(CLIENT, method)],
+            [(CLIENT, method), (SERVER, Auth(0x18, properties=X))],
+            [(CLIENT, method), (SERVER, ConnAck(properties=X))],
+            [
+                (CLIENT, method),
+                (SERVER, ConnAck(properties=X)),
+                (CLIENT, Auth(0x19, properties=X)),
+            ],
+            [(CLIENT, quiet)],
+            [(CLIENT, quiet), (SERVER, named)],
+            [(CLIENT, plain), (SERVER, ConnAck(properties=LIMITS))],
+            [
+                (CLIENT, plain),
+                (SERVER, ConnAck(properties=LIMITS)),
+                (CLIENT, Publish("t", qos=1, packet_id=1)),
+            ],
+            [*hello, (SERVER, Disconnect(0x8E))],
+        ]
+    return result
+
+
+def size(packet: Packet, version: int) -> int:
+    return len(encode(packet, version))
+
+
+def at(version: int, start: list[tuple[int, Packet]], known: bool) -> Exchange:
+    exchange = Exchange([(CLIENT, 2, RECEIVED), (SERVER, 2, SENT_QOS_1)] if known else None)
+    for sender, packet in start:
+        exchange.observe(sender, packet, size(packet, version))
+    return exchange
+
+
+def judged(exchange: Exchange, sender: int, packet: Packet, version: int) -> Violation | None:
+    try:
+        exchange.observe(sender, packet, size(packet, version))
+    except Violation as violation:
+        return violation
+    return None
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("version", "number"),
+    [(v, n) for v in (MQTT311, MQTT5) for n in range(len(opening(v)))],
+)
+def test_every_packet_in_every_state_is_legal_or_a_violation_that_changes_nothing(
+    version: int, number: int, known: bool
+) -> None:
+    start = opening(version)[number]
+    legal = 0
+    for sender, packet in itertools.product((CLIENT, SERVER), packets(version)):
+        exchange = at(version, start, known)
+        facts = exchange.facts()
+        found: list[Violation] = []
+        at(version, start, known).observe(sender, packet, size(packet, version), found)
+        broken = judged(exchange, sender, packet, version)
+        if broken is None:
+            legal += 1
+            assert found == []
+        else:
+            assert exchange.facts() == facts
+            assert found[0].rule is broken.rule
+            assert broken.packet_type
+    # A state in which nothing may be said is that after DISCONNECT or refusal, for one side.
+    assert legal > 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), version=st.sampled_from((MQTT311, MQTT5)))
+def test_a_random_conversation_is_legal_or_a_violation_that_changes_nothing(
+    data: st.DataObject, version: int
+) -> None:
+    said = data.draw(
+        st.lists(
+            st.tuples(st.sampled_from((CLIENT, SERVER)), st.sampled_from(packets(version))),
+            max_size=25,
+        )
+    )
+    exchange = Exchange([])
+    auditor = Exchange([])
+    everything: list[Violation] = []
+    for sender, packet in [(CLIENT, Connect("a", version=version)), (SERVER, ConnAck()), *said]:
+        facts = exchange.facts()
+        if judged(exchange, sender, packet, version) is not None:
+            assert exchange.facts() == facts
+        auditor.observe(sender, packet, size(packet, version), everything)
+    for side in (exchange.client, exchange.server):
+        assert side.quota <= 65_535
+        assert len(side.opened) <= 2
+        assert set(side.repeats) <= {1, 2}
+
+
+# --- what traces do not show ----------------------------------------------------------------------
+
+
+def connected(version: int = MQTT5) -> Exchange:
+    return at(version, [(CLIENT, Connect("a", version=version)), (SERVER, ConnAck())], True)
+
+
+def test_the_phase_follows_connect_and_connack() -> None:
+    exchange = Exchange()
+    assert (exchange.phase, exchange.version) == (NEW, 0)
+    exchange.observe(CLIENT, Connect("a", version=MQTT311), 13)
+    assert (exchange.phase, exchange.version) == (CONNECTING, MQTT311)
+    exchange.observe(SERVER, ConnAck(), 4)
+    assert exchange.phase == CONNECTED
+    refused = at(MQTT5, [(CLIENT, Connect("a")), (SERVER, ConnAck(0x87))], True)
+    assert refused.phase == REFUSED
+
+
+def test_what_is_open_is_carried_to_the_next_connection_in_order() -> None:
+    exchange = connected()
+    for sender, packet in (
+        (CLIENT, Publish("t", qos=2, packet_id=9)),
+        (CLIENT, Publish("t", qos=1, packet_id=3)),
+        (SERVER, Publish("t", qos=2, packet_id=5)),
+        (SERVER, PubRec(9)),
+        (CLIENT, PubRec(5)),
+        (SERVER, PubRel(5)),
+        (CLIENT, Subscribe(4, [Subscription("t")])),
+    ):
+        exchange.observe(sender, packet, size(packet, MQTT5))
+    assert exchange.carry() == [
+        (CLIENT, 9, RECEIVED),
+        (CLIENT, 3, SENT_QOS_1),
+        (SERVER, 5, RELEASED),
+    ]
+
+
+@pytest.mark.parametrize("clean", ["clean_start", "no session"])
+def test_a_new_session_forgets_what_was_carried(clean: str) -> None:
+    exchange = Exchange([(CLIENT, 1, SENT_QOS_1), (SERVER, 2, RELEASED)])
+    exchange.observe(CLIENT, Connect("a", clean_start=clean == "clean_start"), 14)
+    exchange.observe(SERVER, ConnAck(), 5)
+    assert exchange.carry() == []
+    exchange.observe(CLIENT, Publish("t", qos=1, packet_id=1), 8)
+
+
+def test_a_resumed_session_whose_history_is_unknown_tolerates_unknown_identifiers() -> None:
+    for sender, packet in itertools.product(
+        (CLIENT, SERVER), (PubAck(7), PubRec(7), PubRel(7), PubComp(7))
+    ):
+        resumed: list[tuple[int, Packet]] = [
+            (CLIENT, Connect("a", clean_start=False)),
+            (SERVER, ConnAck(session_present=True)),
+        ]
+        at(MQTT5, resumed, False).observe(sender, packet, 4)
+        fresh = at(MQTT5, [(CLIENT, Connect("a")), (SERVER, ConnAck())], False)
+        with pytest.raises(Violation):
+            fresh.observe(sender, packet, 4)
+
+
+def test_an_alias_is_resolved_by_what_its_sender_said() -> None:
+    exchange = Exchange()
+    limit = Properties(topic_alias_maximum=5)
+    exchange.observe(CLIENT, Connect("a", properties=limit), 17)
+    exchange.observe(SERVER, ConnAck(properties=limit), 8)
+    short = Publish("", properties=Properties(topic_alias=5))
+    for sender, topic in ((CLIENT, "a"), (SERVER, "b")):
+        full = Publish(topic, properties=Properties(topic_alias=5))
+        exchange.observe(sender, full, 8)
+        assert exchange.topic_name(sender, full) == topic
+        exchange.observe(sender, short, 7)
+    assert exchange.topic_name(CLIENT, short) == "a"
+    assert exchange.topic_name(SERVER, short) == "b"
+    assert Exchange().topic_name(CLIENT, short) == ""
+
+
+def test_packets_that_a_client_sends_before_connack_count_against_the_quota() -> None:
+    exchange = Exchange([])
+    exchange.observe(CLIENT, Connect("a"), 14)
+    for packet_id in (1, 2, 3):
+        exchange.observe(CLIENT, Publish("t", qos=1, packet_id=packet_id), 8)
+    exchange.observe(SERVER, ConnAck(properties=Properties(receive_maximum=2)), 8)
+    with pytest.raises(Violation) as caught:
+        exchange.observe(CLIENT, Publish("t", qos=1, packet_id=4), 8)
+    assert caught.value.rule is exchange_rules.RECEIVE_MAXIMUM_KEPT
+    assert connected().client.quota == 65_535
+
+
+@pytest.mark.parametrize(
+    ("first", "repeat", "answer"),
+    [
+        (Publish("t", qos=1, packet_id=1), Publish("t", qos=1, packet_id=1, dup=True), PubAck(1)),
+        (PubRel(1), PubRel(1), PubComp(1)),
+    ],
+)
+def test_a_packet_sent_again_in_3_1_1_is_answered_again_and_no_more(
+    first: Packet, repeat: Packet, answer: Packet
+) -> None:
+    exchange = connected(MQTT311)
+    if isinstance(first, PubRel):
+        exchange.observe(CLIENT, Publish("t", qos=2, packet_id=1), 7)
+        exchange.observe(SERVER, PubRec(1), 4)
+    for packet in (first, repeat, repeat):
+        exchange.observe(CLIENT, packet, 7)
+    for _ in range(3):
+        exchange.observe(SERVER, answer, 4)
+    with pytest.raises(Violation) as caught:
+        exchange.observe(SERVER, answer, 4)
+    assert caught.value.rule is exchange_rules.ANSWER_FITS_REQUEST
+
+
+def test_a_rule_that_does_not_close_is_one_that_the_receiver_must_answer() -> None:
+    """[MQTT-4.3.3-10] obliges the receiver to answer what [MQTT-4.4.0-1] forbids the sender."""
+    open_rules = [rule.name for rule in vars(exchange_rules).values() if is_open(rule)]
+    assert open_rules == [
+        "NO_RESEND_WHILE_CONNECTED",
+        "RESEND_SETS_DUP",
+        "RELEASE_FITS_PUBLISH",
+    ]
+    assert not any(is_open(rule) for rule in vars(rules).values())
+
+
+def is_open(thing: object) -> bool:
+    return isinstance(thing, Rule) and not thing.closes

@@ -1,0 +1,114 @@
+"""Messages apart from a connection."""
+
+import pytest
+
+from semel.mqtt import (
+    MQTT5,
+    MQTT311,
+    Message,
+    Properties,
+    Publish,
+    Violation,
+    received_message,
+    rules,
+)
+
+
+def test_a_message_becomes_a_publish_with_identifier_and_dup_of_the_session() -> None:
+    message = Message("t", b"x", qos=1, retain=True)
+    assert message.publish(7, 0.0, MQTT5, dup=True) == Publish(
+        "t", b"x", qos=1, packet_id=7, retain=True, dup=True
+    )
+
+
+def test_a_received_message_keeps_what_the_publisher_said_and_drops_what_the_connection_said() -> (
+    None
+):
+    packet = Publish(
+        "",
+        b"x",
+        qos=2,
+        packet_id=9,
+        dup=True,
+        properties=Properties(
+            topic_alias=3,
+            message_expiry_interval=60,
+            content_type="text/plain",
+            subscription_identifiers=[4, 5],
+            user_properties=[("b", "2"), ("a", "1")],
+        ),
+    )
+    message = received_message(packet, "plant/1", 1_000.0)
+    assert message == Message(
+        "plant/1",
+        b"x",
+        qos=2,
+        properties=Properties(content_type="text/plain", user_properties=[("b", "2"), ("a", "1")]),
+        expires_at=1_060.0,
+    )
+
+
+def test_a_received_message_without_properties_has_no_expiry() -> None:
+    assert received_message(Publish("t", b"x"), "t", 5.0) == Message("t", b"x")
+    plain = received_message(Publish("t", properties=Properties(content_type="a")), "t", 5.0)
+    assert plain.expires_at is None
+
+
+def test_the_expiry_sent_on_is_the_received_value_less_the_time_spent_waiting() -> None:
+    """[MQTT-3.3.2-6]"""
+    message = Message("t", expires_at=160.0, properties=Properties(content_type="a"))
+    sent = message.publish(0, 100.0, MQTT5, dup=False)
+    assert sent.properties.message_expiry_interval == 60
+    assert sent.properties.content_type == "a"
+    assert message.publish(0, 105.5, MQTT5, dup=False).properties.message_expiry_interval == 55
+    assert message.publish(0, 200.0, MQTT5, dup=False).properties.message_expiry_interval == 0
+
+
+def test_the_largest_expiry_interval_stays_within_its_field() -> None:
+    for now in (0.1, 1_790_000_000.123_456, 0.3):
+        packet = Publish("t", properties=Properties(message_expiry_interval=4_294_967_295))
+        message = received_message(packet, "t", now)
+        sent = message.publish(0, now, MQTT5, dup=False)
+        assert sent.properties.message_expiry_interval == 4_294_967_295
+
+
+def test_a_message_expires_at_its_time_and_not_before() -> None:
+    message = Message("t", expires_at=10.0)
+    assert not message.is_expired(9.999)
+    assert message.is_expired(10.0)
+    assert not Message("t").is_expired(1e18)
+
+
+def test_a_receiver_that_speaks_3_1_1_gets_no_properties() -> None:
+    message = Message("t", expires_at=10.0, properties=Properties(content_type="a"))
+    assert message.publish(0, 0.0, MQTT311, dup=False) == Publish("t")
+
+
+@pytest.mark.parametrize("topic_name", ["", "a/#", "a/+", "a\0"])
+def test_a_message_has_a_topic_name_that_could_be_sent(topic_name: str) -> None:
+    with pytest.raises(Violation):
+        Message(topic_name, qos=1)
+    Message("a/*", qos=1)
+
+
+def test_an_alias_does_not_stand_for_the_topic_of_a_message() -> None:
+    with pytest.raises(Violation) as caught:
+        Message("", properties=Properties(topic_alias=1))
+    assert caught.value.rule is rules.TOPIC_NAME_NOT_EMPTY
+    assert Message("a", properties=Properties(topic_alias=1)).properties == Properties()
+
+
+def test_a_message_that_says_utf8_is_utf8() -> None:
+    with pytest.raises(Violation) as caught:
+        Message("t", b"\xff", properties=Properties(payload_format_indicator=1))
+    assert caught.value.rule is rules.PAYLOAD_IS_UTF8_AS_SAID
+    Message("t", b"\xff", properties=Properties(payload_format_indicator=0))
+    Message("t", "é".encode(), properties=Properties(payload_format_indicator=1))
+
+
+def test_a_message_may_have_qos_0_1_or_2_only() -> None:
+    for qos in (0, 1, 2):
+        assert Message("t", qos=qos).qos == qos
+    with pytest.raises(Violation) as caught:
+        Message("t", qos=3)
+    assert caught.value.rule is rules.QOS_NOT_3

@@ -1,0 +1,743 @@
+"""What outlives a connection, statement by statement."""
+
+import pytest
+from tests.mqtt.schedules import rebuilt
+
+from semel.mqtt import (
+    CLIENT,
+    MQTT5,
+    MQTT311,
+    SERVER,
+    Delivery,
+    Message,
+    Packet,
+    Properties,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Session,
+    encode,
+)
+from semel.mqtt.reasons import NOT_AUTHORIZED, PACKET_IDENTIFIER_NOT_FOUND
+from semel.mqtt.session import (
+    ASSIGNED,
+    ENDS,
+    FINISHED,
+    FREED,
+    MOVED,
+    NEVER_EXPIRES,
+    QUEUED,
+    STORED,
+    Change,
+)
+from semel.mqtt.side import RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
+
+VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
+
+
+def connected(version: int = MQTT5, *, receive_maximum: int = 65_535) -> Session:
+    session = Session()
+    session.connect(version, receive_maximum=receive_maximum)
+    return session
+
+
+def packets(session: Session) -> list[Packet]:
+    return session.drain()[1]
+
+
+def published(session: Session, *payloads: bytes, qos: int = 1) -> list[Packet]:
+    """Send messages and give the packets that leave."""
+    for payload in payloads:
+        session.send(Message("t", payload, qos=qos), 0.0)
+    session.poll(0.0)
+    return packets(session)
+
+
+def reconnect(session: Session, version: int = MQTT5) -> list[Packet]:
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.connect(version)
+    session.poll(0.0)
+    return packets(session)
+
+
+def receive(session: Session, packet_id: int, *, qos: int, dup: bool = False) -> bool:
+    """Receive a PUBLISH and accept it; whether it was a new message."""
+    packet = Publish("t", b"x", qos=qos, packet_id=packet_id, dup=dup)
+    receipt = session.receive_publish(packet)
+    if receipt is not None:
+        session.accept(receipt)
+    return receipt is not None
+
+
+# --- as sender ------------------------------------------------------------------------------------
+
+
+@VERSIONS
+@pytest.mark.parametrize("qos", [1, 2])
+def test_each_new_message_takes_an_unused_identifier_and_leaves_with_dup_0(
+    version: int, qos: int
+) -> None:
+    """[MQTT-4.3.2-1] [MQTT-4.3.2-2] [MQTT-4.3.3-1] [MQTT-4.3.3-2]"""
+    session = connected(version)
+    assert published(session, b"1", b"2", b"3", qos=qos) == [
+        Publish("t", b"%d" % n, qos=qos, packet_id=n) for n in (1, 2, 3)
+    ]
+
+
+def test_a_qos_0_message_leaves_at_once_without_identifier_and_is_not_kept() -> None:
+    """[MQTT-4.3.1-1]"""
+    session = connected()
+    assert session.send(Message("t", b"x"), 0.0) == 0
+    assert session.drain() == ([], [Publish("t", b"x")])
+    assert session.in_flight == session.waiting == 0
+
+
+def test_a_qos_0_message_is_dropped_without_a_connection_and_when_expired() -> None:
+    session = Session()
+    session.send(Message("t", b"x"), 0.0)
+    session.connect(MQTT5)
+    session.poll(0.0)
+    assert session.drain() == ([], [])
+    session.send(Message("t", b"x", expires_at=1.0), 1.0)
+    assert session.drain() == ([], [])
+    session.send(Message("t", b"x", expires_at=1.0), 0.5)
+    assert len(packets(session)) == 1
+
+
+@VERSIONS
+def test_an_identifier_is_in_use_until_its_last_acknowledgement(version: int) -> None:
+    """[MQTT-2.3.1-2] [MQTT-2.3.1-3]: all 65,535 in flight, and none is given twice."""
+    session = connected(version)
+    for _ in range(65_536):
+        session.send(Message("t", qos=2), 0.0)
+    session.poll(0.0)
+    sent = [packet.packet_id for packet in packets(session) if isinstance(packet, Publish)]
+    assert sent == list(range(1, 65_536))
+    assert session.waiting == 1
+    assert session.reserve_id() == 0
+    session.receive_pubrec(PubRec(500))
+    session.poll(0.0)
+    assert packets(session) == [PubRel(500)]
+    session.receive_pubcomp(PubComp(500))
+    session.poll(0.0)
+    assert packets(session) == [Publish("t", qos=2, packet_id=500)]
+
+
+def test_identifiers_of_subscribe_and_publish_come_from_one_pool() -> None:
+    """[MQTT-2.2.1-3]"""
+    session = connected()
+    assert [session.reserve_id(), session.reserve_id()] == [1, 2]
+    assert published(session, b"x") == [Publish("t", b"x", qos=1, packet_id=3)]
+    session.release_id(1)
+    assert session.reserve_id() == 4
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.connect(MQTT5)
+    assert [session.reserve_id() for _ in range(3)] == [5, 6, 7]
+
+
+def test_messages_wait_when_requests_hold_the_last_free_identifier() -> None:
+    session = connected()
+    assert session.reserve_id() == 1
+    for _ in range(65_535):
+        session.send(Message("t", qos=1), 0.0)
+    session.poll(0.0)
+    assert (session.in_flight, session.waiting) == (65_534, 1)
+    session.release_id(1)
+    session.poll(0.0)
+    assert (session.in_flight, session.waiting) == (65_535, 0)
+
+
+def test_identifiers_go_round_and_pass_over_those_in_use() -> None:
+    session = connected()
+    kept = [session.reserve_id() for _ in range(65_534)]
+    session.release_id(10)
+    assert kept[-1] == 65_534
+    assert [session.reserve_id() for _ in range(3)] == [65_535, 10, 0]
+
+
+@VERSIONS
+def test_a_puback_completes_its_delivery_and_frees_the_identifier(version: int) -> None:
+    """[MQTT-4.3.2-3]"""
+    session = connected(version)
+    published(session, b"1", b"2")
+    done = session.receive_puback(PubAck(1))
+    assert isinstance(done, Delivery)
+    assert (done.number, done.packet_id) == (1, 1)
+    assert session.drain()[0] == [Change(FINISHED, number=1, packet_id=1)]
+    assert session.in_flight == 1
+    assert session.receive_puback(PubAck(1)) is None
+
+
+@VERSIONS
+def test_a_pubrec_is_answered_by_pubrel_and_pubcomp_completes(version: int) -> None:
+    """[MQTT-4.3.3-4] [MQTT-4.3.3-5]"""
+    session = connected(version)
+    published(session, b"1", qos=2)
+    assert session.receive_pubrec(PubRec(1)) is None
+    assert session.drain() == ([Change(MOVED, packet_id=1)], [PubRel(1)])
+    done = session.receive_pubcomp(PubComp(1))
+    assert done is not None
+    assert done.number == 1
+    assert done.message is None
+    assert session.drain() == ([Change(FINISHED, number=1, packet_id=1)], [])
+
+
+def test_a_second_pubrec_is_answered_by_a_second_pubrel_and_changes_nothing() -> None:
+    session = connected()
+    published(session, b"1", qos=2)
+    session.receive_pubrec(PubRec(1))
+    session.drain()
+    session.receive_pubrec(PubRec(1))
+    assert session.drain() == ([], [PubRel(1)])
+
+
+def test_answers_that_do_not_fit_complete_nothing() -> None:
+    session = connected()
+    published(session, b"1", qos=1)
+    published(session, b"2", qos=2)
+    assert session.receive_puback(PubAck(2)) is None
+    assert session.receive_pubcomp(PubComp(2)) is None
+    assert session.receive_pubcomp(PubComp(9)) is None
+    assert session.drain() == ([], [])
+    assert session.in_flight == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"), [(MQTT5, PACKET_IDENTIFIER_NOT_FOUND), (MQTT311, 0)]
+)
+def test_a_pubrec_for_nothing_is_answered_by_pubrel_not_found(version: int, reason: int) -> None:
+    session = connected(version)
+    published(session, b"1", qos=1)
+    session.receive_pubrec(PubRec(1))
+    session.receive_pubrec(PubRec(9))
+    assert session.drain() == ([], [PubRel(1, reason), PubRel(9, reason)])
+
+
+def test_a_refused_publish_is_closed_and_never_sent_again() -> None:
+    """[MQTT-4.4.0-2]"""
+    session = connected(receive_maximum=2)
+    published(session, b"1", qos=1)
+    published(session, b"2", qos=2)
+    first = session.receive_puback(PubAck(1, NOT_AUTHORIZED))
+    second = session.receive_pubrec(PubRec(2, NOT_AUTHORIZED))
+    assert first is not None
+    assert second is not None
+    assert (first.number, second.number) == (1, 2)
+    assert packets(session) == []
+    assert published(session, b"3", b"4", b"5") == [
+        Publish("t", b"3", qos=1, packet_id=3),
+        Publish("t", b"4", qos=1, packet_id=4),
+    ]
+    assert [p.packet_id for p in reconnect(session) if isinstance(p, Publish)] == [3, 4, 5]
+
+
+@VERSIONS
+def test_a_resumed_session_sends_again_with_the_same_identifiers_and_dup_1(version: int) -> None:
+    """[MQTT-3.3.1-1] [MQTT-4.4.0-1] [MQTT-2.3.1-3]"""
+    session = connected(version)
+    published(session, b"1", qos=1)
+    published(session, b"2", qos=2)
+    assert reconnect(session, version) == [
+        Publish("t", b"1", qos=1, packet_id=1, dup=True),
+        Publish("t", b"2", qos=2, packet_id=2, dup=True),
+    ]
+    assert published(session, b"3") == [Publish("t", b"3", qos=1, packet_id=3)]
+
+
+@VERSIONS
+def test_nothing_is_sent_again_while_the_connection_lasts(version: int) -> None:
+    """[MQTT-4.4.0-1]"""
+    session = connected(version)
+    published(session, b"1", b"2")
+    for now in (1.0, 1_000.0, 1e9):
+        assert session.poll(now) == []
+    assert session.drain() == ([], [])
+
+
+@VERSIONS
+def test_after_pubrec_the_publish_is_not_sent_again_but_the_pubrel_is(version: int) -> None:
+    """[MQTT-4.3.3-6] (5.0) [MQTT-4.3.3-1] (3.1.1)"""
+    session = connected(version)
+    published(session, b"1", b"2", qos=2)
+    session.receive_pubrec(PubRec(1))
+    session.drain()
+    assert reconnect(session, version) == [
+        PubRel(1),
+        Publish("t", b"2", qos=2, packet_id=2, dup=True),
+    ]
+
+
+@VERSIONS
+def test_resent_publishes_keep_the_order_of_the_first_sends(version: int) -> None:
+    """[MQTT-4.6.0-1]"""
+    session = connected(version)
+    published(session, b"1", b"2", b"3", b"4")
+    session.receive_puback(PubAck(2))
+    session.drain()
+    for _ in range(3):
+        resent = reconnect(session, version)
+        assert [p.packet_id for p in resent if isinstance(p, Publish)] == [1, 3, 4]
+
+
+@VERSIONS
+def test_pubrels_leave_in_the_order_of_the_pubrecs_also_when_sent_again(version: int) -> None:
+    """[MQTT-4.6.0-4]"""
+    session = connected(version)
+    published(session, b"1", b"2", b"3", qos=2)
+    for packet_id in (3, 1, 2):
+        session.receive_pubrec(PubRec(packet_id))
+    assert packets(session) == [PubRel(3), PubRel(1), PubRel(2)]
+    assert reconnect(session, version) == [PubRel(3), PubRel(1), PubRel(2)]
+
+
+def test_a_late_answer_stops_the_resend_that_was_due() -> None:
+    session = connected()
+    published(session, b"1", b"2", qos=1)
+    published(session, b"3", qos=2)
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.connect(MQTT5)
+    session.receive_puback(PubAck(1))
+    session.receive_pubrec(PubRec(3))
+    session.poll(0.0)
+    assert packets(session) == [PubRel(3), Publish("t", b"2", qos=1, packet_id=2, dup=True)]
+
+
+def test_no_more_publishes_are_open_than_the_peers_receive_maximum() -> None:
+    """[MQTT-3.3.4-7] [MQTT-3.3.4-9] [MQTT-4.9.0-1] [MQTT-4.9.0-2]"""
+    session = connected(receive_maximum=2)
+    assert len(published(session, b"1", b"2", b"3", b"4", qos=2)) == 2
+    session.receive_pubrec(PubRec(1))
+    session.poll(0.0)
+    assert packets(session) == [PubRel(1)]
+    session.receive_pubcomp(PubComp(1))
+    session.poll(0.0)
+    assert packets(session) == [Publish("t", b"3", qos=2, packet_id=3)]
+    assert session.waiting == 1
+
+
+def test_an_empty_quota_does_not_hold_back_other_packets() -> None:
+    """[MQTT-3.3.4-8] [MQTT-3.3.4-10] [MQTT-4.9.0-3]"""
+    session = connected(receive_maximum=1)
+    published(session, b"1", b"2", qos=2)
+    session.send(Message("t", b"q0"), 0.0)
+    assert receive(session, 1, qos=1)
+    assert receive(session, 2, qos=2)
+    session.receive_pubrec(PubRec(1))
+    assert packets(session) == [Publish("t", b"q0"), PubAck(1), PubRec(2), PubRel(1)]
+    assert session.reserve_id() == 2
+
+
+def test_a_resume_keeps_the_receive_maximum_of_the_new_connection() -> None:
+    """[4.9] the quota begins anew with each connection, and resent packets count."""
+    session = connected()
+    published(session, b"1", b"2", b"3")
+    session.send(Message("t", b"4", qos=1), 0.0)
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.connect(MQTT5, receive_maximum=2)
+    session.poll(0.0)
+    assert [p.packet_id for p in packets(session) if isinstance(p, Publish)] == [1, 2]
+    session.receive_puback(PubAck(1))
+    session.poll(0.0)
+    assert packets(session) == [Publish("t", b"3", qos=1, packet_id=3, dup=True)]
+    session.receive_puback(PubAck(2))
+    session.poll(0.0)
+    assert packets(session) == [Publish("t", b"4", qos=1, packet_id=4)]
+
+
+def test_a_pubcomp_for_an_earlier_connection_does_not_raise_the_quota_above_its_maximum() -> None:
+    session = connected()
+    published(session, b"1", qos=2)
+    session.receive_pubrec(PubRec(1))
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.connect(MQTT5, receive_maximum=1)
+    session.receive_pubcomp(PubComp(1))
+    session.drain()
+    assert len(published(session, b"2", b"3")) == 1
+
+
+def test_a_message_that_expires_while_it_waits_is_given_up() -> None:
+    """[MQTT-3.3.2-5]"""
+    session = Session()
+    for payload, expires_at in ((b"1", 5.0), (b"2", None), (b"3", 10.0)):
+        session.send(Message("t", payload, qos=1, expires_at=expires_at), 0.0)
+    session.connect(MQTT5)
+    session.drain()
+    assert [delivery.number for delivery in session.poll(5.0)] == [1]
+    changes, sent = session.drain()
+    assert changes[0] == Change(FINISHED, number=1)
+    assert [p.payload for p in sent if isinstance(p, Publish)] == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_was_sent_does_not_expire_any_more(qos: int) -> None:
+    """[MQTT-4.3.3-7]"""
+    session = connected()
+    session.send(Message("t", b"x", qos=qos, expires_at=1.0), 0.0)
+    session.poll(0.0)
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.drain()
+    session.connect(MQTT5)
+    assert session.poll(100.0) == []
+    (resent,) = packets(session)
+    assert isinstance(resent, Publish)
+    assert (resent.payload, resent.dup) == (b"x", True)
+
+
+@pytest.mark.parametrize("properties", [Properties(), Properties(content_type="ab")])
+def test_a_message_too_large_for_the_peer_is_given_up_as_if_delivered(
+    properties: Properties,
+) -> None:
+    """[MQTT-3.1.2-24] [MQTT-3.1.2-25]"""
+    exact = Publish("t", bytes(50), qos=1, packet_id=1, properties=properties)
+    session = Session()
+    session.connect(MQTT5, receive_maximum=1, maximum_packet_size=len(encode(exact)))
+    session.send(Message("t", bytes(51), qos=1, properties=properties), 0.0)
+    session.send(Message("t", bytes(50), qos=1, properties=properties), 0.0)
+    assert [delivery.number for delivery in session.poll(0.0)] == [1]
+    (sent,) = packets(session)
+    assert isinstance(sent, Publish)
+    assert len(sent.payload) == 50
+    session.send(Message("t", bytes(51 + 2), properties=properties), 0.0)
+    assert packets(session) == []
+    session.send(Message("t", bytes(50 + 2), properties=properties), 0.0)
+    assert len(packets(session)) == 1
+
+
+def test_a_small_message_for_a_peer_with_a_limit_is_sent() -> None:
+    session = Session()
+    session.connect(MQTT5, maximum_packet_size=1_000)
+    assert len(published(session, b"small")) == 1
+
+
+def test_a_message_in_flight_too_large_for_the_next_connection_is_given_up() -> None:
+    session = connected()
+    published(session, bytes(100))
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.connect(MQTT5, maximum_packet_size=50)
+    assert [delivery.number for delivery in session.poll(0.0)] == [1]
+    assert session.in_flight == 0
+
+
+def test_messages_for_an_absent_peer_wait_in_order() -> None:
+    """[MQTT-3.1.2-5] [MQTT-4.5.0-1]"""
+    session = Session()
+    for payload in (b"1", b"2"):
+        session.send(Message("t", payload, qos=1), 0.0)
+    assert session.poll(0.0) == []
+    assert packets(session) == []
+    assert session.waiting == 2
+    session.connect(MQTT5)
+    session.poll(0.0)
+    assert [p.payload for p in packets(session) if isinstance(p, Publish)] == [b"1", b"2"]
+
+
+# --- as receiver ----------------------------------------------------------------------------------
+
+
+@VERSIONS
+def test_receiving_acknowledges_nothing_until_the_owner_accepts(version: int) -> None:
+    session = connected(version)
+    one = session.receive_publish(Publish("t", qos=1, packet_id=1))
+    two = session.receive_publish(Publish("t", qos=2, packet_id=2))
+    assert session.drain() == ([], [])
+    assert one is not None
+    assert two is not None
+    session.accept(one)
+    assert session.drain() == ([], [PubAck(1)])
+    session.accept(two)
+    assert session.drain() == ([Change(STORED, packet_id=2)], [PubRec(2)])
+
+
+def test_a_qos_0_publish_is_received_and_never_acknowledged() -> None:
+    """[MQTT-3.3.4-1]"""
+    session = connected()
+    receipt = session.receive_publish(Publish("t"))
+    assert receipt is not None
+    session.accept(receipt)
+    assert session.drain() == ([], [])
+
+
+@VERSIONS
+@pytest.mark.parametrize("repeats", [1, 2, 10])
+def test_a_repeated_qos_2_publish_is_answered_each_time_and_delivered_once(
+    version: int, repeats: int
+) -> None:
+    """[MQTT-4.3.3-10] (5.0) [MQTT-4.3.3-2] (3.1.1), case 4 of the origin"""
+    session = connected(version)
+    assert receive(session, 7, qos=2)
+    for _ in range(repeats):
+        assert not receive(session, 7, qos=2, dup=True)
+    assert packets(session) == [PubRec(7)] * (repeats + 1)
+
+
+@VERSIONS
+def test_after_pubcomp_the_identifier_is_a_new_message(version: int) -> None:
+    """[MQTT-4.3.3-11] [MQTT-4.3.3-12], case 5 of the origin: whatever DUP says"""
+    session = connected(version)
+    assert receive(session, 7, qos=2)
+    session.receive_pubrel(PubRel(7))
+    changes, sent = session.drain()
+    assert changes == [Change(STORED, packet_id=7), Change(FREED, packet_id=7)]
+    assert sent == [PubRec(7), PubComp(7)]
+    assert receive(session, 7, qos=2, dup=True)
+
+
+@VERSIONS
+def test_an_unknown_identifier_with_dup_1_is_a_new_message(version: int) -> None:
+    """DUP is a hint, never a detector."""
+    session = connected(version)
+    assert receive(session, 7, qos=2, dup=True)
+    assert receive(session, 8, qos=1, dup=True)
+    assert receive(session, 8, qos=1, dup=True)
+
+
+@VERSIONS
+def test_inbound_identifiers_outlive_the_connection_and_a_rebuild(version: int) -> None:
+    """Case 5 of the origin: the store belongs to the session."""
+    session = connected(version)
+    assert receive(session, 7, qos=2)
+    changes, _ = session.drain()
+    session.disconnect(0.0, NEVER_EXPIRES)
+    for other in (session, rebuilt(changes)):
+        other.connect(version)
+        assert not receive(other, 7, qos=2, dup=True)
+        assert packets(other) == [PubRec(7)]
+
+
+@VERSIONS
+def test_a_repeat_before_the_owner_has_accepted_is_not_delivered_either(version: int) -> None:
+    session = connected(version)
+    packet = Publish("t", qos=2, packet_id=7)
+    receipt = session.receive_publish(packet)
+    assert receipt is not None
+    assert session.receive_publish(Publish("t", qos=2, packet_id=7, dup=True)) is None
+    session.accept(receipt)
+    assert session.drain() == ([Change(STORED, packet_id=7)], [PubRec(7), PubRec(7)])
+
+
+@VERSIONS
+def test_a_qos_2_message_accepted_after_a_reconnect_is_the_same_message(version: int) -> None:
+    session = connected(version)
+    receipt = session.receive_publish(Publish("t", qos=2, packet_id=7))
+    assert receipt is not None
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.connect(version)
+    session.drain()
+    assert session.receive_publish(Publish("t", qos=2, packet_id=7, dup=True)) is None
+    assert packets(session) == []
+    session.accept(receipt)
+    assert session.drain() == ([Change(STORED, packet_id=7)], [PubRec(7)])
+
+
+def test_a_qos_1_message_accepted_too_late_is_not_acknowledged_on_the_next_connection() -> None:
+    session = connected()
+    receipt = session.receive_publish(Publish("t", qos=1, packet_id=7))
+    assert receipt is not None
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.connect(MQTT5)
+    session.drain()
+    again = session.receive_publish(Publish("t", qos=1, packet_id=7, dup=True))
+    assert again is not None
+    session.accept(receipt)
+    assert packets(session) == []
+    session.accept(again)
+    assert packets(session) == [PubAck(7)]
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"), [(MQTT5, PACKET_IDENTIFIER_NOT_FOUND), (MQTT311, 0)]
+)
+def test_a_pubrel_for_nothing_is_answered_by_pubcomp(version: int, reason: int) -> None:
+    """[MQTT-4.3.3-11]"""
+    session = connected(version)
+    session.receive_pubrel(PubRel(9))
+    assert session.drain() == ([], [PubComp(9, reason)])
+
+
+def test_a_refused_qos_2_publish_leaves_its_identifier_free() -> None:
+    """[MQTT-4.3.3-9]"""
+    session = connected()
+    receipt = session.receive_publish(Publish("no", qos=2, packet_id=1))
+    assert receipt is not None
+    session.accept(receipt, NOT_AUTHORIZED, properties=Properties(reason_string="no"))
+    assert session.drain() == (
+        [],
+        [PubRec(1, NOT_AUTHORIZED, properties=Properties(reason_string="no"))],
+    )
+    assert receive(session, 1, qos=2)
+
+
+def test_a_refusal_in_3_1_1_is_a_plain_acknowledgement() -> None:
+    """[MQTT-3.3.5-2]: 3.1.1 has no error reply, and the identifier is kept as for any other."""
+    session = connected(MQTT311)
+    one = session.receive_publish(Publish("no", qos=1, packet_id=1))
+    two = session.receive_publish(Publish("no", qos=2, packet_id=2))
+    assert one is not None
+    assert two is not None
+    session.accept(one, NOT_AUTHORIZED)
+    session.accept(two, NOT_AUTHORIZED)
+    assert session.drain() == ([Change(STORED, packet_id=2)], [PubAck(1), PubRec(2)])
+
+
+def test_the_acknowledgements_are_completed_though_the_message_has_expired() -> None:
+    """[MQTT-4.3.3-13]"""
+    session = connected()
+    packet = Publish("t", qos=2, packet_id=1, properties=Properties(message_expiry_interval=1))
+    receipt = session.receive_publish(packet)
+    assert receipt is not None
+    session.accept(receipt)
+    session.poll(1_000.0)
+    session.receive_pubrel(PubRel(1))
+    assert packets(session) == [PubRec(1), PubComp(1)]
+
+
+@VERSIONS
+def test_pubacks_leave_in_the_order_of_the_publishes_however_they_are_accepted(
+    version: int,
+) -> None:
+    """[MQTT-4.6.0-2]"""
+    session = connected(version)
+    receipts = [session.receive_publish(Publish("t", qos=1, packet_id=n)) for n in (5, 3, 4)]
+    for index, expected in ((1, []), (2, []), (0, [PubAck(5), PubAck(3), PubAck(4)])):
+        receipt = receipts[index]
+        assert receipt is not None
+        session.accept(receipt)
+        assert packets(session) == expected
+
+
+@VERSIONS
+def test_pubrecs_leave_in_the_order_of_the_publishes_however_they_are_accepted(
+    version: int,
+) -> None:
+    """[MQTT-4.6.0-3]; a PUBACK does not wait for a PUBREC, nor the other way round."""
+    session = connected(version)
+    first = session.receive_publish(Publish("t", qos=2, packet_id=5))
+    second = session.receive_publish(Publish("t", qos=2, packet_id=3))
+    other = session.receive_publish(Publish("t", qos=1, packet_id=9))
+    assert first is not None
+    assert second is not None
+    assert other is not None
+    session.accept(other)
+    session.accept(second)
+    assert session.drain() == ([Change(STORED, packet_id=3)], [PubAck(9)])
+    session.accept(first)
+    assert session.drain() == ([Change(STORED, packet_id=5)], [PubRec(5), PubRec(3)])
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_receipt_is_accepted_once(qos: int) -> None:
+    session = connected()
+    receipt = session.receive_publish(Publish("t", qos=qos, packet_id=1))
+    assert receipt is not None
+    session.accept(receipt)
+    session.drain()
+    with pytest.raises(ValueError, match="accepted before"):
+        session.accept(receipt)
+    assert session.drain() == ([], [])
+
+
+def test_all_65535_inbound_identifiers_are_kept_in_8_kib() -> None:
+    session = connected(MQTT311)
+    for packet_id in range(1, 65_536):
+        assert receive(session, packet_id, qos=2)
+    for packet_id in range(1, 65_536):
+        assert not receive(session, packet_id, qos=2, dup=True)
+    assert session.inbound_size == 8_192
+
+
+# --- connections, expiry, durable state -----------------------------------------------------------
+
+
+def test_a_session_ends_when_its_interval_has_passed_and_not_before() -> None:
+    """[MQTT-3.1.2-23] [MQTT-4.1.0-1] [MQTT-4.1.0-2]"""
+    session = connected()
+    assert not session.is_over(1e18)
+    session.disconnect(100.0, 60)
+    assert session.drain()[0] == [Change(ENDS, at=160.0)]
+    assert not session.is_over(159.9)
+    assert session.is_over(160.0)
+    session.connect(MQTT5)
+    assert session.drain()[0] == [Change(ENDS)]
+    assert not session.is_over(1e18)
+
+
+def test_a_session_can_end_with_its_connection_or_never() -> None:
+    session = connected()
+    session.disconnect(100.0, 0)
+    assert session.is_over(100.0)
+    session.connect(MQTT5)
+    session.drain()
+    session.disconnect(100.0, NEVER_EXPIRES)
+    assert session.drain() == ([], [])
+    assert not session.is_over(1e18)
+
+
+def test_a_session_has_one_connection_at_a_time() -> None:
+    session = connected()
+    with pytest.raises(ValueError, match="disconnect"):
+        session.connect(MQTT5)
+
+
+def test_packets_not_yet_drained_are_lost_with_the_connection() -> None:
+    session = connected()
+    session.send(Message("t", b"1", qos=1), 0.0)
+    session.poll(0.0)
+    session.disconnect(0.0, NEVER_EXPIRES)
+    assert session.drain()[1] == []
+
+
+def test_the_open_exchanges_of_a_session_are_what_the_next_exchange_must_know() -> None:
+    session = connected()
+    published(session, b"1", qos=1)
+    published(session, b"2", b"3", qos=2)
+    session.receive_pubrec(PubRec(3))
+    receive(session, 9, qos=2)
+    assert session.open_exchanges(CLIENT, SERVER) == [
+        (CLIENT, 1, SENT_QOS_1),
+        (CLIENT, 2, SENT_QOS_2),
+        (CLIENT, 3, RELEASED),
+        (SERVER, 9, RECEIVED),
+    ]
+
+
+def test_each_durable_change_comes_out_before_the_packet_that_needs_it() -> None:
+    session = connected()
+    message = Message("t", b"1", qos=2)
+    number = session.send(message, 0.0)
+    session.poll(0.0)
+    assert session.drain() == (
+        [
+            Change(QUEUED, number=number, message=message),
+            Change(ASSIGNED, number=number, packet_id=1),
+        ],
+        [Publish("t", b"1", qos=2, packet_id=1)],
+    )
+
+
+def test_a_rebuilt_session_goes_on_where_the_other_stopped() -> None:
+    session = connected()
+    published(session, b"1", b"2", b"3", qos=2)
+    history: list[Change] = []
+    session = connected()
+    for payload in (b"1", b"2", b"3"):
+        session.send(Message("t", payload, qos=2), 0.0)
+    session.poll(0.0)
+    session.receive_pubrec(PubRec(2))
+    session.receive_pubrec(PubRec(1))
+    session.disconnect(7.0, 60)
+    session.send(Message("t", b"4", qos=1), 7.0)
+    history.extend(session.drain()[0])
+    again = rebuilt(history)
+    assert again.facts() == session.facts()
+    assert again.ends_at == 67.0
+    for other in (session, again):
+        other.connect(MQTT5)
+        other.poll(8.0)
+        assert packets(other) == [
+            PubRel(2),
+            PubRel(1),
+            Publish("t", b"3", qos=2, packet_id=3, dup=True),
+            Publish("t", b"4", qos=1, packet_id=4),
+        ]

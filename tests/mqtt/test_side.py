@@ -1,0 +1,75 @@
+"""One side of a connection: identifiers with their stages, order and quota."""
+
+from semel.mqtt.side import (
+    PLACE_UNKNOWN,
+    RECEIVED,
+    RELEASED,
+    SENT_QOS_1,
+    SENT_QOS_2,
+    Side,
+)
+
+
+def test_an_identifier_moves_through_its_stages_and_is_free_again() -> None:
+    side = Side()
+    assert side.stage(7) == 0
+    for stage in (SENT_QOS_2, RECEIVED, RELEASED):
+        side.move(7, stage)
+        assert side.stage(7) == stage
+    side.free(7, 65_535)
+    assert side.stage(7) == 0
+    assert side.opened == {}
+
+
+def test_of_two_steps_the_later_has_the_larger_serial() -> None:
+    side = Side()
+    side.move(9, SENT_QOS_1)
+    side.move(3, SENT_QOS_1)
+    assert 0 < side.order(9) < side.order(3)
+    side.move(9, RECEIVED)
+    assert side.order(3) < side.order(9)
+    assert side.order(1) == 0
+
+
+def test_the_quota_grows_with_each_freed_identifier_up_to_the_receive_maximum() -> None:
+    side = Side()
+    side.quota = 1
+    for packet_id in (1, 2):
+        side.move(packet_id, SENT_QOS_1)
+        side.free(packet_id, 2)
+    assert side.quota == 2
+
+
+def test_what_an_earlier_connection_left_open_is_told_from_what_this_one_sent() -> None:
+    side = Side()
+    side.move(1, SENT_QOS_1)
+    side.move(2, SENT_QOS_2)
+    side.carried_until = side.serial
+    side.move(3, SENT_QOS_1)
+    side.move(2, SENT_QOS_2)
+    assert [side.is_carried(packet_id) for packet_id in (1, 2, 3, 4)] == [True, False, False, False]
+    assert side.sent_here() == 2
+    side.forget_carried()
+    assert list(side.opened) == [2, 3]
+
+
+def test_an_unknown_place_stays_unknown() -> None:
+    side = Side()
+    side.move(1, SENT_QOS_2 | PLACE_UNKNOWN)
+    side.move(2, SENT_QOS_2)
+    side.move(1, RECEIVED)
+    assert not side.has_place(1)
+    assert side.has_place(2)
+    assert side.stage(1) == RECEIVED
+
+
+def test_each_repeat_allows_one_more_answer() -> None:
+    side = Side()
+    side.repeat(5)
+    side.repeat(5)
+    side.answer_repeat(5)
+    assert side.repeats == {5: 1}
+    side.answer_repeat(5)
+    side.answer_repeat(5)
+    assert side.repeats == {}
+    assert side.facts() == Side().facts()

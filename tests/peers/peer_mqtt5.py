@@ -1,0 +1,231 @@
+"""mqtt5 (Rust, 5.0 only): its `read`, and its packets' `write`."""
+
+from typing import Any
+
+import mqtt5
+
+from semel.mqtt import (
+    MQTT5,
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+)
+from tests.peers.facts import (
+    ABSENT,
+    ABSENT_IN_CONNACK,
+    NAMES,
+    Facts,
+    property_facts,
+    says_default,
+)
+
+VERSIONS = (MQTT5,)
+
+# Its words for properties, where they are not semel's.
+WORDS = {
+    "subscription_identifiers": "subscription_ids",
+    "assigned_client_identifier": "assigned_client_id",
+    "request_problem_information": "request_problem_info",
+    "request_response_information": "request_response_info",
+    "response_information": "response_info",
+    "reason_string": "reason_str",
+    "receive_maximum": "receive_max",
+    "topic_alias_maximum": "topic_alias_max",
+    "maximum_qos": "max_qos",
+    "maximum_packet_size": "max_packet_size",
+    "subscription_identifiers_available": "subscription_id_available",
+}
+TYPES = {
+    "ConnectPacket": "Connect",
+    "ConnAckPacket": "ConnAck",
+    "PublishPacket": "Publish",
+    "PubAckPacket": "PubAck",
+    "PubRecPacket": "PubRec",
+    "PubRelPacket": "PubRel",
+    "PubCompPacket": "PubComp",
+    "SubscribePacket": "Subscribe",
+    "SubAckPacket": "SubAck",
+    "UnsubscribePacket": "Unsubscribe",
+    "UnsubAckPacket": "UnsubAck",
+    "PingReqPacket": "PingReq",
+    "PingRespPacket": "PingResp",
+    "DisconnectPacket": "Disconnect",
+    "AuthPacket": "Auth",
+}
+
+
+def properties_of(packet: Any) -> dict[str, Any]:
+    found = {name: getattr(packet, WORDS.get(name, name), None) for name in NAMES}
+    if isinstance(packet, mqtt5.SubscribePacket):
+        identifier = packet.subscription_id
+        found["subscription_identifiers"] = [] if identifier is None else [identifier]
+    return found
+
+
+def decode(data: bytes, version: int) -> Facts:
+    """The facts of the packet; raises whatever the peer raises."""
+    packet, length = mqtt5.read(memoryview(data))
+    if length != len(data):
+        raise ValueError(f"it took {length} of {len(data)} bytes")
+    facts: Facts = {"type": TYPES[type(packet).__name__]}
+    absent = ABSENT
+    if isinstance(packet, mqtt5.ConnAckPacket | mqtt5.DisconnectPacket):
+        absent = ABSENT_IN_CONNACK
+    facts |= property_facts(properties_of(packet), absent)
+    if isinstance(packet, mqtt5.PublishPacket):
+        facts["topic_name"] = packet.topic
+        facts["payload"] = packet.payload
+        facts["qos"] = int(packet.qos)
+        facts["retain"] = packet.retain
+        facts["dup"] = packet.duplicate
+        facts["packet_id"] = packet.packet_id or 0
+    elif isinstance(packet, mqtt5.ConnectPacket):
+        facts["client_id"] = packet.client_id
+        facts["clean_start"] = packet.clean_start
+        facts["keep_alive"] = packet.keep_alive
+        facts["user_name"] = packet.username
+        facts["password"] = packet.password
+        facts["will"] = packet.will is not None
+        if packet.will is not None:
+            facts |= property_facts(properties_of(packet.will), ABSENT, "will ")
+            facts["will topic_name"] = packet.will.topic
+            facts["will payload"] = packet.will.payload or b""
+            facts["will qos"] = int(packet.will.qos)
+            facts["will retain"] = packet.will.retain
+    elif isinstance(packet, mqtt5.SubscribePacket):
+        facts["packet_id"] = packet.packet_id
+        facts["subscriptions"] = [
+            (f.pattern, int(f.max_qos), f.no_local, f.retain_as_published, int(f.retain_handling))
+            for f in packet.topic_filters
+        ]
+    elif isinstance(packet, mqtt5.UnsubscribePacket):
+        facts["packet_id"] = packet.packet_id
+        facts["topic_filters"] = packet.patterns
+    elif isinstance(packet, mqtt5.SubAckPacket | mqtt5.UnsubAckPacket):
+        facts["packet_id"] = packet.packet_id
+        facts["reasons"] = [int(reason) for reason in packet.reason_codes]
+    else:
+        if hasattr(packet, "packet_id"):
+            facts["packet_id"] = packet.packet_id
+        if hasattr(packet, "reason_code"):
+            facts["reason"] = int(packet.reason_code)
+        if hasattr(packet, "session_present"):
+            facts["session_present"] = packet.session_present
+    return facts
+
+
+def properties_for(properties: Any) -> dict[str, Any]:
+    """The properties as its constructors take them."""
+    found: dict[str, Any] = {}
+    for name in NAMES:
+        value = getattr(properties, name)
+        if value is None or value == ():
+            continue
+        found[WORDS.get(name, name)] = list(value) if isinstance(value, tuple) else value
+    for name in ("max_qos",):
+        if name in found:
+            found[name] = mqtt5.QoS(found[name])
+    return found
+
+
+def encode(packet: Packet, version: int) -> bytes | None:
+    """Its bytes for the same packet; None if it has no way to say it."""
+    if isinstance(packet, PingReq):
+        return mqtt5.PingReqPacket().write()
+    if isinstance(packet, PingResp):
+        return mqtt5.PingRespPacket().write()
+    absent = ABSENT_IN_CONNACK if isinstance(packet, ConnAck | Disconnect) else ABSENT
+    if says_default(packet.properties, absent):
+        return None
+    arguments = properties_for(packet.properties)
+    if isinstance(packet, Publish):
+        return mqtt5.PublishPacket(
+            packet.topic_name,
+            packet.payload,
+            qos=mqtt5.QoS(packet.qos),
+            retain=packet.retain,
+            packet_id=packet.packet_id or None,
+            duplicate=packet.dup,
+            **arguments,
+        ).write()
+    if isinstance(packet, Connect):
+        will = None
+        if packet.will is not None:
+            if says_default(packet.will.properties, ABSENT):
+                return None
+            will = mqtt5.Will(
+                packet.will.topic_name,
+                payload=packet.will.payload,
+                qos=mqtt5.QoS(packet.will.qos),
+                retain=packet.will.retain,
+                **properties_for(packet.will.properties),
+            )
+        return mqtt5.ConnectPacket(
+            packet.client_id,
+            username=packet.user_name,
+            password=packet.password,
+            clean_start=packet.clean_start,
+            will=will,
+            keep_alive=packet.keep_alive,
+            **arguments,
+        ).write()
+    if isinstance(packet, ConnAck):
+        return mqtt5.ConnAckPacket(
+            session_present=packet.session_present,
+            reason_code=mqtt5.ConnAckReasonCode(packet.reason),
+            **arguments,
+        ).write()
+    if isinstance(packet, Subscribe):
+        for identifier in arguments.pop("subscription_ids", []):
+            arguments["subscription_id"] = identifier
+        filters = [
+            mqtt5.TopicFilter(
+                s.topic_filter,
+                max_qos=mqtt5.QoS(s.qos),
+                no_local=s.no_local,
+                retain_as_published=s.retain_as_published,
+                retain_handling=mqtt5.RetainHandling(s.retain_handling),
+            )
+            for s in packet.subscriptions
+        ]
+        return mqtt5.SubscribePacket(packet.packet_id, filters, **arguments).write()
+    if isinstance(packet, Unsubscribe):
+        filters = list(packet.topic_filters)
+        return mqtt5.UnsubscribePacket(packet.packet_id, filters, **arguments).write()
+    if isinstance(packet, SubAck):
+        codes = [mqtt5.SubAckReasonCode(reason) for reason in packet.reasons]
+        return mqtt5.SubAckPacket(packet.packet_id, codes, **arguments).write()
+    if isinstance(packet, UnsubAck):
+        codes = [mqtt5.UnsubAckReasonCode(reason) for reason in packet.reasons]
+        return mqtt5.UnsubAckPacket(packet.packet_id, codes, **arguments).write()
+    if isinstance(packet, Disconnect):
+        reason = mqtt5.DisconnectReasonCode(packet.reason)
+        return mqtt5.DisconnectPacket(reason_code=reason, **arguments).write()
+    if isinstance(packet, Auth):
+        reason = mqtt5.AuthReasonCode(packet.reason)
+        return mqtt5.AuthPacket(reason_code=reason, **arguments).write()
+    if isinstance(packet, PubAck):
+        reason = mqtt5.PubAckReasonCode(packet.reason)
+        return mqtt5.PubAckPacket(packet.packet_id, reason_code=reason, **arguments).write()
+    if isinstance(packet, PubRec):
+        reason = mqtt5.PubRecReasonCode(packet.reason)
+        return mqtt5.PubRecPacket(packet.packet_id, reason_code=reason, **arguments).write()
+    if isinstance(packet, PubRel):
+        reason = mqtt5.PubRelReasonCode(packet.reason)
+        return mqtt5.PubRelPacket(packet.packet_id, reason_code=reason, **arguments).write()
+    assert isinstance(packet, PubComp)
+    reason = mqtt5.PubCompReasonCode(packet.reason)
+    return mqtt5.PubCompPacket(packet.packet_id, reason_code=reason, **arguments).write()
