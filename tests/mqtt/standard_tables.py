@@ -66,8 +66,10 @@ REASON_NAMES_311 = (
 # and 3.15.2.1 of 5.0. Packets that are not here carry no reason code.
 REASON_CODES_5: dict[str, frozenset[int]] = {
     "CONNACK": frozenset(
-        (0, 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138)
-        + (140, 144, 149, 151, 153, 154, 155, 156, 157, 159)
+        (
+            *(0, 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138),
+            *(140, 144, 149, 151, 153, 154, 155, 156, 157, 159),
+        )
     ),
     "PUBACK": frozenset((0, 16, 128, 131, 135, 144, 145, 151, 153)),
     "PUBREC": frozenset((0, 16, 128, 131, 135, 144, 145, 151, 153)),
@@ -76,8 +78,10 @@ REASON_CODES_5: dict[str, frozenset[int]] = {
     "SUBACK": frozenset((0, 1, 2, 128, 131, 135, 143, 145, 151, 158, 161, 162)),
     "UNSUBACK": frozenset((0, 17, 128, 131, 135, 143, 145)),
     "DISCONNECT": frozenset(
-        (0, 4, 128, 129, 130, 131, 135, 137, 139, 141, 142, 143, 144, 147, 148, 149)
-        + (150, 151, 152, 153, 154, 155, 156, 157, 158, 159, 160, 161, 162)
+        (
+            *(0, 4, 128, 129, 130, 131, 135, 137, 139, 141, 142, 143, 144, 147, 148, 149),
+            *(150, 151, 152, 153, 154, 155, 156, 157, 158, 159, 160, 161, 162),
+        )
     ),
     "AUTH": frozenset((0, 24, 25)),
 }
@@ -189,3 +193,10 @@ PACKETS = (
 def properties_of(packet: str) -> tuple[int, ...]:
     """The identifiers that may stand in a packet, or in a WILL."""
     return tuple(row[0] for row in PROPERTIES if packet in row[3].split())
+
+
+# Everything that has a property section: PACKETS without the pings, and the WILL.
+CARRIERS = (
+    *("CONNECT", "WILL", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP"),
+    *("SUBSCRIBE", "SUBACK", "UNSUBSCRIBE", "UNSUBACK", "DISCONNECT", "AUTH"),
+)

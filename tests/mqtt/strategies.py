@@ -37,7 +37,13 @@ from semel.mqtt import (
     encode,
 )
 from semel.mqtt.properties import PropertyItem, PropertyValue
-from tests.mqtt.standard_tables import NOT_ZERO, PROPERTIES, REASON_CODES_5, REASON_CODES_311
+from tests.mqtt.standard_tables import (
+    CARRIERS,
+    NOT_ZERO,
+    PROPERTIES,
+    REASON_CODES_5,
+    REASON_CODES_311,
+)
 
 Drawn = TypeVar("Drawn")
 
@@ -110,13 +116,7 @@ def properties(packet: str) -> st.SearchStrategy[Properties]:
     )
 
 
-_PROPERTIES = {
-    name: properties(name)
-    for name in (
-        "CONNECT WILL CONNACK PUBLISH PUBACK PUBREC PUBREL PUBCOMP SUBSCRIBE SUBACK UNSUBSCRIBE "
-        "UNSUBACK DISCONNECT AUTH"
-    ).split()
-}
+_PROPERTIES = {name: properties(name) for name in CARRIERS}
 
 
 def _properties(packet: str, version: int) -> st.SearchStrategy[Properties]:
@@ -349,13 +349,13 @@ def broken_streams(draw: st.DrawFn, version: int) -> bytes:
 @cache
 def inputs(version: int) -> st.SearchStrategy[bytes]:
     """Bytes of every kind: right, nearly right, and anything at all."""
-    first = st.sampled_from([*range(16)]).map(lambda kind: bytes((kind << 4 | (2 * (kind in (6, 8, 10))),)))
+    first = st.sampled_from([*range(16)]).map(
+        lambda kind: bytes((kind << 4 | (2 * (kind in (6, 8, 10))),))
+    )
     framed = st.builds(
         lambda head, body: head + bytes((len(body),)) + body, first, st.binary(max_size=30)
     )
-    return st.one_of(
-        st.binary(max_size=40), framed, streams(version), broken_streams(version)
-    )
+    return st.one_of(st.binary(max_size=40), framed, streams(version), broken_streams(version))
 
 
 def with_version(

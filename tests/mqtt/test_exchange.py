@@ -39,7 +39,7 @@ from semel.mqtt import (
     rules,
 )
 from semel.mqtt.exchange import CONNECTED, CONNECTING, NEW, REFUSED
-from semel.mqtt.side import RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
+from semel.mqtt.side import RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, Open
 from semel.vectors import EXCHANGE, load, parse_bytes
 
 TRACES: list[dict[str, Any]] = load(EXCHANGE)
@@ -57,11 +57,12 @@ Step = tuple[int, Packet, int]
 
 def begun(trace: dict[str, Any]) -> Exchange:
     """An Exchange that knows what the trace says was open before."""
-    carried = [
+    if "carried" not in trace:
+        return Exchange()
+    return Exchange(
         (DIRECTIONS[sender], packet_id, STAGES[stage])
-        for sender, packet_id, stage in trace.get("carried", [])
-    ]
-    return Exchange(carried)
+        for sender, packet_id, stage in trace["carried"]
+    )
 
 
 def steps(trace: dict[str, Any]) -> list[Step]:
@@ -411,11 +412,36 @@ def test_a_packet_sent_again_in_3_1_1_is_answered_again_and_no_more(
     assert caught.value.rule is exchange_rules.ANSWER_FITS_REQUEST
 
 
+def test_a_publish_whose_acknowledgement_was_lost_has_no_place_in_the_order_of_resends() -> None:
+    """What was seen to be acknowledged may come again, after all that was sent later."""
+
+    def resumed(carried: list[Open]) -> Exchange:
+        exchange = Exchange(carried)
+        exchange.observe(CLIENT, Connect("a", clean_start=False), 14)
+        exchange.observe(SERVER, ConnAck(session_present=True), 5)
+        return exchange
+
+    def resend(exchange: Exchange, *packet_ids: int) -> list[Open]:
+        for packet_id in packet_ids:
+            exchange.observe(CLIENT, Publish("t", qos=1, packet_id=packet_id, dup=True), 8)
+        return exchange.carry()
+
+    # 1 was acknowledged, so only 2 and 3 are carried; the client never got the PUBACK.
+    second = resumed([(CLIENT, 2, SENT_QOS_1), (CLIENT, 3, SENT_QOS_1)])
+    third = resumed(resend(second, 1, 2, 3))
+    resend(third, 1, 2, 3)
+    again = resumed([(CLIENT, 2, SENT_QOS_1), (CLIENT, 3, SENT_QOS_1)])
+    with pytest.raises(Violation) as caught:
+        resend(again, 1, 3, 2)
+    assert caught.value.rule is exchange_rules.RESEND_IN_ORDER
+
+
 def test_a_rule_that_does_not_close_is_one_that_the_receiver_must_answer() -> None:
     """[MQTT-4.3.3-10] obliges the receiver to answer what [MQTT-4.4.0-1] forbids the sender."""
     open_rules = [rule.name for rule in vars(exchange_rules).values() if is_open(rule)]
     assert open_rules == [
         "NO_RESEND_WHILE_CONNECTED",
+        "FIRST_SEND_WITHOUT_DUP",
         "RESEND_SETS_DUP",
         "RELEASE_FITS_PUBLISH",
     ]

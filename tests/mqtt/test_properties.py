@@ -39,12 +39,12 @@ from semel.mqtt.properties import (
     check_properties_version,
     check_property,
     check_property_known,
+    encode_properties,
     is_property,
     property_identifier,
     read_properties,
-    write_properties,
 )
-from semel.mqtt.wire import Reader, Writer
+from semel.mqtt.wire import Reader
 from tests.mqtt.standard_tables import NOT_ZERO, PROPERTIES, properties_of
 from tests.mqtt.verdicts import refuses, section
 
@@ -56,7 +56,11 @@ VALUES: dict[str, tuple[PropertyValue, str, tuple[PropertyValue, ...]]] = {
     "variable": (200, "c801", (-1, 2**28, 10**30)),
     "text": ("é", "0002c3a9", ("\0", "\ud800", "a" * 65_536)),
     "binary": (b"\x00\xff", "000200ff", (bytes(65_536),)),
-    "pair": (("k", "v"), "00016b000176", (("\0", "v"), ("k", "\0"), ("\ud800", ""), ("", "\udfff"))),
+    "pair": (
+        ("k", "v"),
+        "00016b000176",
+        (("\0", "v"), ("k", "\0"), ("\ud800", ""), ("", "\udfff")),
+    ),
 }
 LARGEST: dict[str, PropertyValue] = {
     "flag": 1,
@@ -70,18 +74,19 @@ LARGEST: dict[str, PropertyValue] = {
 IDENTIFIERS = [row[0] for row in PROPERTIES]
 SEVERAL = {"subscription_identifiers", "user_properties"}
 EACH = pytest.mark.parametrize(
-    ("identifier", "name", "kind"), [row[:3] for row in PROPERTIES], ids=[row[1] for row in PROPERTIES]
+    ("identifier", "name", "kind"),
+    [row[:3] for row in PROPERTIES],
+    ids=[row[1] for row in PROPERTIES],
 )
 
 
 def by_keyword(name: str, value: Any) -> Properties:
-    return Properties(**{name: [value] if name in SEVERAL else value})
+    keywords: dict[str, Any] = {name: [value] if name in SEVERAL else value}
+    return Properties(**keywords)
 
 
 def written(section_of: Properties) -> str:
-    writer = Writer()
-    write_properties(writer, section_of)
-    return writer.value().hex()
+    return encode_properties(section_of).hex()
 
 
 def read(data: str, version: int = MQTT5) -> list[PropertyItem]:
@@ -365,7 +370,9 @@ def test_sections_are_equal_when_they_say_the_same_in_the_same_order() -> None:
         (NO_PROPERTIES, "Properties()"),
         (Properties(topic_alias=1), "Properties(topic_alias=1)"),
         (
-            Properties(user_properties=[("a", "b")], subscription_identifiers=[1, 2], content_type="t"),
+            Properties(
+                user_properties=[("a", "b")], subscription_identifiers=[1, 2], content_type="t"
+            ),
             "Properties(content_type='t', subscription_identifiers=(1, 2), "
             "user_properties=(('a', 'b'),))",
         ),

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.mqtt.schedules import SIDES, World
 
 from semel.mqtt import MQTT5, MQTT311, Session
+from tests.mqtt.schedules import SIDES, World
 
 STEPS = st.lists(
     st.tuples(

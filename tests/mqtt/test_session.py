@@ -1,7 +1,6 @@
 """What outlives a connection, statement by statement."""
 
 import pytest
-from tests.mqtt.schedules import rebuilt
 
 from semel.mqtt import (
     CLIENT,
@@ -33,6 +32,7 @@ from semel.mqtt.session import (
     Change,
 )
 from semel.mqtt.side import RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
+from tests.mqtt.schedules import rebuilt
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
 

@@ -26,7 +26,21 @@ from semel.mqtt.topics import (
 )
 from tests.mqtt.verdicts import BOTH, refuses
 
-GOOD_NAMES = ("a", "/", "//", "*", "$", "$SYS/x", " ", "a b", "é", "\ufeff", "a/", "sensor/value", "?")
+GOOD_NAMES = (
+    "a",
+    "/",
+    "//",
+    "*",
+    "$",
+    "$SYS/x",
+    " ",
+    "a b",
+    "é",
+    "\ufeff",
+    "a/",
+    "sensor/value",
+    "?",
+)
 GOOD_FILTERS = (
     *("#", "+", "/", "+/+", "/+", "+/", "a/#", "+/#", "/#", "a/+/b", "+//+", "$SYS/#", "*", "$"),
     *("$share", "$shared/x", "a b/+", "$share/g/#", "$share/g/+/a", "$share//a", "$share/g"),

@@ -6,6 +6,7 @@ before, the encoder, constructors, and observation. `test_exchange.py` drives th
 
 from collections import Counter
 from collections.abc import Callable
+from importlib.resources import files
 
 import pytest
 
@@ -215,7 +216,7 @@ def test_vectors_are_either_accepted_or_rejected_and_are_not_listed_twice() -> N
 
 def test_vectors_are_one_to_a_line() -> None:
     for name in vectors.names():
-        lines = vectors.files(vectors.__name__).joinpath(f"{name}.json").read_text("ascii")
+        lines = files(vectors).joinpath(f"{name}.json").read_text("ascii")
         assert len(lines.splitlines()) == len(vectors.load(name)) + 2
 
 

@@ -127,7 +127,7 @@ def test_ill_formed_utf8_is_read_as_a_string_that_may_not_travel(data: str) -> N
         check_text(value, "string", None)
 
 
-@pytest.mark.parametrize("value", ["\ud800", "a\udfffb", "\udcff"])
+@pytest.mark.parametrize("value", ["\ud800", "a\udfffb"])
 def test_a_string_with_a_surrogate_may_not_travel(value: str) -> None:
     with refuses(rules.TEXT_WELL_FORMED):
         check_text(value, "string", None)

@@ -27,7 +27,7 @@ from semel.mqtt.properties import property_identifier
 Facts = dict[str, Any]
 
 # [3.1.2.11, 3.2.2.3, 3.3.2.3] what the absence of a property means, where it means a value.
-ABSENT = {
+ABSENT: dict[str, Any] = {
     "payload_format_indicator": 0,
     "session_expiry_interval": 0,
     "receive_maximum": 65_535,
@@ -42,7 +42,7 @@ ABSENT = {
     "shared_subscription_available": 1,
 }
 # A CONNACK without it leaves the value of the CONNECT: absence is no value there.
-ABSENT_IN_CONNACK = {**ABSENT, "session_expiry_interval": None}
+ABSENT_IN_CONNACK: dict[str, Any] = {**ABSENT, "session_expiry_interval": None}
 
 NAMES = (
     *("payload_format_indicator", "message_expiry_interval", "content_type", "response_topic"),

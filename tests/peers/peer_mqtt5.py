@@ -34,6 +34,15 @@ from tests.peers.facts import (
 
 VERSIONS = (MQTT5,)
 
+# Properties of the value 0 or 1 that it has as booleans.
+BOOLEANS = (
+    "request_problem_info",
+    "request_response_info",
+    "retain_available",
+    "wildcard_subscription_available",
+    "subscription_id_available",
+    "shared_subscription_available",
+)
 # Its words for properties, where they are not semel's.
 WORDS = {
     "subscription_identifiers": "subscription_ids",
@@ -67,6 +76,14 @@ TYPES = {
 }
 
 
+ACKS: dict[type, tuple[Any, Any]] = {
+    PubAck: (mqtt5.PubAckPacket, mqtt5.PubAckReasonCode),
+    PubRec: (mqtt5.PubRecPacket, mqtt5.PubRecReasonCode),
+    PubRel: (mqtt5.PubRelPacket, mqtt5.PubRelReasonCode),
+    PubComp: (mqtt5.PubCompPacket, mqtt5.PubCompReasonCode),
+}
+
+
 def properties_of(packet: Any) -> dict[str, Any]:
     found = {name: getattr(packet, WORDS.get(name, name), None) for name in NAMES}
     if isinstance(packet, mqtt5.SubscribePacket):
@@ -75,12 +92,31 @@ def properties_of(packet: Any) -> dict[str, Any]:
     return found
 
 
+class Panic(Exception):
+    """Its Rust code gave up: nothing that `except Exception` would have caught."""
+
+
+def read(data: bytes) -> tuple[Any, int]:
+    try:
+        result: tuple[Any, int] = mqtt5.read(memoryview(data))
+    except BaseException as problem:
+        if isinstance(problem, Exception) or type(problem).__name__ != "PanicException":
+            raise
+        raise Panic(str(problem)) from None
+    return result
+
+
+def receives(packet_type: int, version: int) -> bool:
+    """It serves clients and servers alike."""
+    return True
+
+
 def decode(data: bytes, version: int) -> Facts:
     """The facts of the packet; raises whatever the peer raises."""
-    packet, length = mqtt5.read(memoryview(data))
-    if length != len(data):
-        raise ValueError(f"it took {length} of {len(data)} bytes")
+    packet, length = read(data)
     facts: Facts = {"type": TYPES[type(packet).__name__]}
+    if length != len(data):
+        facts["bytes taken"] = length
     absent = ABSENT
     if isinstance(packet, mqtt5.ConnAckPacket | mqtt5.DisconnectPacket):
         absent = ABSENT_IN_CONNACK
@@ -135,9 +171,11 @@ def properties_for(properties: Any) -> dict[str, Any]:
         if value is None or value == ():
             continue
         found[WORDS.get(name, name)] = list(value) if isinstance(value, tuple) else value
-    for name in ("max_qos",):
+    for name in BOOLEANS:
         if name in found:
-            found[name] = mqtt5.QoS(found[name])
+            found[name] = bool(found[name])
+    if "max_qos" in found:
+        found["max_qos"] = mqtt5.QoS(found["max_qos"])
     return found
 
 
@@ -203,29 +241,22 @@ def encode(packet: Packet, version: int) -> bytes | None:
         ]
         return mqtt5.SubscribePacket(packet.packet_id, filters, **arguments).write()
     if isinstance(packet, Unsubscribe):
-        filters = list(packet.topic_filters)
-        return mqtt5.UnsubscribePacket(packet.packet_id, filters, **arguments).write()
+        patterns = list(packet.topic_filters)
+        return mqtt5.UnsubscribePacket(packet.packet_id, patterns, **arguments).write()
     if isinstance(packet, SubAck):
         codes = [mqtt5.SubAckReasonCode(reason) for reason in packet.reasons]
         return mqtt5.SubAckPacket(packet.packet_id, codes, **arguments).write()
     if isinstance(packet, UnsubAck):
-        codes = [mqtt5.UnsubAckReasonCode(reason) for reason in packet.reasons]
-        return mqtt5.UnsubAckPacket(packet.packet_id, codes, **arguments).write()
+        answers = [mqtt5.UnsubAckReasonCode(reason) for reason in packet.reasons]
+        return mqtt5.UnsubAckPacket(packet.packet_id, answers, **arguments).write()
     if isinstance(packet, Disconnect):
-        reason = mqtt5.DisconnectReasonCode(packet.reason)
-        return mqtt5.DisconnectPacket(reason_code=reason, **arguments).write()
+        left = mqtt5.DisconnectReasonCode(packet.reason)
+        return mqtt5.DisconnectPacket(reason_code=left, **arguments).write()
     if isinstance(packet, Auth):
-        reason = mqtt5.AuthReasonCode(packet.reason)
-        return mqtt5.AuthPacket(reason_code=reason, **arguments).write()
-    if isinstance(packet, PubAck):
-        reason = mqtt5.PubAckReasonCode(packet.reason)
-        return mqtt5.PubAckPacket(packet.packet_id, reason_code=reason, **arguments).write()
-    if isinstance(packet, PubRec):
-        reason = mqtt5.PubRecReasonCode(packet.reason)
-        return mqtt5.PubRecPacket(packet.packet_id, reason_code=reason, **arguments).write()
-    if isinstance(packet, PubRel):
-        reason = mqtt5.PubRelReasonCode(packet.reason)
-        return mqtt5.PubRelPacket(packet.packet_id, reason_code=reason, **arguments).write()
-    assert isinstance(packet, PubComp)
-    reason = mqtt5.PubCompReasonCode(packet.reason)
-    return mqtt5.PubCompPacket(packet.packet_id, reason_code=reason, **arguments).write()
+        step = mqtt5.AuthReasonCode(packet.reason)
+        return mqtt5.AuthPacket(reason_code=step, **arguments).write()
+    made, codes_of = ACKS[type(packet)]
+    written: bytes = made(
+        packet.packet_id, reason_code=codes_of(packet.reason), **arguments
+    ).write()
+    return written

@@ -3,8 +3,9 @@
     >>> from semel.mqtt import MQTT311, Publish, decode, encode
     >>> encode(Publish("plant/1/temp", b"21.5", qos=1, packet_id=7), MQTT311).hex()
     '3214000c706c616e742f312f74656d70000732312e35'
-    >>> decode(bytes.fromhex("30040001613f"), MQTT311)
-    (Publish(topic_name='a', payload=b'?', qos=0, packet_id=0, retain=False, dup=False, properties=Properties()), 6)
+    >>> packet, end = decode(bytes.fromhex("30040001613f"), MQTT311)
+    >>> packet.topic_name, packet.payload, end
+    ('a', b'?', 6)
 
 A packet that exists is valid: constructors check themselves, and `decode` uses the same ones.
 A rule broken by the caller raises `Violation`; one broken by a peer comes out of `Decoder.receive`

@@ -37,6 +37,7 @@ from semel.mqtt.exchange_rules import (
     CONNACK_ONCE,
     CONNECT_FIRST,
     CONNECT_ONCE,
+    FIRST_SEND_WITHOUT_DUP,
     NO_PUBLISH_AFTER_PUBREL,
     NO_RESEND_WHILE_CONNECTED,
     NOTHING_AFTER_DISCONNECT,
@@ -308,10 +309,9 @@ class Exchange:
         name = PACKET_NAMES[kind]
         if self._side(sender).disconnected:
             report(found, Violation(NOTHING_AFTER_DISCONNECT, f"{name} after DISCONNECT"))
+        if self._is_from_other_side(sender, kind):
+            report(found, Violation(PACKET_FROM_ITS_SIDE, f"{name} from the {SIDES[sender]}"))
         if sender == SERVER:
-            # [3.1.1 §3.14] only a client disconnects there
-            if kind in _ONLY_CLIENT or (kind == DISCONNECT and self.version != MQTT5):
-                report(found, Violation(PACKET_FROM_ITS_SIDE, f"{name} from the server"))
             if self.phase == REFUSED:
                 report(found, Violation(NOTHING_AFTER_REFUSAL, f"{name} after CONNACK"))
             elif self.phase == CONNECTED:
@@ -320,13 +320,18 @@ class Exchange:
             elif kind != CONNACK and kind != AUTH:
                 report(found, Violation(CONNACK_FIRST, f"{name} before CONNACK"))
         else:
-            if kind in _ONLY_SERVER:
-                report(found, Violation(PACKET_FROM_ITS_SIDE, f"{name} from the client"))
             if kind == CONNECT:
                 report(found, Violation(CONNECT_ONCE, "a second CONNECT"))
             if self.phase == CONNECTING and self.authentication_method is not None:
                 if kind != AUTH and kind != DISCONNECT:
                     report(found, Violation(ONLY_AUTH_UNTIL_CONNACK, f"{name} before CONNACK"))
+
+    def _is_from_other_side(self, sender: int, kind: int) -> bool:
+        """Whether only the other side sends packets of this type."""
+        if sender == CLIENT:
+            return kind in _ONLY_SERVER
+        # [3.1.1 §3.14] only a client disconnects there
+        return kind in _ONLY_CLIENT or (kind == DISCONNECT and self.version != MQTT5)
 
     def _check_connack(self, packet: ConnAck, found: list[Violation] | None) -> None:
         if packet.session_present and self.clean_start:
@@ -414,8 +419,11 @@ class Exchange:
                 seen = f"more than {self._other(sender).receive_maximum} open"
                 report(found, Violation(RECEIVE_MAXIMUM_KEPT, seen))
         if stage == 0:
-            return
-        if stage == RELEASED:
+            # In 3.1.1 it may be sent again while its PUBACK is on the way.
+            new = not self.session_present and self.phase == CONNECTED
+            if packet.dup and new and packet_id not in side.used:
+                report(found, Violation(FIRST_SEND_WITHOUT_DUP, f"packet_id {packet_id}"))
+        elif stage == RELEASED:
             report(found, Violation(NO_PUBLISH_AFTER_PUBREL, f"packet_id {packet_id}"))
         elif (stage == SENT_QOS_1) != (packet.qos == 1):
             self._report_in_use(packet_id, found)
@@ -458,10 +466,10 @@ class Exchange:
 
     def _check_subscribe(self, packet: Subscribe, found: list[Violation] | None) -> None:
         self._check_new_id(packet.packet_id, found)
-        if packet.properties.present and not self.subscription_identifiers_available:
-            if packet.properties.has(SUBSCRIPTION_IDENTIFIER):
-                seen = "subscription_identifier"
-                report(found, Violation(SUBSCRIPTION_IDENTIFIER_IF_AVAILABLE, seen))
+        identified = packet.properties.has(SUBSCRIPTION_IDENTIFIER)
+        if identified and not self.subscription_identifiers_available:
+            seen = "subscription_identifier"
+            report(found, Violation(SUBSCRIPTION_IDENTIFIER_IF_AVAILABLE, seen))
         for subscription in packet.subscriptions:
             topic_filter = subscription.topic_filter
             if not self.wildcard_available and has_wildcard(topic_filter):
@@ -640,6 +648,8 @@ class Exchange:
             return
         elif packet.dup:
             following |= PLACE_UNKNOWN
+        if self.version != MQTT5:
+            side.used.add(packet_id)
         side.quota -= 1
         side.move(packet_id, following)
 

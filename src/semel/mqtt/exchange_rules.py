@@ -229,6 +229,15 @@ NO_RESEND_WHILE_CONNECTED: Final = Rule(
     at="exchange",
     reason=SUCCESS,
 )
+FIRST_SEND_WITHOUT_DUP: Final = Rule(
+    "FIRST_SEND_WITHOUT_DUP",
+    "A PUBLISH that is sent for the first time has DUP 0; its receiver takes it as new whatever "
+    "DUP says.",
+    mqtt311="PUBLISH:4.3.2-1 PUBLISH:4.3.3-1",
+    mqtt5="PUBLISH:4.3.2-2 PUBLISH:4.3.3-2",
+    at="exchange",
+    reason=SUCCESS,
+)
 RESEND_SETS_DUP: Final = Rule(
     "RESEND_SETS_DUP",
     "A PUBLISH that is sent again has DUP 1.",

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packet_types import MQTT5, PUBLISH
 from semel.mqtt.packets.publish import Publish, check_payload, check_publish
 from semel.mqtt.properties import (
@@ -22,6 +24,7 @@ from semel.mqtt.wire import MAXIMUM_FOUR_BYTES
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Message:
     """What a publisher said, to be sent on. `expires_at` is a time of the owner's clock.

@@ -145,12 +145,14 @@ def _check_field(
 ) -> None:
     """What a field of a packet that breaks off later does wrong by itself."""
     if isinstance(value, str):
-        check_text(value, name, found)
-        # An empty Topic Name may be right: the alias for it may be in the part that is lost.
-        if value and name in ("topic_name", "will_topic", "response_topic"):
-            check_topic_name(value, name, found)
+        if name in ("topic_name", "will_topic", "response_topic"):
+            # An empty one may be right: the alias for it may be in the part that is lost.
+            if value:
+                check_topic_name(value, name, found)
         elif name == "topic_filter":
             check_topic_filter(value, found)
+        else:
+            check_text(value, name, found)
     elif isinstance(value, int):
         if name == "packet_id":
             check_packet_id(value, found)

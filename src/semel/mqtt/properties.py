@@ -12,6 +12,8 @@ writes keywords, the decoder hands over the pairs that it has read.
 from collections.abc import Iterable
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packet_types import (
     AUTH,
     CONNACK,
@@ -186,9 +188,10 @@ def check_property(identifier: int, value: PropertyValue, found: list[Violation]
     if kind == _TEXT:
         if not isinstance(value, str):
             raise TypeError(f"{name} must be str")
-        check_text(value, name, found)
         if identifier == RESPONSE_TOPIC:
             check_topic_name(value, name, found)
+        else:
+            check_text(value, name, found)
     elif kind == _BINARY:
         if not isinstance(value, bytes):
             raise TypeError(f"{name} must be bytes")
@@ -254,6 +257,7 @@ def _add(items: list[PropertyItem], identifier: int, value: PropertyValue | None
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Properties:
     """A property section. `items` are its (identifier, value) pairs, in the order sent."""
 
@@ -485,6 +489,9 @@ class Properties:
 
 NO_PROPERTIES: Final = Properties()
 
+# What a reader returns for an empty section, without making a list each time. Nobody changes it.
+NO_ITEMS: Final[list[PropertyItem]] = []
+
 
 def read_properties(reader: Reader) -> list[PropertyItem]:
     """A property section [2.2.2], Property Length included, as pairs, judged by no one yet.
@@ -492,17 +499,18 @@ def read_properties(reader: Reader) -> list[PropertyItem]:
     After an identifier that nobody knows the section cannot be read on, but the packet can.
     """
     if reader.version != MQTT5:
-        return []
+        return NO_ITEMS
     size = reader.variable_byte_integer("property_length")
+    if not size:
+        return NO_ITEMS
     items: list[PropertyItem] = []
-    if size:
-        section = reader.part(size, "properties")
-        while section.left():
-            identifier = section.variable_byte_integer("property_identifier")
-            check_property_known(identifier, reader.found)
-            if not is_property(identifier):
-                break
-            items.append((identifier, _read_value(section, identifier)))
+    section = reader.part(size, "properties")
+    while section.left():
+        identifier = section.variable_byte_integer("property_identifier")
+        check_property_known(identifier, reader.found)
+        if not is_property(identifier):
+            break
+        items.append((identifier, _read_value(section, identifier)))
     return items
 
 
@@ -524,11 +532,10 @@ def _read_value(section: Reader, identifier: int) -> PropertyValue:
     return section.text(name), section.text(name)
 
 
-def write_properties(writer: Writer, properties: Properties) -> None:
+def encode_properties(properties: Properties) -> bytes:
     """A property section, Property Length included [MQTT-2.2.2-1]."""
     if not properties.present:
-        writer.byte(0)
-        return
+        return b"\0"
     section = Writer()
     for identifier, value in properties.items:
         section.byte(identifier)
@@ -550,5 +557,7 @@ def write_properties(writer: Writer, properties: Properties) -> None:
             section.text(value[0])
             section.text(value[1])
     body = section.value()
+    writer = Writer()
     writer.variable_byte_integer(len(body), "Property Length")
     writer.raw(body)
+    return writer.value()

@@ -66,7 +66,7 @@ _NONE: Final[frozenset[int]] = frozenset()
 _ONLY_SUCCESS: Final = frozenset((0x00,))
 
 # Indexed by packet type.
-REASONS_5: Final = (
+REASONS_5: Final = [
     _NONE,
     _NONE,
     frozenset(
@@ -94,8 +94,8 @@ REASONS_5: Final = (
         )
     ),
     frozenset((0x00, 0x18, 0x19)),
-)
-REASONS_311: Final = (
+]
+REASONS_311: Final = [
     _NONE,
     _NONE,
     frozenset((0x00, 0x01, 0x02, 0x03, 0x04, 0x05)),
@@ -112,7 +112,7 @@ REASONS_311: Final = (
     _NONE,
     _ONLY_SUCCESS,
     _NONE,
-)
+]
 
 # [3.14.2.1] DISCONNECT codes that only one side may send; [3.15.2.1] the same for AUTH.
 DISCONNECT_ONLY_CLIENT: Final = frozenset((DISCONNECT_WITH_WILL_MESSAGE,))

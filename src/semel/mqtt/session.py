@@ -25,6 +25,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.codec import LARGEST_PACKET, Packet, encode
 from semel.mqtt.message import Message
 from semel.mqtt.packet_ids import PacketIds
@@ -60,6 +62,7 @@ _HEADROOM: Final = 16
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Change:
     """One durable change, a plain value. Fields that its kind does not use are 0 or None."""

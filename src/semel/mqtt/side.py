@@ -3,6 +3,7 @@
 from typing import Final, final
 
 from semel.mqtt.codec import LARGEST_PACKET
+from semel.mqtt.packet_ids import PacketIds
 
 CLIENT: Final = 0
 SERVER: Final = 1
@@ -14,7 +15,7 @@ SENT_QOS_2: Final = 2
 RECEIVED: Final = 3
 RELEASED: Final = 4
 
-# Added to a stage: the PUBLISH had DUP 1 when it was first seen, so that nobody here knows its place
+# Added to a stage: the PUBLISH had DUP 1 when it was first seen, so that nobody knows its place
 # among the others. (An acknowledgement that was seen may have been lost: then it is sent again.)
 PLACE_UNKNOWN: Final = 8
 
@@ -49,6 +50,8 @@ class Side:
     last_puback: int
     last_pubrec: int
     last_pubrel: int
+    # Identifiers that it has used for a PUBLISH on this connection; kept in 3.1.1 alone.
+    used: PacketIds
     # Answers still to come for a packet that was sent again while it was open.
     repeats: dict[int, int]
     # Open SUBSCRIBE (positive) and UNSUBSCRIBE (negative) requests: how many filters.
@@ -68,6 +71,7 @@ class Side:
         self.last_puback = 0
         self.last_pubrec = 0
         self.last_pubrel = 0
+        self.used = PacketIds()
         self.repeats = {}
         self.requests = {}
         self.aliases = {}
@@ -129,6 +133,7 @@ class Side:
             (self.quota, self.serial, self.carried_until, self.disconnected),
             (self.last_resend, self.last_puback, self.last_pubrec, self.last_pubrel),
             tuple(self.opened.items()),
+            tuple(self.used.listed()),
             tuple(self.repeats.items()),
             tuple(self.requests.items()),
             tuple(self.aliases.items()),

@@ -7,6 +7,8 @@ no stack; `check_levels` lets a receiver refuse such topics altogether.
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from semel.mqtt.packet_types import MQTT5
 from semel.mqtt.rules import (
     HASH_IS_LAST_LEVEL,
@@ -20,8 +22,11 @@ from semel.mqtt.rules import (
     TOPIC_NAME_WITHOUT_WILDCARDS,
 )
 from semel.mqtt.violation import Violation, report
+from semel.mqtt.wire import MAXIMUM_TWO_BYTES, check_text
 
 SHARE_PREFIX: Final = "$share/"
+
+_COMMA: Final = 0x2C
 
 # What a message quotes of a long topic.
 _QUOTED: Final = 80
@@ -32,8 +37,30 @@ def quoted(text: str) -> str:
     return ascii(text) if len(text) <= _QUOTED else ascii(text[:_QUOTED]) + "…"
 
 
+def is_ordinary(topic: str) -> bool:
+    """A quick look that tells of most topics that no rule speaks of anything in them.
+
+    NUL, # and + all come before the comma; surrogates cannot be encoded. One loop over the bytes
+    costs half of what asking for each of them does.
+    """
+    try:
+        data = topic.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    size: i64 = len(data)
+    at: i64 = 0
+    while at < size:
+        if data[at] < _COMMA:
+            return False
+        at += 1
+    return 0 < size <= MAXIMUM_TWO_BYTES
+
+
 def check_topic_name(topic_name: str, field: str, found: list[Violation] | None) -> None:
-    """A Topic Name where no Topic Alias can stand for it: not empty, no wildcards [4.7]."""
+    """A Topic Name where no Topic Alias can stand for it: text, not empty, no wildcards [4.7]."""
+    if is_ordinary(topic_name):
+        return
+    check_text(topic_name, field, found)
     if not topic_name:
         report(found, Violation(TOPIC_NAME_NOT_EMPTY, f"empty {field}"))
     if "+" in topic_name or "#" in topic_name:
@@ -41,7 +68,10 @@ def check_topic_name(topic_name: str, field: str, found: list[Violation] | None)
 
 
 def check_topic_filter(topic_filter: str, found: list[Violation] | None) -> None:
-    """A Topic Filter: not empty, each wildcard in its place [4.7.1]."""
+    """A Topic Filter: text, not empty, each wildcard in its place [4.7.1]."""
+    if is_ordinary(topic_filter):
+        return
+    check_text(topic_filter, "topic_filter", found)
     if not topic_filter:
         report(found, Violation(TOPIC_FILTER_NOT_EMPTY, "empty topic_filter"))
     if "#" in topic_filter:

@@ -15,7 +15,7 @@ under the standard's names, so that a packet broken in its middle still shows wh
 from typing import Final, final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr, u8
 
 from semel.mqtt.packet_types import MQTT5
 from semel.mqtt.rules import (
@@ -80,6 +80,7 @@ def variable_byte_integer_size(value: int) -> int:
 
 
 @final
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Reader:
     """A cursor over `data[start:end]`, the body of one packet under one version."""
 
@@ -211,6 +212,7 @@ class Reader:
 
 
 @final
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Writer:
     """Gathers the bytes of a packet. The values have been checked by whoever holds them."""
 
@@ -234,9 +236,9 @@ class Writer:
         check_variable_byte_integer(value, name)
         rest: i64 = value
         while rest > 127:
-            self._bytes.append(rest & 127 | 128)
+            self._bytes.append(u8(rest & 127 | 128))
             rest >>= 7
-        self._bytes.append(rest)
+        self._bytes.append(u8(rest))
 
     def text(self, value: str) -> None:
         self.binary(value.encode("utf-8"))

@@ -17,16 +17,16 @@ and one of
 A vector with `build` in the place of `bytes` is a packet that cannot be built or encoded: it breaks
 `rule`. `maximum_packet_size`, where present, is what the receiver takes.
 
-A packet is an object with its `type` and the arguments of its constructor, those left out that have
-their default. Binary data is "hex:" and the notation of `parse_bytes`; "text:a*65536" is a text of
-so many a's. `properties` is an object with the arguments of `Properties`, or, where order matters or
-a property is repeated, a list of [name or identifier, value].
+A packet is an object with its `type` and the arguments of its constructor, those left out that
+have their default. Binary data is "hex:" and the notation of `parse_bytes`; "text:a*65536" is a
+text of so many a's. `properties` is an object with the arguments of `Properties`, or, where order
+matters or a property is repeated, a list of [name or identifier, value].
 
 The file "exchange" holds traces instead: `steps` are [direction, bytes] on one connection. With
 `rule`, the last step breaks it and all others are right; without, all are right. `carried` lists
 [who sent the PUBLISH, packet identifier, how far it got] of what the session had open before: for
 PUBLISH_QOS_1 and PUBLISH_QOS_2 nothing was answered yet, for PUBREC that had come, for PUBREL that
-had been sent.
+had been sent. Where it is absent, nobody knows what was open.
 """
 
 import json

@@ -16,7 +16,14 @@ from semel.mqtt import (
     observe,
     rules,
 )
-from tests.mqtt.verdicts import BOTH, check_accepted, check_both_ways, check_refused, framed, refuses
+from tests.mqtt.verdicts import (
+    BOTH,
+    check_accepted,
+    check_both_ways,
+    check_refused,
+    framed,
+    refuses,
+)
 
 Ack = type[PubAck] | type[PubRec] | type[PubRel] | type[PubComp]
 

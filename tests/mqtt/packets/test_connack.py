@@ -56,8 +56,7 @@ def test_a_connack_carries_properties_in_5() -> None:
         user_properties=[("k", "v")],
     )
     section = (
-        "23 11 0000003c 21 0005 2401 2500 27 000003e8 12 000163 22 0009 1f 000173"
-        "26 00016b 000176"
+        "23 11 0000003c 21 0005 2401 2500 27 000003e8 12 000163 22 0009 1f 00017326 00016b 000176"
     )
     check_both_ways(framed(0x20, "00 00" + section), MQTT5, ConnAck(properties=properties))
     with refuses(rules.PROPERTIES_NEED_MQTT5):

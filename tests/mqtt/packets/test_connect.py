@@ -30,7 +30,9 @@ from tests.mqtt.verdicts import (
 MQTT = "0004 4d515454"
 
 
-def connect(level: int, flags: int, payload: str, *, keep_alive: int = 60, properties: str = "") -> bytes:
+def connect(
+    level: int, flags: int, payload: str, *, keep_alive: int = 60, properties: str = ""
+) -> bytes:
     """The bytes of a CONNECT; `properties` is the hex of what is in its section."""
     in_5 = section(properties) if level == 5 else ""
     return framed(0x10, f"{MQTT} {level:02x} {flags:02x} {keep_alive:04x} {in_5} {payload}")
@@ -227,7 +229,16 @@ def test_other_flags_in_the_first_byte_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ["", "00", "0004 4d5154", MQTT, f"{MQTT} 04", f"{MQTT} 04 02", f"{MQTT} 04 02 00", f"{MQTT} 04 02 003c"],
+    [
+        "",
+        "00",
+        "0004 4d5154",
+        MQTT,
+        f"{MQTT} 04",
+        f"{MQTT} 04 02",
+        f"{MQTT} 04 02 00",
+        f"{MQTT} 04 02 003c",
+    ],
 )
 def test_a_connect_that_ends_before_its_client_id_is_refused(body: str) -> None:
     check_refused(framed(0x10, body), MQTT311, rules.FIELD_WITHIN_PACKET)
@@ -246,7 +257,11 @@ def test_keep_alive_fits_two_bytes(keep_alive: int) -> None:
 
 @pytest.mark.parametrize(
     ("bad", "rule"),
-    [("\0", rules.TEXT_WITHOUT_NUL), ("\ud800", rules.TEXT_WELL_FORMED), ("a" * 65_536, rules.TEXT_FITS_ITS_LENGTH)],
+    [
+        ("\0", rules.TEXT_WITHOUT_NUL),
+        ("\ud800", rules.TEXT_WELL_FORMED),
+        ("a" * 65_536, rules.TEXT_FITS_ITS_LENGTH),
+    ],
     ids=["nul", "surrogate", "long"],
 )
 def test_strings_that_may_not_travel_cannot_be_encoded(bad: str, rule: Rule) -> None:
@@ -274,7 +289,9 @@ def test_strings_that_nobody_may_send_are_refused(version: int) -> None:
     check_refused(connect(version, 0x02, "0001 00"), version, rules.TEXT_WITHOUT_NUL)
     check_refused(connect(version, 0x02, "0001 ff"), version, rules.TEXT_WELL_FORMED)
     check_refused(connect(version, 0x82, text("a") + "0001 00"), version, rules.TEXT_WITHOUT_NUL)
-    check_refused(connect(version, 0x86, text("a") + will + "0001 ff"), version, rules.TEXT_WELL_FORMED)
+    check_refused(
+        connect(version, 0x86, text("a") + will + "0001 ff"), version, rules.TEXT_WELL_FORMED
+    )
 
 
 # --- the will -------------------------------------------------------------------------------------

@@ -13,7 +13,14 @@ from semel.mqtt import (
     observe,
     rules,
 )
-from tests.mqtt.verdicts import BOTH, check_accepted, check_both_ways, check_refused, framed, refuses
+from tests.mqtt.verdicts import (
+    BOTH,
+    check_accepted,
+    check_both_ways,
+    check_refused,
+    framed,
+    refuses,
+)
 
 
 def test_a_normal_disconnect_is_two_bytes_under_both_versions() -> None:

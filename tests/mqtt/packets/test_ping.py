@@ -30,4 +30,5 @@ def test_a_ping_with_flags_is_refused(packet: PingReq | PingResp, first: int) ->
 def test_a_request_is_equal_to_a_request_and_not_to_a_response() -> None:
     assert PingReq() == PingReq()
     assert PingResp() == PingResp()
-    assert PingReq() != PingResp()
+    unlike: object = PingResp()
+    assert PingReq() != unlike

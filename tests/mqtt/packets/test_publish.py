@@ -27,7 +27,7 @@ from tests.mqtt.verdicts import (
     text,
 )
 
-# --- a wildcard in a Topic Name: 3.1.1 4.7.1-1 and 3.3.2-2, 5.0 4.7.0-1 and 3.3.2-2 ----------------
+# --- a wildcard in a Topic Name: 4.7.1-1 and 3.3.2-2, in 5.0 4.7.0-1 and 3.3.2-2 ------------------
 
 
 @pytest.mark.parametrize("topic_name", ["sensor/#", "sensor/+", "+", "#", "a+b", "#/a"])

@@ -70,9 +70,7 @@ def test_options_are_those_of_5_and_reserved_in_311(
     packet = Subscribe(7, [subscription])
     assert subscription.options == options
     check_both_ways(subscribe(MQTT5, ("a", options)), MQTT5, packet)
-    check_refused(
-        subscribe(MQTT311, ("a", options)), MQTT311, rules.SUBSCRIPTION_OPTIONS_RESERVED
-    )
+    check_refused(subscribe(MQTT311, ("a", options)), MQTT311, rules.SUBSCRIPTION_OPTIONS_RESERVED)
     with refuses(rules.SUBSCRIPTION_OPTIONS_RESERVED):
         encode(packet, MQTT311)
 
@@ -190,9 +188,7 @@ def test_a_subscribe_carries_properties_in_5() -> None:
 
 def test_a_second_subscription_identifier_is_refused() -> None:
     with refuses(rules.SUBSCRIPTION_IDENTIFIER_ONCE):
-        Subscribe(
-            7, [Subscription("a")], properties=Properties(subscription_identifiers=[1, 2])
-        )
+        Subscribe(7, [Subscription("a")], properties=Properties(subscription_identifiers=[1, 2]))
     data = subscribe(MQTT5, ("a", 0), properties="0b01 0b02")
     check_refused(data, MQTT5, rules.SUBSCRIPTION_IDENTIFIER_ONCE)
 

@@ -221,4 +221,5 @@ def test_unsubacks_are_equal_when_every_field_is() -> None:
     assert UnsubAck(7) != UnsubAck(8)
     assert UnsubAck(7) != UnsubAck(7, [0])
     assert UnsubAck(7) != UnsubAck(7, properties=Properties(reason_string="s"))
-    assert UnsubAck(7, [0]) != SubAck(7, [0])
+    unlike: object = SubAck(7, [0])
+    assert UnsubAck(7, [0]) != unlike

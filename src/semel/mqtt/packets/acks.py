@@ -7,6 +7,8 @@ property section when it is empty; we write the shortest form, and read all of t
 from dataclasses import dataclass
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBREC, PUBREL
 from semel.mqtt.packets.fields import check_packet_id, check_reason
 from semel.mqtt.properties import (
@@ -16,8 +18,8 @@ from semel.mqtt.properties import (
     check_properties,
     check_properties_allowed,
     check_properties_version,
+    encode_properties,
     read_properties,
-    write_properties,
 )
 from semel.mqtt.reasons import SUCCESS
 from semel.mqtt.violation import Violation
@@ -28,6 +30,7 @@ AckFields = tuple[int, int, list[PropertyItem]]
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class PubAck:
     """The answer to a QoS 1 PUBLISH."""
@@ -46,6 +49,7 @@ class PubAck:
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class PubRec:
     """The first answer to a QoS 2 PUBLISH."""
@@ -64,6 +68,7 @@ class PubRec:
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class PubRel:
     """The sender's answer to PUBREC."""
@@ -82,6 +87,7 @@ class PubRel:
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class PubComp:
     """The last word on a QoS 2 PUBLISH."""
@@ -161,5 +167,5 @@ def encode_ack(
     if reason != SUCCESS or properties.present:
         writer.byte(reason)
         if properties.present:
-            write_properties(writer, properties)
+            writer.raw(encode_properties(properties))
     return frame(packet_type << 4 | flags, writer.value())

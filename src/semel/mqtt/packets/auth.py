@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packet_types import AUTH
 from semel.mqtt.packets.fields import check_reason
 from semel.mqtt.properties import (
@@ -11,8 +13,8 @@ from semel.mqtt.properties import (
     PropertyItem,
     check_properties,
     check_properties_allowed,
+    encode_properties,
     read_properties,
-    write_properties,
 )
 from semel.mqtt.reasons import SUCCESS
 from semel.mqtt.rules import AUTH_HAS_METHOD
@@ -21,6 +23,7 @@ from semel.mqtt.wire import Reader, Writer, frame
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Auth:
     """A step of enhanced authentication. The properties name the Authentication Method.
@@ -70,5 +73,5 @@ def observe_auth(reader: Reader, found: list[Violation]) -> None:
 def encode_auth(packet: Auth) -> bytes:
     writer = Writer()
     writer.byte(packet.reason)
-    write_properties(writer, packet.properties)
+    writer.raw(encode_properties(packet.properties))
     return frame(AUTH << 4, writer.value())

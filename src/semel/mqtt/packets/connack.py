@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packet_types import CONNACK, MQTT5
 from semel.mqtt.packets.fields import check_reason
 from semel.mqtt.properties import (
@@ -12,8 +14,8 @@ from semel.mqtt.properties import (
     check_properties,
     check_properties_allowed,
     check_properties_version,
+    encode_properties,
     read_properties,
-    write_properties,
 )
 from semel.mqtt.reasons import SUCCESS
 from semel.mqtt.rules import CONNACK_RESERVED_FLAGS, SESSION_PRESENT_NEEDS_SUCCESS
@@ -22,6 +24,7 @@ from semel.mqtt.wire import Reader, Writer, frame
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class ConnAck:
     """The server's answer to CONNECT. In 3.1.1 `reason` is the return code, 0 to 5."""
@@ -94,5 +97,5 @@ def encode_connack(packet: ConnAck, version: int) -> bytes:
     writer.byte(1 if packet.session_present else 0)
     writer.byte(packet.reason)
     if version == MQTT5:
-        write_properties(writer, packet.properties)
+        writer.raw(encode_properties(packet.properties))
     return frame(CONNACK << 4, writer.value())

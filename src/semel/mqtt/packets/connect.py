@@ -6,6 +6,8 @@ A CONNECT says itself which version it speaks, so it is read without being told 
 from dataclasses import dataclass
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packet_types import CONNECT, MQTT5, MQTT311, WILL
 from semel.mqtt.packets.publish import check_payload, says_utf8
 from semel.mqtt.properties import (
@@ -17,8 +19,8 @@ from semel.mqtt.properties import (
     check_properties,
     check_properties_allowed,
     check_properties_version,
+    encode_properties,
     read_properties,
-    write_properties,
 )
 from semel.mqtt.rules import (
     AUTHENTICATION_DATA_NEEDS_METHOD,
@@ -63,6 +65,7 @@ ConnectFields = tuple[
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Will:
     """The message that the server publishes when the client is lost [3.1.2.5]."""
@@ -92,6 +95,7 @@ class Will:
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False, repr=False)
 class Connect:
     """A client's first packet. `clean_start` is 3.1.1's CleanSession."""
@@ -173,7 +177,6 @@ def check_will(
     """All that a will can do wrong."""
     if qos < 0 or qos > 2:
         report(found, Violation(WILL_QOS_NOT_3, f"Will QoS {qos}", CONNECT))
-    check_text(topic_name, "will_topic", found)
     check_topic_name(topic_name, "will_topic", found)
     check_binary(payload, "will_payload", found)
     check_properties_allowed(WILL, present, found)
@@ -298,11 +301,11 @@ def encode_connect(packet: Connect) -> bytes:
     writer.byte(flags)
     writer.two_bytes(packet.keep_alive)
     if packet.version == MQTT5:
-        write_properties(writer, packet.properties)
+        writer.raw(encode_properties(packet.properties))
     writer.text(packet.client_id)
     if will is not None:
         if packet.version == MQTT5:
-            write_properties(writer, will.properties)
+            writer.raw(encode_properties(will.properties))
         writer.text(will.topic_name)
         writer.binary(will.payload)
     if packet.user_name is not None:

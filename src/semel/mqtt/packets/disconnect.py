@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packet_types import DISCONNECT, MQTT5
 from semel.mqtt.packets.fields import check_reason
 from semel.mqtt.properties import (
@@ -12,8 +14,8 @@ from semel.mqtt.properties import (
     check_properties,
     check_properties_allowed,
     check_properties_version,
+    encode_properties,
     read_properties,
-    write_properties,
 )
 from semel.mqtt.reasons import NORMAL_DISCONNECTION
 from semel.mqtt.violation import Violation
@@ -21,6 +23,7 @@ from semel.mqtt.wire import Reader, Writer, frame
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Disconnect:
     """The last packet of its sender on a connection."""
@@ -72,5 +75,5 @@ def encode_disconnect(packet: Disconnect, version: int) -> bytes:
     if packet.reason != NORMAL_DISCONNECTION or packet.properties.present:
         writer.byte(packet.reason)
         if packet.properties.present:
-            write_properties(writer, packet.properties)
+            writer.raw(encode_properties(packet.properties))
     return frame(DISCONNECT << 4, writer.value())

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import final
 
+from mypy_extensions import mypyc_attr
+
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class PingReq:
     """A client's question."""
@@ -14,6 +17,7 @@ class PingReq:
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class PingResp:
     """The server's answer."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packet_types import MQTT5, PUBLISH
 from semel.mqtt.packets.fields import check_packet_id
 from semel.mqtt.properties import (
@@ -14,8 +16,8 @@ from semel.mqtt.properties import (
     check_properties,
     check_properties_allowed,
     check_properties_version,
+    encode_properties,
     read_properties,
-    write_properties,
 )
 from semel.mqtt.rules import (
     DUP_NEEDS_QOS,
@@ -25,16 +27,21 @@ from semel.mqtt.rules import (
 )
 from semel.mqtt.topics import check_topic_name
 from semel.mqtt.violation import Violation, report
-from semel.mqtt.wire import Reader, Writer, check_text
+from semel.mqtt.wire import Reader, Writer
 
 # topic_name, packet_id, properties, payload; QoS and flags are in the first byte.
 PublishFields = tuple[str, int, list[PropertyItem], bytes]
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Publish:
-    """An application message on its way. `packet_id` is 0 at QoS 0 and only there."""
+    """An application message on its way. `packet_id` is 0 at QoS 0 and only there.
+
+    QoS and identifier may be given by position: called from Python, a compiled constructor takes
+    a fifth of a microsecond longer for two keywords.
+    """
 
     topic_name: Final[str]
     payload: Final[bytes]
@@ -48,9 +55,9 @@ class Publish:
         self,
         topic_name: str,
         payload: bytes = b"",
-        *,
         qos: int = 0,
         packet_id: int = 0,
+        *,
         retain: bool = False,
         dup: bool = False,
         properties: Properties = NO_PROPERTIES,
@@ -92,7 +99,6 @@ def check_publish(
     else:
         check_packet_id(packet_id, found)
     if topic_name or not present >> TOPIC_ALIAS & 1:
-        check_text(topic_name, "topic_name", found)
         check_topic_name(topic_name, "topic_name", found)
     if present:
         check_properties_allowed(PUBLISH, present, found)
@@ -125,8 +131,8 @@ def decode_publish(reader: Reader, flags: int) -> Publish:
     return Publish(
         topic_name,
         payload,
-        qos=flags >> 1 & 3,
-        packet_id=packet_id,
+        flags >> 1 & 3,
+        packet_id,
         retain=flags & 1 != 0,
         dup=flags & 8 != 0,
         properties=Properties(items) if items else NO_PROPERTIES,
@@ -149,9 +155,7 @@ def encode_publish(packet: Publish, version: int) -> bytes:
         size += 2
     section = b""
     if version == MQTT5:
-        properties = Writer()
-        write_properties(properties, packet.properties)
-        section = properties.value()
+        section = encode_properties(packet.properties)
         size += len(section)
     writer = Writer()
     writer.byte(PUBLISH << 4 | (8 if packet.dup else 0) | packet.qos << 1 | packet.retain)

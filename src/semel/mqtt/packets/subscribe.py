@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packet_types import MQTT5, SUBACK, SUBSCRIBE
 from semel.mqtt.packets.fields import check_packet_id, check_reason
 from semel.mqtt.properties import (
@@ -14,8 +16,8 @@ from semel.mqtt.properties import (
     check_properties,
     check_properties_allowed,
     check_properties_version,
+    encode_properties,
     read_properties,
-    write_properties,
 )
 from semel.mqtt.rules import (
     NO_LOCAL_NOT_SHARED,
@@ -28,7 +30,7 @@ from semel.mqtt.rules import (
 )
 from semel.mqtt.topics import check_share, check_topic_filter, is_shared, quoted
 from semel.mqtt.violation import Violation, report
-from semel.mqtt.wire import Reader, Writer, check_text, frame
+from semel.mqtt.wire import Reader, Writer, frame
 
 # [3.8.3.1] Subscription Options
 _NO_LOCAL: Final = 0x04
@@ -41,6 +43,7 @@ SubscribeFields = tuple[int, list[PropertyItem], list[tuple[str, int]]]
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Subscription:
     """One Topic Filter with its options; 3.1.1 knows no option but the QoS."""
@@ -79,6 +82,7 @@ class Subscription:
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Subscribe:
     """A client asks for subscriptions."""
@@ -94,8 +98,12 @@ class Subscribe:
         *,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
+        # A loop, since compiled code checks the type of each item of a loop, not of a tuple().
+        gathered: list[Subscription] = []
+        for subscription in subscriptions:
+            gathered.append(subscription)
         self.packet_id = packet_id
-        self.subscriptions = tuple(subscriptions)
+        self.subscriptions = tuple(gathered)
         self.properties = properties
         identifiers = len(properties.subscription_identifiers)
         count = len(self.subscriptions)
@@ -103,6 +111,7 @@ class Subscribe:
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class SubAck:
     """The server's answer: one reason code for each filter, in order."""
@@ -128,7 +137,6 @@ def check_subscription(
     found: list[Violation] | None,
 ) -> None:
     """All that one subscription can do wrong under either version."""
-    check_text(topic_filter, "topic_filter", found)
     check_topic_filter(topic_filter, found)
     if qos < 0 or qos > 2:
         report(found, Violation(SUBSCRIPTION_QOS_NOT_3, f"QoS {qos}", SUBSCRIBE))
@@ -234,7 +242,7 @@ def encode_subscribe(packet: Subscribe, version: int) -> bytes:
     writer = Writer()
     writer.two_bytes(packet.packet_id)
     if version == MQTT5:
-        write_properties(writer, packet.properties)
+        writer.raw(encode_properties(packet.properties))
     for subscription in packet.subscriptions:
         options = subscription.options
         check_subscription_version(subscription.topic_filter, options, version, None)
@@ -282,7 +290,7 @@ def encode_reasons(
     writer = Writer()
     writer.two_bytes(packet_id)
     if version == MQTT5:
-        write_properties(writer, properties)
+        writer.raw(encode_properties(properties))
     for reason in reasons:
         writer.byte(reason)
     return frame(packet_type << 4, writer.value())

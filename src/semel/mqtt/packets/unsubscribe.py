@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packet_types import MQTT5, UNSUBACK, UNSUBSCRIBE
 from semel.mqtt.packets.fields import check_packet_id
 from semel.mqtt.packets.subscribe import check_reasons, read_reasons
@@ -14,16 +16,17 @@ from semel.mqtt.properties import (
     check_properties,
     check_properties_allowed,
     check_properties_version,
+    encode_properties,
     read_properties,
-    write_properties,
 )
 from semel.mqtt.rules import UNSUBSCRIBE_NOT_EMPTY
 from semel.mqtt.topics import check_topic_filter
 from semel.mqtt.violation import Violation, report
-from semel.mqtt.wire import Reader, Writer, check_text, frame
+from semel.mqtt.wire import Reader, Writer, frame
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Unsubscribe:
     """A client gives up subscriptions."""
@@ -48,6 +51,7 @@ class Unsubscribe:
 
 
 @final
+@mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class UnsubAck:
     """The server's answer. 5.0 has a reason code for each filter, 3.1.1 has none."""
@@ -83,7 +87,6 @@ def check_unsubscribe(
     if not topic_filters:
         report(found, Violation(UNSUBSCRIBE_NOT_EMPTY, "no topic_filter", UNSUBSCRIBE))
     for topic_filter in topic_filters:
-        check_text(topic_filter, "topic_filter", found)
         check_topic_filter(topic_filter, found)
     check_properties_allowed(UNSUBSCRIBE, present, found)
 
@@ -114,7 +117,7 @@ def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
     writer = Writer()
     writer.two_bytes(packet.packet_id)
     if version == MQTT5:
-        write_properties(writer, packet.properties)
+        writer.raw(encode_properties(packet.properties))
     for topic_filter in packet.topic_filters:
         writer.text(topic_filter)
     return frame(UNSUBSCRIBE << 4 | 2, writer.value())
