@@ -420,7 +420,7 @@ def run_tests(copy: Path, paths: list[str]) -> int:
         assert "semel" not in sys.modules
         code = pytest.main(
             [
-                *("-x", "-q", "--no-header", "--no-summary", "-p", "no:cacheprovider"),
+                *("-x", "-q", "--no-header", "-p", "no:cacheprovider"),
                 *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # hypothesis is imported
                 *("--hypothesis-seed=0", *paths),
             ]

@@ -19,6 +19,8 @@ from semel.extras import MissingExtra
 
 # Name: (module that holds `command`, what `semel --help` says about it).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "decode": ("semel.cli.decode", "Show what MQTT packets say and which rules they break."),
+    "rules": ("semel.cli.rules", "List the rules of the standard as semel states them."),
     "version": ("semel.cli.version", "Say which semel this is and what it can use."),
 }
 
