@@ -1,64 +1,15 @@
 """Exactly once over any schedule of cuts, crashes and delays, between two sessions."""
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.mqtt import MQTT5, MQTT311, Session
-from tests.mqtt.schedules import SIDES, World
+from tests.mqtt.schedules import NAMES, SIDES, World, check, run, schedule
 
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            (
-                *("publish_1", "publish_2", "publish_2", "commit", "commit", "commit"),
-                *("deliver", "deliver", "deliver", "deliver", "accept", "accept"),
-                *("connect", "connect", "cut", "crash"),
-            )
-        ),
-        st.integers(0, 1),
-        st.integers(0, 3),
-    ),
-    max_size=120,
+    st.tuples(st.sampled_from(NAMES), st.integers(0, 1), st.integers(0, 3)), max_size=120
 )
-
-
-def run(world: World, steps: list[tuple[str, int, int]]) -> None:
-    world.connect()
-    for step, me, which in steps:
-        if step == "publish_1":
-            world.publish(me, 1)
-        elif step == "publish_2":
-            world.publish(me, 2)
-        elif step == "commit":
-            world.commit(me)
-        elif step == "deliver":
-            world.deliver(me)
-        elif step == "accept":
-            world.accept(me, which)
-        elif step == "connect":
-            world.connect()
-        elif step == "cut":
-            world.cut()
-        else:
-            world.crash(me)
-
-
-def check(world: World) -> None:
-    """Every message that a program was told is taken is accounted for."""
-    for me in SIDES:
-        sent = Counter(world.ends[me].sent)
-        owned = Counter(world.ends[1 - me].owned)
-        assert {item: n for item, n in owned.items() if item[0] == 2} == {
-            item: n for item, n in sent.items() if item[0] == 2
-        }
-        assert {item for item in owned if item[0] == 1} == {item for item in sent if item[0] == 1}
-        assert world.ends[me].given_up == 0
-        assert world.ends[me].session.in_flight == 0
-        assert world.ends[me].session.waiting == 0
-        assert world.ends[me].session.open_exchanges(0, 1) == []
 
 
 @settings(max_examples=400, deadline=None)
@@ -70,6 +21,11 @@ def test_a_qos_2_message_arrives_exactly_once_over_any_schedule(
     run(world, steps)
     world.settle()
     check(world)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_long_schedule_loses_and_doubles_nothing(seed: int) -> None:
+    schedule(seed)
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])
