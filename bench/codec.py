@@ -126,7 +126,10 @@ RUST_READ: Final = "result = rust_read(view)[0]"
 
 @dataclass(frozen=True)
 class Case:
-    """One packet: how semel builds it, and the statements of the peers, each leaving `result`."""
+    """One packet: how semel builds it, and the statements of the peers, each leaving `result`.
+
+    Without decoders only construct + encode is measured.
+    """
 
     name: str
     built: str
@@ -151,6 +154,16 @@ CASES: Final = (
             PAHO: "result = paho_publish(first, body, V5)",
             AMQTT: amqtt_read("PublishPacket"),
         },
+        {
+            MQTT5_RUST: "result = RustPublish(topic, payload, qos=QOS_1, packet_id=7).write()",
+            PAHO: "client._send_publish(7, topic_bytes, payload, 1); result = client.packet",
+            AMQTT: "result = PublishPacket.build(topic, payload, 7, False, 1, False).to_bytes()",
+        },
+    ),
+    Case(
+        "the same, semel's arguments by position",
+        "Publish(topic, payload, 1, 7)",
+        {},
         {
             MQTT5_RUST: "result = RustPublish(topic, payload, qos=QOS_1, packet_id=7).write()",
             PAHO: "client._send_publish(7, topic_bytes, payload, 1); result = client.packet",
@@ -275,7 +288,7 @@ def contenders_of(case: Case) -> tuple[list[Contender], list[Contender]]:
     """Those who decode and those who encode, each tried once."""
     packet: Packet = eval(case.built, dict(NAMES))
     versions = [(SEMEL5, MQTT5)]
-    if AMQTT in case.decoders:
+    if AMQTT in case.encoders:
         versions.append((SEMEL311, MQTT311))
     decoders = [
         Contender(
@@ -283,13 +296,15 @@ def contenders_of(case: Case) -> tuple[list[Contender], list[Contender]]:
         )
         for name, version in versions
     ]
+    if not case.decoders:
+        decoders = []
     encoders = [
         Contender(name, f"result = encode({case.built}, {version})", NAMES)
         for name, version in versions
     ]
     data = encode(packet, MQTT5)
     names = {**NAMES, "view": memoryview(data), "first": data[0], "body": body_of(data)}
-    if AMQTT in case.decoders:
+    if AMQTT in case.encoders:
         names["reader"] = BytesReader(encode(packet, MQTT311))
     decoders += [Contender(name, text, names) for name, text in case.decoders.items()]
     encoders += [Contender(name, text, names) for name, text in case.encoders.items()]
@@ -333,6 +348,8 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     for case in CASES:
         decoders, encoders = contenders_of(case)
         for operation, contenders in (("decode", decoders), ("construct + encode", encoders)):
+            if not contenders:
+                continue
             times = nanoseconds(contenders, rounds)
             rows.append({"case": case.name, "operation": operation, "nanoseconds": times})
     times = nanoseconds(chunk_contenders(), rounds)

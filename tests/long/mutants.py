@@ -3,7 +3,7 @@
     python -m tests.long.mutants [--jobs 2] [--only topics] [--every 10] [--list]
 
 A mutant is a copy of the sources, in a temporary folder, with one place changed where a rule is
-judged: in the functions that judge (`check_…` and those in JUDGES), in every condition that guards
+judged: in the functions that judge (JUDGING and JUDGES), in every condition that guards
 a `report(…)` or a `raise Violation(…)`, in all of the modules in WHOLE, at every call of a check,
 and in the tables that the checks go by. What is changed: a comparison, its bound, `and` and `or`,
 a `not`, a condition as a whole, a check that is called, a truth that is returned, an entry of a
@@ -45,11 +45,12 @@ LISTED: Final = Path(__file__).with_name("survivors.csv")
 # What the tests of a slot printed last.
 OUTPUT: Final = "output.txt"
 
-# Functions that judge without being named check_….
+# Functions that judge, by how their names begin, and by name.
+JUDGING: Final = ("check_", "is_", "has_", "says_")
 JUDGES: Final = frozenset(
     (
-        *("topic_matches", "split_share", "is_shared", "has_wildcard", "is_property"),
-        *("says_utf8", "note_long_form", "_take", "report", "observe", "_check_field"),
+        *("topic_matches", "split_share", "note_long_form", "_take", "report", "observe"),
+        *("_check_field",),
     )
 )
 # Modules that judge in every line.
@@ -58,7 +59,7 @@ WHOLE: Final = frozenset(("exchange.py", "session.py", "side.py", "packet_ids.py
 TABLES: Final = frozenset(
     (
         *("reasons.py", "properties.py", "codec.py", "wire.py", "connect.py", "subscribe.py"),
-        *("exchange.py", "session.py", "packet_types.py"),
+        *("exchange.py", "session.py", "packet_types.py", "topics.py"),
     )
 )
 
@@ -207,7 +208,7 @@ class Finder:
         outer = self.function, self.returns_truth
         self.function = node.name
         self.returns_truth = isinstance(node.returns, ast.Name) and node.returns.id == "bool"
-        named = node.name.startswith("check_") or node.name in JUDGES
+        named = node.name.startswith(JUDGING) or node.name in JUDGES
         shown_only = node.name in ("__repr__", "__str__", "__hash__")
         for statement in node.body:
             if not shown_only:
@@ -298,7 +299,7 @@ class Finder:
     def look_at_tuple(self, node: ast.Tuple, table: str) -> None:
         if table == "FIXED_FLAGS":
             for element in node.elts:
-                self.add("entry changed", element, f"({self.text(element)} + 1)", node)
+                self.add("entry changed", element, f"({self.text(element)} ^ 1)", node)
             return
         for element in node.elts:
             number = isinstance(element, ast.Constant) and type(element.value) is int
@@ -499,8 +500,8 @@ class Runner:
             run.pid = run_tests(run.copy, run.stages.pop(0))
             run.started = time.monotonic()
             return ""
-        # 1: a test failed; 2: a test file could not be imported; below 0: a signal.
-        if code > 2:
+        # 1: a test failed; 2 to 4: semel could not be imported; below 0: a signal.
+        if code > 4:
             print((run.copy / OUTPUT).read_text(encoding="utf-8", errors="replace")[-3000:])
             raise SystemExit(f"mutants: pytest ended with {code} on {run.mutant}")
         return self.finish(run, "survived" if code == 0 else "killed")

@@ -108,6 +108,13 @@ def test_a_first_byte_that_is_wrong_is_refused_before_anything_follows(version: 
     assert decode(b"\xc0", version) is None
 
 
+@pytest.mark.parametrize("first", [0xC0, 0xD0])
+@pytest.mark.parametrize("version", BOTH)
+def test_a_packet_without_fields_has_no_body(version: int, first: int) -> None:
+    assert decode(bytes((first, 0)), version) is not None
+    check_refused(framed(first, "00"), version, rules.NO_SURPLUS_BYTES)
+
+
 # --- Remaining Length -----------------------------------------------------------------------------
 
 

@@ -236,11 +236,12 @@ def test_a_packet_takes_exactly_the_properties_that_the_standard_lists_for_it(pa
 @pytest.mark.parametrize("packet_type", range(16))
 def test_the_check_knows_every_packet_type(packet_type: int) -> None:
     allowed = properties_of(PACKET_NAMES[packet_type])
-    for identifier in IDENTIFIERS:
+    for identifier, name, _, _ in PROPERTIES:
         found: list[Violation] = []
         check_properties_allowed(packet_type, 1 << identifier, found)
         expected = [] if identifier in allowed else [rules.PROPERTY_IN_ITS_PACKET]
         assert [violation.rule for violation in found] == expected
+        assert all(violation.seen.startswith(f"{name} in ") for violation in found)
 
 
 def test_only_5_has_properties() -> None:

@@ -70,6 +70,7 @@ def test_a_violation_knows_its_rule_and_what_was_seen() -> None:
         (MANY, MQTT5, CONNECT, "CONNECT: MANY [MQTT-1.1-1, MQTT-1.1-9]: All of it. Seen: x."),
         (MANY, MQTT311, 0, "MANY [MQTT-1.1-1, MQTT-1.1-2, U3-01]: All of it. Seen: x."),
         (MANY, 0, 0, "MANY [MQTT-1.1-1, MQTT-1.1-2, U3-01, …]: All of it. Seen: x."),
+        (MANY, MQTT5, 0, "MANY [MQTT-1.1-1, MQTT-1.1-9, MQTT-1.1-3, …]: All of it. Seen: x."),
         (NOTHING, MQTT5, PUBLISH, "PUBLISH: NOTHING: Nothing. Seen: x."),
     ],
 )
