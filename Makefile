@@ -64,6 +64,10 @@ run: $(INSTALLED) ## Show what the package can do now
 	.venv/bin/semel --help
 	@echo
 	.venv/bin/semel version
+	@echo
+	@echo "There is no broker to start yet: the codec, the rules and the session logic are here."
+	@echo "An example, a PUBLISH that breaks two rules:"
+	.venv/bin/semel decode --mqtt 3.1.1 "38 0B 00 08 73 65 6E 73 6F 72 2F 23 78" || true
 
 .PHONY: bench
 bench: $(WHEEL_INSTALLED) ## Measure the compiled package beside its peers
@@ -77,8 +81,16 @@ fuzz: $(WHEEL_INSTALLED) ## Feed the compiled package random input for long (ARG
 mutants: $(TOOLS) ## Break the sources on purpose; the tests must notice (ARGS=...)
 	env $(SOURCES) .venv/bin/python -m tests.long.mutants $(ARGS)
 
+.PHONY: schedules
+schedules: $(WHEEL_INSTALLED) ## Cut and crash two sessions at random for long (ARGS=...)
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.schedules $(ARGS)
+
+.PHONY: coverage
+coverage: $(TOOLS) ## Check that each core module is covered by its own test file
+	env $(SOURCES) .venv/bin/python -m tests.long.coverage
+
 .PHONY: test-long
-test-long: test fuzz mutants ## Run everything, long runs too
+test-long: test coverage schedules fuzz mutants ## Run everything, long runs too
 
 .PHONY: wheel
 wheel: $(WHEEL) ## Build the wheel into dist/

@@ -436,6 +436,46 @@ def test_a_publish_whose_acknowledgement_was_lost_has_no_place_in_the_order_of_r
     assert caught.value.rule is exchange_rules.RESEND_IN_ORDER
 
 
+def test_a_pubrec_once_more_has_no_place_in_the_order_of_answers() -> None:
+    """In 3.1.1 a PUBLISH may come again at any time, and is answered again [MQTT-4.3.3-2]."""
+    exchange = connected(MQTT311)
+    first = Publish("t", qos=2, packet_id=1)
+    for sender, packet in (
+        (SERVER, first),
+        (CLIENT, PubRec(1)),
+        (SERVER, Publish("t", qos=2, packet_id=2)),
+        (CLIENT, PubRec(2)),
+        (SERVER, Publish("t", qos=2, packet_id=1, dup=True)),
+        (CLIENT, PubRec(1)),
+        (SERVER, PubRel(1)),
+        (CLIENT, PubComp(1)),
+    ):
+        exchange.observe(sender, packet, size(packet, MQTT311))
+    assert exchange.carry() == [(SERVER, 2, RECEIVED)]
+
+
+def test_an_auditor_takes_no_connect_but_the_clients_first_for_the_beginning() -> None:
+    exchange = Exchange()
+    found: list[Violation] = []
+    exchange.observe(SERVER, Connect("s", version=MQTT311), 13, found)
+    assert exchange.phase == NEW
+    exchange.observe(CLIENT, Connect("a"), 14, found)
+    exchange.observe(CLIENT, Connect("b", version=MQTT311), 13, found)
+    assert (exchange.phase, exchange.version) == (CONNECTING, MQTT5)
+    exchange.observe(SERVER, ConnAck(), 5, found)
+    exchange.observe(CLIENT, Connect("b", version=MQTT311), 13, found)
+    exchange.observe(SERVER, ConnAck(0x87), 5, found)
+    exchange.observe(CLIENT, ConnAck(0x87), 5, found)
+    assert (exchange.phase, exchange.version) == (CONNECTED, MQTT5)
+    assert [violation.rule.name for violation in found] == [
+        "CONNECT_FIRST",
+        "CONNECT_ONCE",
+        "CONNECT_ONCE",
+        "CONNACK_ONCE",
+        "PACKET_FROM_ITS_SIDE",
+    ]
+
+
 def test_a_rule_that_does_not_close_is_one_that_the_receiver_must_answer() -> None:
     """[MQTT-4.3.3-10] obliges the receiver to answer what [MQTT-4.4.0-1] forbids the sender."""
     open_rules = [rule.name for rule in vars(exchange_rules).values() if is_open(rule)]

@@ -106,10 +106,9 @@ def test_a_qos_0_message_is_dropped_without_a_connection_and_when_expired() -> N
     assert len(packets(session)) == 1
 
 
-@VERSIONS
-def test_an_identifier_is_in_use_until_its_last_acknowledgement(version: int) -> None:
+def test_an_identifier_is_in_use_until_its_last_acknowledgement() -> None:
     """[MQTT-2.3.1-2] [MQTT-2.3.1-3]: all 65,535 in flight, and none is given twice."""
-    session = connected(version)
+    session = connected(MQTT311)
     for _ in range(65_536):
         session.send(Message("t", qos=2), 0.0)
     session.poll(0.0)

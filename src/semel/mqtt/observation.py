@@ -42,8 +42,8 @@ from semel.mqtt.wire import FieldValue, Reader, check_text
 class Observation:
     """One packet as it was seen: `data[start:end]`, its fields by name, all rules it breaks.
 
-    A password is shown by its length alone. When the Remaining Length itself is broken, nobody
-    can tell where the packet ends: then `end` is the end of the data.
+    Password and authentication data are shown by their length alone. When the Remaining Length
+    itself is broken, nobody can tell where the packet ends: then `end` is the end of the data.
     """
 
     packet_type: Final[int]
@@ -70,7 +70,7 @@ class Observation:
         self.end = end
         self.fields = tuple(
             (name, f"<{len(value)} bytes>" if isinstance(value, bytes) else value)
-            if name == "password"
+            if name in ("password", "authentication_data")
             else (name, value)
             for name, value in fields
         )
@@ -146,8 +146,8 @@ def _check_field(
     """What a field of a packet that breaks off later does wrong by itself."""
     if isinstance(value, str):
         if name in ("topic_name", "will_topic", "response_topic"):
-            # An empty one may be right: the alias for it may be in the part that is lost.
-            if value:
+            # An empty topic_name may be right: its alias may be in the part that is lost.
+            if value or name != "topic_name":
                 check_topic_name(value, name, found)
         elif name == "topic_filter":
             check_topic_filter(value, found)

@@ -197,7 +197,7 @@ def check_property(identifier: int, value: PropertyValue, found: list[Violation]
             raise TypeError(f"{name} must be bytes")
         check_binary(value, name, found)
     elif kind == _PAIR:
-        if not isinstance(value, tuple):
+        if not isinstance(value, tuple) or len(value) != 2:
             raise TypeError(f"{name} must be pairs of str")
         # [MQTT-1.5.7-1] both strings of a pair
         check_text(value[0], name, found)
@@ -268,11 +268,14 @@ class Properties:
         self,
         items: Iterable[PropertyItem] = (),
         *,
+        # What messages carry comes first: a compiled constructor looks keywords up in this order.
         payload_format_indicator: int | None = None,
         message_expiry_interval: int | None = None,
         content_type: str | None = None,
         response_topic: str | None = None,
         correlation_data: bytes | None = None,
+        user_properties: Iterable[tuple[str, str]] = (),
+        topic_alias: int | None = None,
         subscription_identifiers: Iterable[int] = (),
         session_expiry_interval: int | None = None,
         assigned_client_identifier: str | None = None,
@@ -287,10 +290,8 @@ class Properties:
         reason_string: str | None = None,
         receive_maximum: int | None = None,
         topic_alias_maximum: int | None = None,
-        topic_alias: int | None = None,
         maximum_qos: int | None = None,
         retain_available: int | None = None,
-        user_properties: Iterable[tuple[str, str]] = (),
         maximum_packet_size: int | None = None,
         wildcard_subscription_available: int | None = None,
         subscription_identifiers_available: int | None = None,
@@ -491,6 +492,11 @@ NO_PROPERTIES: Final = Properties()
 
 # What a reader returns for an empty section, without making a list each time. Nobody changes it.
 NO_ITEMS: Final[list[PropertyItem]] = []
+
+
+def properties_of(items: list[PropertyItem]) -> Properties:
+    """The section that was read, checked."""
+    return Properties(items) if items else NO_PROPERTIES
 
 
 def read_properties(reader: Reader) -> list[PropertyItem]:

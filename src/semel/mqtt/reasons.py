@@ -1,6 +1,6 @@
 """Reason codes: their names, and which may stand in which packet under which version.
 
-The tables are facts; `values.check_reason` is the one function that judges by them.
+The tables are facts; `packets.fields.check_reason` is the one function that judges by them.
 """
 
 from typing import Final
@@ -86,6 +86,8 @@ REASONS_5: Final = [
     frozenset((0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91)),
     _NONE,
     _NONE,
+    # [3.14.2.1] leaves out 0x8C (Bad authentication method), though section 2.4 names DISCONNECT
+    # beside it; [MQTT-3.14.2-1] binds to the table of 3.14.2.1.
     frozenset(
         (
             *(0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F, 0x90),

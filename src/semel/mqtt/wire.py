@@ -70,15 +70,6 @@ def check_variable_byte_integer(value: int, name: str) -> None:
         raise Violation(VARIABLE_BYTE_INTEGER_IN_FOUR_BYTES, name)
 
 
-def variable_byte_integer_size(value: int) -> int:
-    """How many bytes `value` takes."""
-    if value < 128:
-        return 1
-    if value < 16_384:
-        return 2
-    return 3 if value < 2_097_152 else 4
-
-
 @final
 @mypyc_attr(acyclic=True, free_list_len=1)
 class Reader:
@@ -169,7 +160,9 @@ class Reader:
     def text(self, name: str) -> str:
         """A UTF-8 Encoded String [1.5.4]; ill-formed bytes become lone surrogates."""
         head = self._take(2, name)
-        size: i64 = self.data[head] << 8 | self.data[head + 1]
+        high: i64 = self.data[head]
+        low: i64 = self.data[head + 1]
+        size = high << 8 | low
         at = self._take(size, name)
         raw = self.data[at : at + size]
         try:
@@ -183,7 +176,9 @@ class Reader:
     def binary(self, name: str) -> bytes:
         """Binary Data [1.5.6]."""
         head = self._take(2, name)
-        size: i64 = self.data[head] << 8 | self.data[head + 1]
+        high: i64 = self.data[head]
+        low: i64 = self.data[head + 1]
+        size = high << 8 | low
         at = self._take(size, name)
         value = self.data[at : at + size]
         if self.fields is not None:

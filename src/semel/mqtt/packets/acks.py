@@ -19,6 +19,7 @@ from semel.mqtt.properties import (
     check_properties_allowed,
     check_properties_version,
     encode_properties,
+    properties_of,
     read_properties,
 )
 from semel.mqtt.reasons import SUCCESS
@@ -137,7 +138,7 @@ def read_ack(reader: Reader) -> AckFields:
 
 def decode_ack(reader: Reader, packet_type: int) -> Ack:
     packet_id, reason, items = read_ack(reader)
-    properties = Properties(items) if items else NO_PROPERTIES
+    properties = properties_of(items)
     if packet_type == PUBACK:
         return PubAck(packet_id, reason, properties=properties)
     if packet_type == PUBREC:
@@ -163,9 +164,14 @@ def encode_ack(
     check_reason(packet_type, reason, version, None)
     check_properties_version(properties.present, version)
     writer = Writer()
+    first = packet_type << 4 | flags
+    if reason == SUCCESS and not properties.present:
+        writer.byte(first)
+        writer.byte(2)
+        writer.two_bytes(packet_id)
+        return writer.value()
     writer.two_bytes(packet_id)
-    if reason != SUCCESS or properties.present:
-        writer.byte(reason)
-        if properties.present:
-            writer.raw(encode_properties(properties))
-    return frame(packet_type << 4 | flags, writer.value())
+    writer.byte(reason)
+    if properties.present:
+        writer.raw(encode_properties(properties))
+    return frame(first, writer.value())

@@ -14,6 +14,7 @@ from semel.mqtt.properties import (
     check_properties,
     check_properties_allowed,
     encode_properties,
+    properties_of,
     read_properties,
 )
 from semel.mqtt.reasons import SUCCESS
@@ -62,7 +63,7 @@ def read_auth(reader: Reader) -> tuple[int, list[PropertyItem]]:
 
 def decode_auth(reader: Reader) -> Auth:
     reason, items = read_auth(reader)
-    return Auth(reason, properties=Properties(items))
+    return Auth(reason, properties=properties_of(items))
 
 
 def observe_auth(reader: Reader, found: list[Violation]) -> None:

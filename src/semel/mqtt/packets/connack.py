@@ -15,6 +15,7 @@ from semel.mqtt.properties import (
     check_properties_allowed,
     check_properties_version,
     encode_properties,
+    properties_of,
     read_properties,
 )
 from semel.mqtt.reasons import SUCCESS
@@ -80,7 +81,7 @@ def decode_connack(reader: Reader) -> ConnAck:
     flags, reason, items = read_connack(reader)
     check_connack_flags(flags, None)
     check_reason(CONNACK, reason, reader.version, None)
-    return ConnAck(reason, session_present=flags & 1 != 0, properties=Properties(items))
+    return ConnAck(reason, session_present=flags & 1 != 0, properties=properties_of(items))
 
 
 def observe_connack(reader: Reader, found: list[Violation]) -> None:

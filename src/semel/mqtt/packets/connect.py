@@ -20,6 +20,7 @@ from semel.mqtt.properties import (
     check_properties_allowed,
     check_properties_version,
     encode_properties,
+    properties_of,
     read_properties,
 )
 from semel.mqtt.rules import (
@@ -257,7 +258,7 @@ def decode_connect(reader: Reader) -> Connect:
             payload,
             qos=flags >> 3 & 3,
             retain=flags & _WILL_RETAIN != 0,
-            properties=Properties(will_items),
+            properties=properties_of(will_items),
         )
     return Connect(
         client_id,
@@ -267,7 +268,7 @@ def decode_connect(reader: Reader) -> Connect:
         user_name=user_name,
         password=password,
         will=will,
-        properties=Properties(items),
+        properties=properties_of(items),
     )
 
 

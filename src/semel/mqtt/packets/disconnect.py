@@ -15,6 +15,7 @@ from semel.mqtt.properties import (
     check_properties_allowed,
     check_properties_version,
     encode_properties,
+    properties_of,
     read_properties,
 )
 from semel.mqtt.reasons import NORMAL_DISCONNECTION
@@ -60,7 +61,7 @@ def read_disconnect(reader: Reader) -> tuple[int, list[PropertyItem]]:
 
 def decode_disconnect(reader: Reader) -> Disconnect:
     reason, items = read_disconnect(reader)
-    return Disconnect(reason, properties=Properties(items))
+    return Disconnect(reason, properties=properties_of(items))
 
 
 def observe_disconnect(reader: Reader, found: list[Violation]) -> None:

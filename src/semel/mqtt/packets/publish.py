@@ -17,6 +17,7 @@ from semel.mqtt.properties import (
     check_properties_allowed,
     check_properties_version,
     encode_properties,
+    properties_of,
     read_properties,
 )
 from semel.mqtt.rules import (
@@ -135,7 +136,7 @@ def decode_publish(reader: Reader, flags: int) -> Publish:
         packet_id,
         retain=flags & 1 != 0,
         dup=flags & 8 != 0,
-        properties=Properties(items) if items else NO_PROPERTIES,
+        properties=properties_of(items),
     )
 
 

@@ -17,6 +17,7 @@ from semel.mqtt.properties import (
     check_properties_allowed,
     check_properties_version,
     encode_properties,
+    properties_of,
     read_properties,
 )
 from semel.mqtt.rules import (
@@ -105,7 +106,9 @@ class Subscribe:
         self.packet_id = packet_id
         self.subscriptions = tuple(gathered)
         self.properties = properties
-        identifiers = len(properties.subscription_identifiers)
+        identifiers = 0
+        if properties.has(SUBSCRIPTION_IDENTIFIER):
+            identifiers = len(properties.subscription_identifiers)
         count = len(self.subscriptions)
         check_subscribe(packet_id, count, identifiers, properties.present, None)
 
@@ -218,7 +221,7 @@ def decode_subscribe(reader: Reader) -> Subscribe:
             retain_handling=options >> 4 & 3,
         )
         subscriptions.append(subscription)
-    return Subscribe(packet_id, subscriptions, properties=Properties(items))
+    return Subscribe(packet_id, subscriptions, properties=properties_of(items))
 
 
 def observe_subscribe(reader: Reader, found: list[Violation]) -> None:
@@ -265,7 +268,7 @@ def read_reasons(reader: Reader, packet_type: int) -> tuple[int, list[PropertyIt
 
 def decode_suback(reader: Reader) -> SubAck:
     packet_id, items, reasons = read_reasons(reader, SUBACK)
-    packet = SubAck(packet_id, reasons, properties=Properties(items))
+    packet = SubAck(packet_id, reasons, properties=properties_of(items))
     check_reasons(SUBACK, packet_id, packet.reasons, 0, reader.version, None)
     return packet
 

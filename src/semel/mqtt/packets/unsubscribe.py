@@ -17,6 +17,7 @@ from semel.mqtt.properties import (
     check_properties_allowed,
     check_properties_version,
     encode_properties,
+    properties_of,
     read_properties,
 )
 from semel.mqtt.rules import UNSUBSCRIBE_NOT_EMPTY
@@ -103,7 +104,7 @@ def read_unsubscribe(reader: Reader) -> tuple[int, list[PropertyItem], list[str]
 
 def decode_unsubscribe(reader: Reader) -> Unsubscribe:
     packet_id, items, topic_filters = read_unsubscribe(reader)
-    return Unsubscribe(packet_id, topic_filters, properties=Properties(items))
+    return Unsubscribe(packet_id, topic_filters, properties=properties_of(items))
 
 
 def observe_unsubscribe(reader: Reader, found: list[Violation]) -> None:
@@ -125,6 +126,6 @@ def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
 
 def decode_unsuback(reader: Reader) -> UnsubAck:
     packet_id, items, reasons = read_reasons(reader, UNSUBACK)
-    packet = UnsubAck(packet_id, reasons, properties=Properties(items))
+    packet = UnsubAck(packet_id, reasons, properties=properties_of(items))
     check_reasons(UNSUBACK, packet_id, packet.reasons, 0, reader.version, None)
     return packet
