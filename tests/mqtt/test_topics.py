@@ -175,7 +175,9 @@ def test_all_that_is_wrong_with_a_share_is_gathered_where_someone_gathers() -> N
     ]
 
 
-@pytest.mark.parametrize("topic_filter", ["$share", "$shared/g/a", "share/g/a", "/$share/g/a", "sensors1/x/y", "#"])
+@pytest.mark.parametrize(
+    "topic_filter", ["$share", "$shared/g/a", "share/g/a", "/$share/g/a", "sensors1/x/y", "#"]
+)
 def test_a_filter_that_does_not_begin_with_the_share_prefix_is_not_shared(
     topic_filter: str,
 ) -> None:
