@@ -290,7 +290,11 @@ def test_a_random_conversation_is_legal_or_a_violation_that_changes_nothing(
     exchange = Exchange([])
     auditor = Exchange([])
     everything: list[Violation] = []
-    for sender, packet in [(CLIENT, Connect("a", version=version)), (SERVER, ConnAck()), *said]:
+    hello: list[tuple[int, Packet]] = [
+        (CLIENT, Connect("a", version=version)),
+        (SERVER, ConnAck()),
+    ]
+    for sender, packet in hello + said:
         facts = exchange.facts()
         if judged(exchange, sender, packet, version) is not None:
             assert exchange.facts() == facts
@@ -348,9 +352,8 @@ def test_a_new_session_forgets_what_was_carried(clean: str) -> None:
 
 
 def test_a_resumed_session_whose_history_is_unknown_tolerates_unknown_identifiers() -> None:
-    for sender, packet in itertools.product(
-        (CLIENT, SERVER), (PubAck(7), PubRec(7), PubRel(7), PubComp(7))
-    ):
+    answers: list[Packet] = [PubAck(7), PubRec(7), PubRel(7), PubComp(7)]
+    for sender, packet in itertools.product((CLIENT, SERVER), answers):
         resumed: list[tuple[int, Packet]] = [
             (CLIENT, Connect("a", clean_start=False)),
             (SERVER, ConnAck(session_present=True)),

@@ -222,15 +222,18 @@ def test_a_reader_begins_and_ends_where_it_is_told_to() -> None:
 
 def test_a_part_is_bounded_and_passed_over() -> None:
     cursor = reader("0102030405")
-    part = cursor.part(2, "part")
-    assert (part.left(), cursor.left()) == (2, 3)
-    assert part.two_bytes("number") == 0x0102
+    end = cursor.narrow(2, "part")
+    assert cursor.left() == 2
+    assert cursor.byte("number") == 1
     with refuses(rules.FIELD_WITHIN_PACKET):
-        part.byte("number")
+        cursor.two_bytes("number")
+    cursor.widen(end)
+    assert cursor.left() == 3
     assert cursor.byte("number") == 3
     with refuses(rules.FIELD_WITHIN_PACKET):
-        cursor.part(3, "part")
-    assert cursor.part(2, "part").left() == 2
+        cursor.narrow(3, "part")
+    cursor.narrow(2, "part")
+    assert cursor.left() == 2
 
 
 def test_bytes_after_the_last_field_are_refused() -> None:
@@ -253,7 +256,9 @@ def test_an_observing_reader_keeps_each_field_under_its_name() -> None:
     cursor.variable_byte_integer("d")
     cursor.text("e")
     cursor.binary("f")
-    cursor.part(1, "g").byte("h")
+    end = cursor.narrow(1, "g")
+    cursor.byte("h")
+    cursor.widen(end)
     cursor.check_end()
     cursor.rest("i")
     assert fields == [

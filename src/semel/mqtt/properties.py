@@ -148,15 +148,16 @@ _TABLE: Final = (
 _LAST: Final = 0x2A
 
 # The same table by identifier, and by packet type: bit n of _ALLOWED[t] says that n may stand in t.
-_TYPES: Final = [_UNKNOWN] * (_LAST + 1)
+_types = bytearray(_LAST + 1)
 _NAMES: Final = [""] * (_LAST + 1)
 _ALLOWED: Final = [0] * len(PACKET_NAMES)
 for _identifier, _name, _type, _packets in _TABLE:
-    _TYPES[_identifier] = _type
+    _types[_identifier] = _type
     _NAMES[_identifier] = _name
     for _packet_type in range(len(PACKET_NAMES)):
         if _packets >> _packet_type & 1:
             _ALLOWED[_packet_type] |= 1 << _identifier
+_TYPES: Final = bytes(_types)
 
 _NOT_ZERO: Final = 1 << RECEIVE_MAXIMUM | 1 << MAXIMUM_PACKET_SIZE | 1 << SUBSCRIPTION_IDENTIFIER
 _REPEATABLE: Final = 1 << USER_PROPERTY | 1 << SUBSCRIPTION_IDENTIFIER
@@ -221,7 +222,7 @@ def check_property(identifier: int, value: PropertyValue, found: list[Violation]
                 report(found, Violation(TOPIC_ALIAS_NOT_ZERO, f"{name} 0"))
 
 
-def check_properties(items: Iterable[PropertyItem], found: list[Violation] | None) -> int:
+def check_properties(items: list[PropertyItem], found: list[Violation] | None) -> int:
     """All that holds wherever the section stands. Returns a bit for each identifier present."""
     present = 0
     for identifier, value in items:
@@ -249,11 +250,6 @@ def check_properties_version(present: int, version: int) -> None:
     """Only 5.0 can carry properties. What was read under 3.1.1 has none."""
     if present and version != MQTT5:
         raise Violation(PROPERTIES_NEED_MQTT5, "properties in a packet for 3.1.1")
-
-
-def _add(items: list[PropertyItem], identifier: int, value: PropertyValue | None) -> None:
-    if value is not None:
-        items.append((identifier, value))
 
 
 @final
@@ -298,31 +294,58 @@ class Properties:
         shared_subscription_available: int | None = None,
     ) -> None:
         gathered: list[PropertyItem] = list(items)
-        _add(gathered, PAYLOAD_FORMAT_INDICATOR, payload_format_indicator)
-        _add(gathered, MESSAGE_EXPIRY_INTERVAL, message_expiry_interval)
-        _add(gathered, CONTENT_TYPE, content_type)
-        _add(gathered, RESPONSE_TOPIC, response_topic)
-        _add(gathered, CORRELATION_DATA, correlation_data)
-        _add(gathered, SESSION_EXPIRY_INTERVAL, session_expiry_interval)
-        _add(gathered, ASSIGNED_CLIENT_IDENTIFIER, assigned_client_identifier)
-        _add(gathered, SERVER_KEEP_ALIVE, server_keep_alive)
-        _add(gathered, AUTHENTICATION_METHOD, authentication_method)
-        _add(gathered, AUTHENTICATION_DATA, authentication_data)
-        _add(gathered, REQUEST_PROBLEM_INFORMATION, request_problem_information)
-        _add(gathered, WILL_DELAY_INTERVAL, will_delay_interval)
-        _add(gathered, REQUEST_RESPONSE_INFORMATION, request_response_information)
-        _add(gathered, RESPONSE_INFORMATION, response_information)
-        _add(gathered, SERVER_REFERENCE, server_reference)
-        _add(gathered, REASON_STRING, reason_string)
-        _add(gathered, RECEIVE_MAXIMUM, receive_maximum)
-        _add(gathered, TOPIC_ALIAS_MAXIMUM, topic_alias_maximum)
-        _add(gathered, TOPIC_ALIAS, topic_alias)
-        _add(gathered, MAXIMUM_QOS, maximum_qos)
-        _add(gathered, RETAIN_AVAILABLE, retain_available)
-        _add(gathered, MAXIMUM_PACKET_SIZE, maximum_packet_size)
-        _add(gathered, WILDCARD_SUBSCRIPTION_AVAILABLE, wildcard_subscription_available)
-        _add(gathered, SUBSCRIPTION_IDENTIFIERS_AVAILABLE, subscription_identifiers_available)
-        _add(gathered, SHARED_SUBSCRIPTION_AVAILABLE, shared_subscription_available)
+        if payload_format_indicator is not None:
+            gathered.append((PAYLOAD_FORMAT_INDICATOR, payload_format_indicator))
+        if message_expiry_interval is not None:
+            gathered.append((MESSAGE_EXPIRY_INTERVAL, message_expiry_interval))
+        if content_type is not None:
+            gathered.append((CONTENT_TYPE, content_type))
+        if response_topic is not None:
+            gathered.append((RESPONSE_TOPIC, response_topic))
+        if correlation_data is not None:
+            gathered.append((CORRELATION_DATA, correlation_data))
+        if session_expiry_interval is not None:
+            gathered.append((SESSION_EXPIRY_INTERVAL, session_expiry_interval))
+        if assigned_client_identifier is not None:
+            gathered.append((ASSIGNED_CLIENT_IDENTIFIER, assigned_client_identifier))
+        if server_keep_alive is not None:
+            gathered.append((SERVER_KEEP_ALIVE, server_keep_alive))
+        if authentication_method is not None:
+            gathered.append((AUTHENTICATION_METHOD, authentication_method))
+        if authentication_data is not None:
+            gathered.append((AUTHENTICATION_DATA, authentication_data))
+        if request_problem_information is not None:
+            gathered.append((REQUEST_PROBLEM_INFORMATION, request_problem_information))
+        if will_delay_interval is not None:
+            gathered.append((WILL_DELAY_INTERVAL, will_delay_interval))
+        if request_response_information is not None:
+            gathered.append((REQUEST_RESPONSE_INFORMATION, request_response_information))
+        if response_information is not None:
+            gathered.append((RESPONSE_INFORMATION, response_information))
+        if server_reference is not None:
+            gathered.append((SERVER_REFERENCE, server_reference))
+        if reason_string is not None:
+            gathered.append((REASON_STRING, reason_string))
+        if receive_maximum is not None:
+            gathered.append((RECEIVE_MAXIMUM, receive_maximum))
+        if topic_alias_maximum is not None:
+            gathered.append((TOPIC_ALIAS_MAXIMUM, topic_alias_maximum))
+        if topic_alias is not None:
+            gathered.append((TOPIC_ALIAS, topic_alias))
+        if maximum_qos is not None:
+            gathered.append((MAXIMUM_QOS, maximum_qos))
+        if retain_available is not None:
+            gathered.append((RETAIN_AVAILABLE, retain_available))
+        if maximum_packet_size is not None:
+            gathered.append((MAXIMUM_PACKET_SIZE, maximum_packet_size))
+        if wildcard_subscription_available is not None:
+            gathered.append((WILDCARD_SUBSCRIPTION_AVAILABLE, wildcard_subscription_available))
+        if subscription_identifiers_available is not None:
+            gathered.append(
+                (SUBSCRIPTION_IDENTIFIERS_AVAILABLE, subscription_identifiers_available)
+            )
+        if shared_subscription_available is not None:
+            gathered.append((SHARED_SUBSCRIPTION_AVAILABLE, shared_subscription_available))
         for number in subscription_identifiers:
             gathered.append((SUBSCRIPTION_IDENTIFIER, number))
         for pair in user_properties:
@@ -510,32 +533,33 @@ def read_properties(reader: Reader) -> list[PropertyItem]:
     if not size:
         return NO_ITEMS
     items: list[PropertyItem] = []
-    section = reader.part(size, "properties")
-    while section.left():
-        identifier = section.variable_byte_integer("property_identifier")
+    packet_end = reader.narrow(size, "properties")
+    while reader.left():
+        identifier = reader.variable_byte_integer("property_identifier")
         check_property_known(identifier, reader.found)
         if not is_property(identifier):
             break
-        items.append((identifier, _read_value(section, identifier)))
+        items.append((identifier, _read_value(reader, identifier)))
+    reader.widen(packet_end)
     return items
 
 
-def _read_value(section: Reader, identifier: int) -> PropertyValue:
+def _read_value(reader: Reader, identifier: int) -> PropertyValue:
     kind = _TYPES[identifier]
     name = _NAMES[identifier]
     if kind == _YES_OR_NO:
-        return section.byte(name)
+        return reader.byte(name)
     if kind == _TWO_BYTES:
-        return section.two_bytes(name)
+        return reader.two_bytes(name)
     if kind == _FOUR_BYTES:
-        return section.four_bytes(name)
+        return reader.four_bytes(name)
     if kind == _VARIABLE:
-        return section.variable_byte_integer(name)
+        return reader.variable_byte_integer(name)
     if kind == _TEXT:
-        return section.text(name)
+        return reader.text(name)
     if kind == _BINARY:
-        return section.binary(name)
-    return section.text(name), section.text(name)
+        return reader.binary(name)
+    return reader.text(name), reader.text(name)
 
 
 def encode_properties(properties: Properties) -> bytes:

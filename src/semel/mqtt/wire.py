@@ -194,10 +194,18 @@ class Reader:
             self.fields.append((name, value))
         return value
 
-    def part(self, size: int, name: str) -> "Reader":
-        """A reader for the next `size` bytes, which this one passes over."""
+    def narrow(self, size: int, name: str) -> int:
+        """Bind the reader to the next `size` bytes. Returns what `widen` needs afterwards."""
+        end = self.end
         at = self._take(size, name)
-        return Reader(self.data, at, self.at, self.version, self.found, self.fields)
+        self.end = self.at
+        self.at = at
+        return end
+
+    def widen(self, end: int) -> None:
+        """Go on behind the narrow part, in the packet that ends at `end`."""
+        self.at = self.end
+        self.end = end
 
     def check_end(self) -> None:
         """Nothing is left."""

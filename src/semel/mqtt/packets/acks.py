@@ -119,7 +119,8 @@ def check_ack(
     """All that one acknowledgement can do wrong."""
     check_packet_id(packet_id, found)
     check_reason(packet_type, reason, 0, found)
-    check_properties_allowed(packet_type, present, found)
+    if present:
+        check_properties_allowed(packet_type, present, found)
 
 
 def read_ack(reader: Reader) -> AckFields:

@@ -1,7 +1,7 @@
 """The fields that several packets share: Packet Identifier and reason code."""
 
 from semel.mqtt.packet_types import MQTT5, MQTT311, PACKET_NAMES
-from semel.mqtt.reasons import REASONS_5, REASONS_311
+from semel.mqtt.reasons import REASONS_5, REASONS_311, SUCCESS
 from semel.mqtt.rules import PACKET_ID_NOT_ZERO, REASON_CODE_IN_TABLE
 from semel.mqtt.violation import Violation, report
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES
@@ -17,6 +17,9 @@ def check_reason(
     packet_type: int, reason: int, version: int, found: list[Violation] | None
 ) -> None:
     """The reason code is in the table of its packet: of one version, or (0) of either."""
+    # Success is in every table.
+    if reason == SUCCESS:
+        return
     if version != MQTT311 and reason in REASONS_5[packet_type]:
         return
     if version != MQTT5 and reason in REASONS_311[packet_type]:

@@ -30,6 +30,8 @@ from semel.mqtt.topics import check_topic_name
 from semel.mqtt.violation import Violation, report
 from semel.mqtt.wire import Reader, Writer
 
+_LONG: Final = 200
+
 # topic_name, packet_id, properties, payload; QoS and flags are in the first byte.
 PublishFields = tuple[str, int, list[PropertyItem], bytes]
 
@@ -165,5 +167,8 @@ def encode_publish(packet: Publish, version: int) -> bytes:
     if packet.qos:
         writer.two_bytes(packet.packet_id)
     writer.raw(section)
+    # A long payload is copied once by joining, and twice or more by a writer that has to grow.
+    if len(packet.payload) > _LONG:
+        return writer.value() + packet.payload
     writer.raw(packet.payload)
     return writer.value()
