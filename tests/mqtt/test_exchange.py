@@ -36,6 +36,7 @@ from semel.mqtt import (
     decode,
     encode,
     exchange_rules,
+    packet_type_of,
     rules,
 )
 from semel.mqtt.exchange import CONNECTED, CONNECTING, NEW, REFUSED
@@ -102,6 +103,9 @@ def test_an_auditor_sees_the_same_and_goes_on(trace: dict[str, Any]) -> None:
     for step in steps(trace):
         assert found == []
         exchange.observe(*step, found)
+    for violation in found:
+        assert violation.packet_type == packet_type_of(steps(trace)[-1][1])
+        assert violation.version == exchange.version
     assert [violation.rule.name for violation in found][:1] == (
         [trace["rule"]] if "rule" in trace else []
     )
@@ -377,6 +381,7 @@ def test_an_alias_is_resolved_by_what_its_sender_said() -> None:
         exchange.observe(sender, short, 7)
     assert exchange.topic_name(CLIENT, short) == "a"
     assert exchange.topic_name(SERVER, short) == "b"
+    assert exchange.topic_name(CLIENT, Publish("plain")) == "plain"
     assert Exchange().topic_name(CLIENT, short) == ""
 
 
@@ -470,6 +475,8 @@ def test_an_auditor_takes_no_connect_but_the_clients_first_for_the_beginning() -
     exchange.observe(SERVER, ConnAck(0x87), 5, found)
     exchange.observe(CLIENT, ConnAck(0x87), 5, found)
     assert (exchange.phase, exchange.version) == (CONNECTED, MQTT5)
+    # Each keeps the packet that it was found in.
+    assert [violation.packet_type for violation in found] == [1, 1, 1, 2, 2]
     assert [violation.rule.name for violation in found] == [
         "CONNECT_FIRST",
         "CONNECT_ONCE",
