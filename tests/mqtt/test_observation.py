@@ -246,3 +246,14 @@ def test_observe_and_decode_are_of_one_mind(drawn: tuple[int, bytes]) -> None:
         # Over its flags a CONNECT is refused before it can name its version.
         if refused.rule is not rules.FIXED_HEADER_FLAGS:
             assert observation.version == refused.version
+
+
+def test_flags_that_only_a_publish_has_are_not_held_against_a_broken_packet_of_another_type() -> (
+    None
+):
+    observation = observe(bytes.fromhex("480100"), MQTT311)
+    assert observation is not None
+    assert [violation.rule for violation in observation.violations] == [
+        rules.FIXED_HEADER_FLAGS,
+        rules.FIELD_WITHIN_PACKET,
+    ]

@@ -32,6 +32,7 @@ from semel.mqtt import (
     rules,
 )
 from semel.mqtt.properties import (
+    USER_PROPERTY,
     PropertyItem,
     PropertyValue,
     check_properties,
@@ -395,3 +396,10 @@ def test_every_identifier_has_a_constant_of_its_name() -> None:
             "user_properties": "USER_PROPERTY",
         }.get(name, name.upper())
         assert getattr(properties, constant) == identifier
+
+
+@pytest.mark.parametrize("value", ["ab", ("a",), ("a", "b", "c"), 7])
+def test_a_user_property_is_a_pair_and_nothing_else(value: Any) -> None:
+    with pytest.raises(TypeError):
+        Properties([(USER_PROPERTY, value)])
+    assert Properties([(USER_PROPERTY, ("a", "b"))]).user_properties == (("a", "b"),)
