@@ -248,9 +248,7 @@ def test_observe_and_decode_are_of_one_mind(drawn: tuple[int, bytes]) -> None:
             assert observation.version == refused.version
 
 
-def test_flags_that_only_a_publish_has_are_not_held_against_a_broken_packet_of_another_type() -> (
-    None
-):
+def test_the_flags_of_a_publish_are_not_asked_of_a_broken_packet_of_another_type() -> None:
     observation = observe(bytes.fromhex("480100"), MQTT311)
     assert observation is not None
     assert [violation.rule for violation in observation.violations] == [

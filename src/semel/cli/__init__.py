@@ -16,9 +16,11 @@ import click
 
 from semel import __version__
 from semel.extras import MissingExtra
+from semel.settings import SettingsError
 
 # Name: (module that holds `command`, what `semel --help` says about it).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "broker": ("semel.cli.broker", "Run a broker for MQTT 3.1.1 and 5.0."),
     "decode": ("semel.cli.decode", "Show what MQTT packets say and which rules they break."),
     "rules": ("semel.cli.rules", "List the rules of the standard as semel states them."),
     "version": ("semel.cli.version", "Say which semel this is and what it can use."),
@@ -53,6 +55,6 @@ def main() -> None:
     """Run the command line and exit."""
     try:
         group(prog_name="semel")
-    except (MissingExtra, OSError) as problem:
+    except (MissingExtra, OSError, SettingsError) as problem:
         click.echo(f"Error: {problem}", err=True)
         sys.exit(1)

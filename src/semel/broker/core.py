@@ -1,0 +1,543 @@
+"""The broker without the network: bytes, time and random identifiers come in as arguments.
+
+    opened ─▶ receive(bytes) … ─▶ lost          what one connection goes through
+    flush                                       the end of a tick: commit, then let packets leave
+    sweep                                       once a second: time-outs, delayed wills, expiry
+
+A tick is whatever the loop did since the last flush. Everything that has to last is in the tick's
+one Commit; packets leave when the store has it. One connection's fault ends that connection.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final, final
+
+from semel.broker.authority import Authority
+from semel.broker.connection import Connection
+from semel.broker.router import Router
+from semel.broker.session_state import SessionState
+from semel.broker.settings import BrokerSettings
+from semel.broker.store import Commit, Store
+from semel.mqtt.codec import Packet, encode
+from semel.mqtt.exchange import CONNECTED, NEW, Exchange
+from semel.mqtt.message import Message, received_message
+from semel.mqtt.packet_types import CONNACK, CONNECT, MQTT5, MQTT311
+from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
+from semel.mqtt.packets.connack import ConnAck
+from semel.mqtt.packets.connect import Connect, Will
+from semel.mqtt.packets.disconnect import Disconnect
+from semel.mqtt.packets.ping import PingReq, PingResp
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.packets.subscribe import SubAck, Subscribe
+from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
+from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
+from semel.mqtt.reasons import (
+    BAD_AUTHENTICATION_METHOD,
+    BAD_USER_NAME_OR_PASSWORD,
+    CLIENT_IDENTIFIER_NOT_VALID,
+    DISCONNECT_WITH_WILL_MESSAGE,
+    FAILURE,
+    KEEP_ALIVE_TIMEOUT,
+    NO_MATCHING_SUBSCRIBERS,
+    NO_SUBSCRIPTION_EXISTED,
+    NOT_AUTHORIZED,
+    QUOTA_EXCEEDED,
+    REASONS_5,
+    SERVER_BUSY,
+    SERVER_SHUTTING_DOWN,
+    SERVER_UNAVAILABLE,
+    SESSION_TAKEN_OVER,
+    SUCCESS,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
+from semel.mqtt.rules import PROTOCOL_LEVEL_SUPPORTED, PROTOCOL_NAME_IS_MQTT
+from semel.mqtt.session import NEVER_EXPIRES, Session
+from semel.mqtt.side import CLIENT, SERVER
+from semel.mqtt.topics import check_levels
+from semel.mqtt.violation import Violation
+
+# [3.1.1 §3.2.2.3] the return code of 3.1.1 for a reason code of 5.0; any other is 5.
+_RETURN_CODES: Final = {
+    UNSUPPORTED_PROTOCOL_VERSION: 1,
+    CLIENT_IDENTIFIER_NOT_VALID: 2,
+    SERVER_UNAVAILABLE: 3,
+    SERVER_BUSY: 3,
+    QUOTA_EXCEEDED: 3,
+    BAD_USER_NAME_OR_PASSWORD: 4,
+}
+
+# Topics that are the broker's own: a client's message to one of them goes nowhere.
+_OWN_TOPICS: Final = "$SYS/"
+
+
+# Retained messages looked at for expiry in one sweep.
+_SWEPT: Final = 1_000
+
+
+@final
+class Broker:
+    """Connections, sessions, and what happens to them."""
+
+    settings: Final[BrokerSettings]
+    router: Final[Router]
+    store: Final[Store]
+    connections: Final[dict[int, Connection]]
+    # Connections that have bytes to write, or that are to be closed.
+    ready: dict[int, Connection]
+    _new_client_id: Final[Callable[[], str]]
+    _log: Final[Callable[[str], None]]
+    _number: int
+    # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
+    _due: Final[list[tuple[float, str]]]
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        authority: Authority,
+        store: Store,
+        new_client_id: Callable[[], str],
+        log: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.router = Router(
+            authority,
+            maximum_subscriptions=settings.maximum_subscriptions,
+            maximum_queued=settings.maximum_queued_messages,
+            maximum_retained=settings.maximum_retained,
+        )
+        self.store = store
+        self.connections = {}
+        self.ready = {}
+        self._new_client_id = new_client_id
+        self._log = log
+        self._number = 0
+        self._due = []
+
+    # --- the network's side -----------------------------------------------------------------------
+
+    def opened(self, peer: str, now: float) -> Connection:
+        """A connection was made. Until its CONNECT it may send small packets only."""
+        self._number += 1
+        limit = self.settings.before_connect_packet_size
+        connection = Connection(self._number, peer, now, limit)
+        self.connections[connection.number] = connection
+        return connection
+
+    def receive(self, connection: Connection, data: bytes, now: float) -> None:
+        """Bytes arrived on a connection."""
+        connection.heard_at = now
+        for item in connection.decoder.receive(data):
+            if connection.closing:
+                return
+            if isinstance(item, Violation):
+                self._refuse(connection, item, now)
+            else:
+                self._observe(connection, item, now)
+
+    def lost(self, connection: Connection, now: float) -> None:
+        """The network connection is gone, whoever ended it."""
+        self.connections.pop(connection.number, None)
+        self.ready.pop(connection.number, None)
+        if not connection.closing:
+            self._log(f"{_name(connection)} is gone")
+        self._leave(connection, now)
+
+    def flush(self, now: float) -> None:
+        """The tick ends: what has to last goes to the store, and packets leave when it is safe."""
+        router = self.router
+        dirty = router.dirty
+        router.dirty = {}
+        for state in dirty.values():
+            state.session.poll(now)
+            changes, packets = state.session.drain()
+            if state.is_durable():
+                for change in changes:
+                    router.commit.changes.append((state.client_id, change))
+            if packets and state.connection:
+                router.commit.packets.append((state.connection, packets))
+        commit = router.commit
+        router.commit = Commit()
+        if self.store.write(commit):
+            self.committed(commit, now)
+
+    def committed(self, commit: Commit, now: float) -> None:
+        """The store has this commit: what waited for it may leave."""
+        bound = self.settings.maximum_outgoing_bytes
+        for number, packets in commit.packets:
+            connection = self.connections.get(number)
+            if connection is None:
+                continue
+            self.ready[number] = connection
+            try:
+                for packet in packets:
+                    if not connection.send(packet, bound):
+                        self._log(f"{_name(connection)} reads too slowly: closed")
+                        connection.outgoing = []
+                        self._drop(connection, now)
+                        break
+            except Violation as violation:
+                # We are wrong. This client pays with its connection, and nobody else does.
+                self._log(f"semel broke a rule towards {_name(connection)}: {violation}")
+                self._drop(connection, now)
+
+    def sweep(self, now: float) -> None:
+        """Once a second: silent connections, delayed wills, sessions that end."""
+        for connection in list(self.connections.values()):
+            if connection.closing:
+                continue
+            silent = now - connection.heard_at
+            if not connection.is_connected:
+                if now - connection.opened_at >= self.settings.connect_timeout:
+                    self._log(f"{_name(connection)} sent no CONNECT in time")
+                    self._drop(connection, now)
+            # [MQTT-3.1.2-22] one and a half times the interval
+            elif connection.keep_alive and silent >= connection.keep_alive * 1.5:
+                self._log(f"{_name(connection)} was silent for too long")
+                self.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
+        self.router.retained.sweep(now, _SWEPT)
+        while self._due and self._due[0][0] <= now:
+            _, client_id = heappop(self._due)
+            state = self.router.sessions.get(client_id)
+            if state is not None:
+                state.look_at = None
+                self._look_at(state, now)
+
+    def stop(self, now: float) -> None:
+        """The broker ends: every client is told, sessions stay as they are."""
+        for connection in list(self.connections.values()):
+            if not connection.closing:
+                self.disconnect(connection, SERVER_SHUTTING_DOWN, now)
+        self.flush(now)
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    def _observe(self, connection: Connection, packet: Packet, now: float) -> None:
+        try:
+            # The decoder has refused what is too large.
+            connection.exchange.observe(CLIENT, packet, 0)
+        except Violation as violation:
+            if violation.rule.closes:
+                self._refuse(connection, violation, now)
+                return
+            # The standard has the receiver carry on.
+            connection.exchange.observe(CLIENT, packet, 0, [])
+        try:
+            self._handle(connection, packet, now)
+        except Violation as violation:
+            violation.version = connection.exchange.version
+            self._refuse(connection, violation, now)
+
+    def _refuse(self, connection: Connection, violation: Violation, now: float) -> None:
+        """A client broke a rule: say so where the version can, and close."""
+        self._log(f"{_name(connection)} broke a rule: {violation}")
+        if connection.is_connected:
+            self.disconnect(connection, violation.rule.reason, now, violation.rule.name)
+            return
+        if violation.packet_type == CONNECT and connection.exchange.phase == NEW:
+            self._answer_bad_connect(connection, violation)
+        self._drop(connection, now)
+
+    def _answer_bad_connect(self, connection: Connection, violation: Violation) -> None:
+        """A CONNACK for a CONNECT that cannot be understood, where its version has one.
+
+        3.1.1 has two [MQTT-3.1.2-2] [MQTT-3.1.3-8], and for a level that nobody knows we use its
+        form. Another protocol [MQTT-3.1.2-1], and anything else malformed in 3.1.1
+        [MQTT-3.1.4-1], gets no answer.
+        """
+        rule = violation.rule
+        if rule is PROTOCOL_LEVEL_SUPPORTED or (rule.return_code and violation.version == MQTT311):
+            connection.write(encode(ConnAck(rule.return_code), MQTT311))
+        elif violation.version == MQTT5 and rule is not PROTOCOL_NAME_IS_MQTT:
+            if rule.reason in REASONS_5[CONNACK]:
+                connection.write(encode(ConnAck(rule.reason), MQTT5))
+
+    def _drop(self, connection: Connection, now: float) -> None:
+        """Close without a word."""
+        connection.closing = True
+        self.ready[connection.number] = connection
+        self._leave(connection, now)
+
+    def disconnect(
+        self, connection: Connection, reason: int, now: float, why: str | None = None
+    ) -> None:
+        """End a connection, with DISCONNECT where there is one [MQTT-3.14.0-1]."""
+        exchange = connection.exchange
+        if exchange.version == MQTT5 and exchange.phase == CONNECTED:
+            packet = Disconnect(reason)
+            if why is not None:
+                told = Disconnect(reason, properties=Properties(reason_string=why))
+                # [MQTT-3.14.2-3] only if it fits
+                if len(encode(told)) <= exchange.client.maximum_packet_size:
+                    packet = told
+            self._answer(connection, packet)
+        self._drop(connection, now)
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def _leave(self, connection: Connection, now: float) -> None:
+        """The session, if any, goes on without this connection [4.1], or ends with it."""
+        state = connection.state
+        connection.state = None
+        if state is None:
+            return
+        state.connection = 0
+        state.session.disconnect(now, state.expiry_interval)
+        self.router.dirty[state.client_id] = state
+        if state.will is not None:
+            # [MQTT-3.1.2-8] after the delay, or when the session ends if that comes first
+            delay = min(state.will.properties.will_delay_interval or 0, state.expiry_interval)
+            state.will_due = now + delay
+        self._look_at(state, now)
+
+    def _look_at(self, state: SessionState, now: float) -> None:
+        """Publish a will that is due, end a session that is over, or look again later."""
+        if state.connection:
+            return
+        if state.will_due is not None and now >= state.will_due:
+            self._publish_will(state, now)
+        if state.session.is_over(now):
+            self._end(state, now)
+            return
+        due = state.session.ends_at if state.will_due is None else state.will_due
+        # One appointment is enough: whoever comes early makes the next.
+        if due is not None and (state.look_at is None or due < state.look_at):
+            state.look_at = due
+            heappush(self._due, (due, state.client_id))
+
+    def _end(self, state: SessionState, now: float) -> None:
+        # [3.1.3.2.2] a will whose delay was not over is sent when the session ends
+        if state.will is not None:
+            self._publish_will(state, now)
+        self.router.end(state)
+
+    def _publish_will(self, state: SessionState, now: float) -> None:
+        """[MQTT-3.1.2-10] published once, then gone."""
+        will = state.will
+        state.will = None
+        state.will_due = None
+        if will is None:
+            return
+        self.router.commit.wills.append((state.client_id, None))
+        if self._may_publish(state.client_id, will.topic_name) == SUCCESS:
+            self.router.route(_will_message(will, now), state.client_id, now)
+
+    def _may_publish(self, client_id: str, topic_name: str) -> int:
+        if topic_name.startswith(_OWN_TOPICS):
+            return NOT_AUTHORIZED
+        return self.router.authority.publish(client_id, topic_name)
+
+    # --- packets ----------------------------------------------------------------------------------
+
+    def _answer(self, connection: Connection, packet: Packet) -> None:
+        self.router.commit.packets.append((connection.number, [packet]))
+
+    def _handle(self, connection: Connection, packet: Packet, now: float) -> None:
+        if isinstance(packet, Connect):
+            self._connect(connection, packet, now)
+            return
+        state = connection.state
+        if state is None:
+            # [MQTT-3.1.4-6] its CONNECT was refused
+            return
+        session = state.session
+        if isinstance(packet, Publish):
+            self._publish(connection, state, packet, now)
+        elif isinstance(packet, PubAck):
+            session.receive_puback(packet)
+        elif isinstance(packet, PubRec):
+            session.receive_pubrec(packet)
+        elif isinstance(packet, PubRel):
+            session.receive_pubrel(packet)
+        elif isinstance(packet, PubComp):
+            session.receive_pubcomp(packet)
+        elif isinstance(packet, Subscribe):
+            self._subscribe(connection, state, packet, now)
+        elif isinstance(packet, Unsubscribe):
+            self._unsubscribe(connection, state, packet)
+        elif isinstance(packet, PingReq):
+            self._answer(connection, PingResp())
+        elif isinstance(packet, Disconnect):
+            self._disconnected(connection, state, packet, now)
+        self.router.dirty[state.client_id] = state
+
+    def _connect(self, connection: Connection, packet: Connect, now: float) -> None:
+        refused = self._judge_connect(connection, packet)
+        if refused:
+            self._refuse_connect(connection, packet, refused, now)
+            return
+        client_id = packet.client_id or self._new_client_id()
+        old = self.router.sessions.get(client_id)
+        if old is not None and old.connection:
+            # [MQTT-3.1.4-3] the newer connection takes over
+            other = self.connections[old.connection]
+            self._log(f"{_name(other)} gives way to a new connection from {connection.peer}")
+            self.disconnect(other, SESSION_TAKEN_OVER, now)
+            old = self.router.sessions.get(client_id)
+        if old is not None and packet.clean_start:
+            # [MQTT-3.1.2-4]
+            self._end(old, now)
+            old = None
+        state = old
+        if state is None:
+            state = SessionState(client_id, Session(), 0)
+            self.router.sessions[client_id] = state
+        self._accept(connection, state, packet, present=old is not None, now=now)
+
+    def _judge_connect(self, connection: Connection, packet: Connect) -> int:
+        """SUCCESS, or why this CONNECT is refused."""
+        if len(self.connections) > self.settings.maximum_connections:
+            return SERVER_BUSY
+        if packet.properties.authentication_method is not None:
+            # [MQTT-4.12.0-1] no method is known here
+            return BAD_AUTHENTICATION_METHOD
+        return self.router.authority.connect(packet, connection.peer)
+
+    def _refuse_connect(
+        self, connection: Connection, packet: Connect, reason: int, now: float
+    ) -> None:
+        self._log(f"{connection.peer} was refused as {packet.client_id!a}: 0x{reason:02x}")
+        if packet.version == MQTT311:
+            self._answer(connection, ConnAck(_RETURN_CODES.get(reason, 5)))
+        else:
+            self._answer(connection, ConnAck(reason))
+        self._drop(connection, now)
+
+    def _accept(
+        self,
+        connection: Connection,
+        state: SessionState,
+        packet: Connect,
+        *,
+        present: bool,
+        now: float,
+    ) -> None:
+        settings = self.settings
+        asked = _asked_expiry(packet)
+        expiry = min(asked, settings.maximum_session_expiry)
+        keep_alive = packet.keep_alive
+        maximum = settings.maximum_keep_alive
+        imposed = bool(maximum) and packet.version == MQTT5
+        if imposed and (keep_alive == 0 or keep_alive > maximum) and maximum < 65_535:
+            keep_alive = maximum
+        connection.state = state
+        connection.keep_alive = keep_alive
+        connection.decoder.maximum_packet_size = settings.maximum_packet_size
+        state.connection = connection.number
+        state.expiry_interval = expiry
+        # [MQTT-3.1.3-9] the session is back before its will was due
+        state.will = packet.will
+        state.will_due = None
+        self.router.commit.sessions.append((state.client_id, expiry))
+        self.router.commit.wills.append((state.client_id, packet.will))
+        connack = ConnAck(session_present=present)
+        if packet.version == MQTT5:
+            properties = Properties(
+                assigned_client_identifier=None if packet.client_id else state.client_id,
+                session_expiry_interval=expiry if expiry != asked else None,
+                server_keep_alive=keep_alive if keep_alive != packet.keep_alive else None,
+                receive_maximum=settings.receive_maximum,
+                maximum_packet_size=settings.maximum_packet_size,
+                topic_alias_maximum=settings.topic_alias_maximum or None,
+            )
+            connack = ConnAck(session_present=present, properties=properties)
+        exchange = Exchange(state.session.open_exchanges(SERVER, CLIENT))
+        exchange.observe(CLIENT, packet, 0)
+        connection.exchange = exchange
+        self._answer(connection, connack)
+        limits = packet.properties
+        window = limits.receive_maximum or 65_535
+        if packet.version == MQTT311:
+            window = settings.inflight_window
+        state.session.connect(
+            packet.version,
+            receive_maximum=window,
+            maximum_packet_size=exchange.client.maximum_packet_size,
+        )
+        self.router.dirty[state.client_id] = state
+        kind = "3.1.1" if packet.version == MQTT311 else "5.0"
+        self._log(f"{_name(connection)} connected with MQTT {kind}")
+
+    def _publish(
+        self, connection: Connection, state: SessionState, packet: Publish, now: float
+    ) -> None:
+        topic_name = connection.exchange.topic_name(CLIENT, packet)
+        check_levels(topic_name, self.settings.topic_levels)
+        receipt = state.session.receive_publish(packet)
+        if receipt is None:
+            return
+        reason = self._may_publish(state.client_id, topic_name)
+        if reason == SUCCESS:
+            message = received_message(packet, topic_name, now)
+            if not self.router.route(message, state.client_id, now):
+                reason = NO_MATCHING_SUBSCRIBERS
+        state.session.accept(receipt, reason)
+
+    def _subscribe(
+        self, connection: Connection, state: SessionState, packet: Subscribe, now: float
+    ) -> None:
+        for subscription in packet.subscriptions:
+            check_levels(subscription.topic_filter, self.settings.topic_levels)
+        identifiers = packet.properties.subscription_identifiers
+        identifier = identifiers[0] if identifiers else 0
+        reasons: list[int] = []
+        for subscription in packet.subscriptions:
+            reason = self.router.subscribe(state, subscription, identifier, now)
+            # [MQTT-3.9.3-2] of 3.1.1: one code for every failure
+            if reason >= FAILURE and connection.exchange.version == MQTT311:
+                reason = FAILURE
+            reasons.append(reason)
+        self._answer(connection, SubAck(packet.packet_id, reasons))
+
+    def _unsubscribe(
+        self, connection: Connection, state: SessionState, packet: Unsubscribe
+    ) -> None:
+        reasons: list[int] = []
+        for topic_filter in packet.topic_filters:
+            existed = self.router.unsubscribe(state, topic_filter)
+            reasons.append(SUCCESS if existed else NO_SUBSCRIPTION_EXISTED)
+        if connection.exchange.version == MQTT311:
+            reasons = []
+        self._answer(connection, UnsubAck(packet.packet_id, reasons))
+
+    def _disconnected(
+        self, connection: Connection, state: SessionState, packet: Disconnect, now: float
+    ) -> None:
+        """The client leaves. [MQTT-3.14.4-3] only code 0x00 takes its will back."""
+        if packet.reason < FAILURE and packet.reason != DISCONNECT_WITH_WILL_MESSAGE:
+            state.will = None
+            self.router.commit.wills.append((state.client_id, None))
+        interval = packet.properties.session_expiry_interval
+        if interval is not None:
+            state.expiry_interval = min(interval, self.settings.maximum_session_expiry)
+            self.router.commit.sessions.append((state.client_id, state.expiry_interval))
+        self._log(f"{_name(connection)} disconnected")
+        self._drop(connection, now)
+
+
+def _asked_expiry(packet: Connect) -> int:
+    """How long the client wants its session kept [3.1.2.11.2]; 3.1.1 knows all or nothing."""
+    if packet.version == MQTT311:
+        return 0 if packet.clean_start else NEVER_EXPIRES
+    return packet.properties.session_expiry_interval or 0
+
+
+def _will_message(will: Will, now: float) -> Message:
+    """The message of a will: its delay was for the server, the rest for subscribers."""
+    interval = will.properties.message_expiry_interval
+    items = [item for item in will.properties.items if item[0] != WILL_DELAY_INTERVAL]
+    return Message(
+        will.topic_name,
+        will.payload,
+        qos=will.qos,
+        retain=will.retain,
+        properties=Properties(items),
+        expires_at=None if interval is None else now + interval,
+    )
+
+
+def _name(connection: Connection) -> str:
+    """How the log calls a connection; what a peer chose is escaped."""
+    state = connection.state
+    who = connection.peer if state is None else f"{state.client_id!a} ({connection.peer})"
+    return who

@@ -1,0 +1,199 @@
+"""From a message to the sessions that get it: subscriptions, retained messages, shared groups.
+
+A client with several matching subscriptions gets one copy, with the highest of their QoS and all
+of their identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]; the standard would allow one copy for each.
+"""
+
+from typing import Final, final
+
+from semel.broker.authority import Authority
+from semel.broker.retained import Retained
+from semel.broker.session_state import SessionState
+from semel.broker.store import Commit
+from semel.broker.subscriptions import Entry, Group, Subscriptions
+from semel.mqtt.message import Message
+from semel.mqtt.packets.subscribe import Subscription
+from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER, Properties, PropertyItem
+from semel.mqtt.reasons import QUOTA_EXCEEDED
+from semel.mqtt.topics import split_share
+
+
+@final
+class Copy:
+    """One client's copy of a message while its matching subscriptions are gathered."""
+
+    qos: int
+    retain_as_published: bool
+    identifiers: list[int]
+
+    def __init__(self) -> None:
+        self.qos = 0
+        self.retain_as_published = False
+        self.identifiers = []
+
+    def add(self, entry: Entry) -> None:
+        """One more subscription matches."""
+        self.qos = max(self.qos, entry.qos)
+        if entry.retain_as_published:
+            self.retain_as_published = True
+        if entry.identifier:
+            self.identifiers.append(entry.identifier)
+
+
+@final
+class Router:
+    """All sessions, all subscriptions, all retained messages, and what this tick changes."""
+
+    sessions: Final[dict[str, SessionState]]
+    subscriptions: Final[Subscriptions]
+    retained: Final[Retained]
+    authority: Final[Authority]
+    # Sessions to be polled and drained at the end of the tick.
+    dirty: dict[str, SessionState]
+    commit: Commit
+    maximum_subscriptions: Final[int]
+    maximum_queued: Final[int]
+    # Messages that a full queue turned away.
+    dropped: int
+
+    def __init__(
+        self,
+        authority: Authority,
+        *,
+        maximum_subscriptions: int,
+        maximum_queued: int,
+        maximum_retained: int,
+    ) -> None:
+        self.sessions = {}
+        self.subscriptions = Subscriptions()
+        self.retained = Retained(maximum_retained)
+        self.authority = authority
+        self.dirty = {}
+        self.commit = Commit()
+        self.maximum_subscriptions = maximum_subscriptions
+        self.maximum_queued = maximum_queued
+        self.dropped = 0
+
+    def route(self, message: Message, publisher: str, now: float) -> bool:
+        """Give a message to everyone who asked for it. Whether anybody did."""
+        if message.retain:
+            self._retain(message)
+        matches = self.subscriptions.match(message.topic_name)
+        copies: dict[str, Copy] = {}
+        for entry in matches.entries:
+            # [MQTT-3.8.3-3] not back to where it came from
+            if entry.no_local and entry.client_id == publisher:
+                continue
+            copy = copies.get(entry.client_id)
+            if copy is None:
+                copy = copies[entry.client_id] = Copy()
+            copy.add(entry)
+        for client_id, copy in copies.items():
+            self._deliver(self.sessions[client_id], message, copy, now)
+        for group in matches.groups:
+            self._deliver_shared(group, message, now)
+        return bool(copies) or bool(matches.groups)
+
+    def _retain(self, message: Message) -> None:
+        """[MQTT-3.3.1-5] to [MQTT-3.3.1-7]: replace, or delete if the payload is empty."""
+        if message.payload:
+            if not self.retained.put(message.topic_name, message):
+                self.dropped += 1
+                return
+            self.commit.retained.append((message.topic_name, message))
+        else:
+            self.retained.delete(message.topic_name)
+            self.commit.retained.append((message.topic_name, None))
+
+    def _deliver_shared(self, group: Group, message: Message, now: float) -> None:
+        """One member gets it: the next that is connected, or else the next at all."""
+        chosen: Entry | None = None
+        for entry in group.members():
+            if self.sessions[entry.client_id].session.connected:
+                chosen = entry
+                break
+            # An offline member keeps QoS 1 and 2 messages for later.
+            if chosen is None and min(entry.qos, message.qos):
+                chosen = entry
+        if chosen is not None:
+            group.advance(chosen)
+            copy = Copy()
+            copy.add(chosen)
+            self._deliver(self.sessions[chosen.client_id], message, copy, now)
+
+    def _deliver(self, state: SessionState, message: Message, copy: Copy, now: float) -> None:
+        # [MQTT-3.8.4-8] the lower of the two; [MQTT-3.3.1-12] [MQTT-3.3.1-13]
+        qos = min(message.qos, copy.qos)
+        retain = message.retain and copy.retain_as_published
+        self._send(state, _variant(message, qos, retain, copy.identifiers), now)
+
+    def _send(self, state: SessionState, message: Message, now: float) -> None:
+        session = state.session
+        if not self.authority.receive(state.client_id, message.topic_name):
+            return
+        if message.qos and session.waiting >= self.maximum_queued:
+            self.dropped += 1
+            return
+        session.send(message, now)
+        self.dirty[state.client_id] = state
+
+    def subscribe(
+        self, state: SessionState, subscription: Subscription, identifier: int, now: float
+    ) -> int:
+        """Add or replace a subscription. The reason code for the SUBACK."""
+        refused = self.authority.subscribe(state.client_id, subscription.topic_filter)
+        if refused:
+            return refused
+        if state.subscriptions >= self.maximum_subscriptions:
+            if not self.subscriptions.has(state.client_id, subscription.topic_filter):
+                return QUOTA_EXCEEDED
+        old = self.subscriptions.subscribe(state.client_id, subscription, identifier)
+        if old is None:
+            state.subscriptions += 1
+        self.commit.subscribed.append(
+            self.subscriptions.entry(state.client_id, subscription.topic_filter)
+        )
+        # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets none [4.8.2]
+        handling = subscription.retain_handling
+        share_name, topic_filter = split_share(subscription.topic_filter)
+        if not share_name and (handling == 0 or (handling == 1 and old is None)):
+            identifiers = [identifier] if identifier else []
+            for message in self.retained.match(topic_filter, now):
+                qos = min(message.qos, subscription.qos)
+                # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1
+                self._send(state, _variant(message, qos, True, identifiers), now)
+        return subscription.qos
+
+    def unsubscribe(self, state: SessionState, topic_filter: str) -> bool:
+        """Remove a subscription. Whether there was one."""
+        if self.subscriptions.unsubscribe(state.client_id, topic_filter) is None:
+            return False
+        state.subscriptions -= 1
+        self.commit.unsubscribed.append((state.client_id, topic_filter))
+        return True
+
+    def end(self, state: SessionState) -> None:
+        """The session is over: nothing of it remains [MQTT-4.1.0-2]."""
+        del self.sessions[state.client_id]
+        self.dirty.pop(state.client_id, None)
+        self.subscriptions.forget(state.client_id)
+        self.commit.sessions.append((state.client_id, None))
+
+
+def _variant(message: Message, qos: int, retain: bool, identifiers: list[int]) -> Message:
+    """The message as one subscriber gets it."""
+    if qos == message.qos and retain == message.retain and not identifiers:
+        return message
+    properties = message.properties
+    if identifiers:
+        items: list[PropertyItem] = [(SUBSCRIPTION_IDENTIFIER, number) for number in identifiers]
+        items.extend(properties.items)
+        properties = Properties(items)
+    return Message(
+        message.topic_name,
+        message.payload,
+        qos=qos,
+        retain=retain,
+        properties=properties,
+        expires_at=message.expires_at,
+    )

@@ -1,0 +1,198 @@
+"""The broker on a network: asyncio, or uvloop where it is installed.
+
+A thin shell: it carries bytes between sockets and the core, once a tick in each direction, and
+knows nothing of MQTT. An exception while serving one connection closes that one, is logged once,
+and touches nobody else.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import resource
+import secrets
+import signal
+from importlib import import_module
+from typing import Final
+
+from semel.broker.authority import Authority
+from semel.broker.connection import Connection
+from semel.broker.core import Broker
+from semel.broker.settings import BrokerSettings
+from semel.broker.store import Store
+
+LOG: Final = logging.getLogger("semel.broker")
+
+SWEEP_SECONDS: Final = 1.0
+
+
+class CannotListen(Exception):
+    """Why the broker cannot listen where it was told to, in one sentence."""
+
+
+class Peer(asyncio.Protocol):
+    """One socket."""
+
+    def __init__(self, server: "Server") -> None:
+        self.server = server
+        self.transport: asyncio.Transport | None = None
+        self.connection: Connection | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        name = transport.get_extra_info("peername")
+        peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
+        self.connection = self.server.broker.opened(peer, self.server.now())
+        self.server.peers[self.connection.number] = self
+
+    def data_received(self, data: bytes) -> None:
+        connection = self.connection
+        assert connection is not None
+        if connection.closing:
+            return
+        try:
+            self.server.broker.receive(connection, data, self.server.now())
+        except Exception:
+            # The fault domain of one connection ends here: nobody else may feel what it was.
+            LOG.exception("serving %s failed: closed", connection.peer)
+            self.abort()
+        self.server.schedule()
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        connection = self.connection
+        assert connection is not None
+        self.server.peers.pop(connection.number, None)
+        self.server.broker.lost(connection, self.server.now())
+        self.server.schedule()
+
+    def abort(self) -> None:
+        """Close at once, whatever was still to be written."""
+        assert self.connection is not None
+        assert self.transport is not None
+        self.connection.closing = True
+        self.transport.abort()
+
+    def write_out(self) -> None:
+        """What the core has for this socket, in one write."""
+        connection, transport = self.connection, self.transport
+        assert connection is not None
+        assert transport is not None
+        data = connection.take_outgoing()
+        if data:
+            transport.write(data)
+        connection.unsent = transport.get_write_buffer_size()
+        if connection.closing:
+            transport.close()
+
+
+class Server:
+    """Listens, ticks and stops."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.broker = Broker(
+            settings,
+            authority=Authority(),
+            store=Store(),
+            new_client_id=lambda: f"semel-{secrets.token_hex(8)}",
+            log=LOG.info,
+        )
+        self.peers: dict[int, Peer] = {}
+        self.scheduled = False
+        self.listener: asyncio.Server | None = None
+        self.sweeper: asyncio.Task[None] | None = None
+
+    def now(self) -> float:
+        """The loop's monotonic clock."""
+        return asyncio.get_running_loop().time()
+
+    async def start(self) -> tuple[str, int]:
+        """Listen. Returns host and port, which may be one that the system chose for port 0."""
+        loop = asyncio.get_running_loop()
+        host, port = self.settings.host, self.settings.port
+        try:
+            self.listener = await loop.create_server(lambda: Peer(self), host, port)
+        except OSError as problem:
+            if problem.errno == errno.EADDRINUSE:
+                raise CannotListen(f"{host}:{port} is in use by another program") from None
+            raise CannotListen(f"cannot listen on {host}:{port}: {problem.strerror}") from None
+        self.sweeper = loop.create_task(self._sweep())
+        where: tuple[str, int] = self.listener.sockets[0].getsockname()[:2]
+        return where
+
+    async def stop(self) -> None:
+        """Tell every client, write what is left, and close."""
+        if self.listener is not None:
+            self.listener.close()
+        if self.sweeper is not None:
+            self.sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.sweeper
+        self.broker.stop(self.now())
+        self._write_out()
+        for _ in range(50):
+            if not self.peers:
+                return
+            await asyncio.sleep(0.02)
+        for peer in list(self.peers.values()):
+            peer.abort()
+        await asyncio.sleep(0)
+
+    def schedule(self) -> None:
+        """Flush once at the end of this tick, however many sockets had something."""
+        if not self.scheduled:
+            self.scheduled = True
+            asyncio.get_running_loop().call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self.scheduled = False
+        self.broker.flush(self.now())
+        self._write_out()
+
+    def _write_out(self) -> None:
+        ready = self.broker.ready
+        self.broker.ready = {}
+        for number in ready:
+            peer = self.peers.get(number)
+            if peer is not None:
+                peer.write_out()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.broker.sweep(self.now())
+            self._tick()
+
+
+def raise_file_limit() -> int:
+    """As many open files as the system lets us have; how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+async def serve(settings: BrokerSettings) -> None:
+    """Run until SIGTERM or SIGINT."""
+    files = raise_file_limit()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = Server(settings)
+    host, port = await server.start()
+    LOG.info("listening on %s:%d, MQTT 3.1.1 and 5.0, up to %d open files", host, port, files)
+    await stopping.wait()
+    LOG.info("stopping")
+    await server.stop()
+
+
+def run(settings: BrokerSettings) -> None:
+    """`serve` on the quickest loop there is."""
+    try:
+        uvloop = import_module("uvloop")
+    except ImportError:
+        asyncio.run(serve(settings))
+    else:
+        uvloop.run(serve(settings))

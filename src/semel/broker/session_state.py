@@ -1,0 +1,38 @@
+"""What the broker knows of one client identifier, connected or not."""
+
+from typing import Final, final
+
+from semel.mqtt.packets.connect import Will
+from semel.mqtt.session import Session
+
+
+@final
+class SessionState:
+    """The session of one client identifier [4.1]: its exchanges, its will, how long it lasts."""
+
+    client_id: Final[str]
+    session: Final[Session]
+    # Number of the connection that has the session now, 0 if it is offline.
+    connection: int
+    # Seconds that it outlives its connection; 0xFFFFFFFF: for ever.
+    expiry_interval: int
+    will: Will | None
+    # When the delayed will of a lost connection is due; None: no will waits.
+    will_due: float | None
+    # When the broker looks at it next, if that is arranged.
+    look_at: float | None
+    subscriptions: int
+
+    def __init__(self, client_id: str, session: Session, expiry_interval: int) -> None:
+        self.client_id = client_id
+        self.session = session
+        self.connection = 0
+        self.expiry_interval = expiry_interval
+        self.will = None
+        self.will_due = None
+        self.look_at = None
+        self.subscriptions = 0
+
+    def is_durable(self) -> bool:
+        """Whether it outlives its connection, so that what happens to it must last."""
+        return self.expiry_interval > 0

@@ -1,0 +1,155 @@
+"""The [broker] section: where the broker listens, and how much it takes before it says no.
+
+Nothing that a client can make grow is without a bound. Each help text says what happens there.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semel.mqtt.codec import LARGEST_PACKET
+from semel.mqtt.session import NEVER_EXPIRES
+from semel.settings import BYTES, SECONDS, check, setting
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """The broker: where it listens, and its bounds."""
+
+    section: ClassVar[str] = "broker"
+
+    host: str = setting(
+        "127.0.0.1",
+        "The address to listen on. 127.0.0.1 takes connections from this machine only, "
+        "0.0.0.0 from everywhere by IPv4, :: by IPv6.",
+    )
+    port: int = setting(
+        1883,
+        "The TCP port to listen on. 0 lets the system choose one that is free.",
+        minimum=0,
+        maximum=65_535,
+    )
+    maximum_connections: int = setting(
+        10_000,
+        "Connections open at one time. A client above it is refused with reason code 0x89 "
+        "(Server busy), in MQTT 3.1.1 with return code 3.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    connect_timeout: float = setting(
+        10.0,
+        "How long a new connection may take to send its CONNECT. After that it is closed.",
+        unit=SECONDS,
+        minimum=0.1,
+        maximum=3600,
+    )
+    maximum_packet_size: int = setting(
+        MIB,
+        "The largest packet taken from a client; MQTT 5.0 clients are told. A larger one ends the "
+        "connection, with reason code 0x95 (Packet too large).",
+        unit=BYTES,
+        minimum=16,
+        maximum=LARGEST_PACKET,
+    )
+    before_connect_packet_size: int = setting(
+        64 * KIB,
+        "The largest packet taken from a client that is not connected yet, which is its CONNECT "
+        "with its will. A larger one closes the connection.",
+        unit=BYTES,
+        minimum=16,
+        maximum=LARGEST_PACKET,
+    )
+    topic_levels: int = setting(
+        128,
+        "Levels in a topic name or topic filter. One with more ends the connection of the client "
+        "that sent it, with reason code 0x90 (Topic Name invalid).",
+        minimum=1,
+        maximum=65_536,
+    )
+    maximum_subscriptions: int = setting(
+        1000,
+        "Subscriptions of one client. A further one is refused with reason code 0x97 (Quota "
+        "exceeded), in MQTT 3.1.1 with 0x80; a filter that it has already may be replaced.",
+        minimum=1,
+    )
+    maximum_queued_messages: int = setting(
+        10_000,
+        "QoS 1 and 2 messages that wait for one session, connected or not. A further one is not "
+        "queued for this session: it is dropped and counted.",
+        minimum=1,
+    )
+    maximum_queued_bytes: int = setting(
+        64 * MIB,
+        "Bytes of QoS 1 and 2 messages that wait for one session. A message that does not fit is "
+        "not queued for this session: it is dropped and counted.",
+        unit=BYTES,
+        minimum=1,
+    )
+    maximum_retained: int = setting(
+        100_000,
+        "Topics that have a retained message. A message to retain for a further topic goes to its "
+        "subscribers, but is not retained, and is counted. 0 retains nothing.",
+        minimum=0,
+    )
+    maximum_outgoing_bytes: int = setting(
+        8 * MIB,
+        "Bytes that wait in memory for a client that reads slowly. Above it, QoS 0 messages for "
+        "this client are dropped and counted; at twice as much its connection is closed.",
+        unit=BYTES,
+        minimum=1,
+    )
+    route_cache: int = setting(
+        65_536,
+        "Topics whose subscribers are remembered for the next message. Further ones take the "
+        "place of others, which costs time and changes nothing else. 0 remembers none.",
+        minimum=0,
+    )
+    receive_maximum: int = setting(
+        200,
+        "QoS 1 and 2 messages that an MQTT 5.0 client may send before they are acknowledged; it "
+        "is told. One more ends the connection, with reason code 0x93 (Receive Maximum exceeded).",
+        minimum=1,
+        maximum=65_535,
+    )
+    topic_alias_maximum: int = setting(
+        100,
+        "The highest topic alias that an MQTT 5.0 client may use; it is told. A higher one ends "
+        "the connection, with reason code 0x94 (Topic Alias invalid). 0 permits no alias.",
+        minimum=0,
+        maximum=65_535,
+    )
+    maximum_session_expiry: int = setting(
+        NEVER_EXPIRES,
+        "How long a session may outlive its connection. A client that asks for more, or connects "
+        "by MQTT 3.1.1 with CleanSession 0, gets this; MQTT 5.0 clients are told. 4294967295 is "
+        "for ever.",
+        unit=SECONDS,
+        minimum=0,
+        maximum=NEVER_EXPIRES,
+    )
+    maximum_keep_alive: int = setting(
+        65_535,
+        "The longest Keep Alive. An MQTT 5.0 client that asks for more, or for none, is told to "
+        "use this. 0 imposes nothing, and neither does 65535, the most that there is.",
+        unit=SECONDS,
+        minimum=0,
+        maximum=65_535,
+    )
+    sys_interval: float = setting(
+        10.0,
+        "The time between two updates of the topics under $SYS. 0 publishes none.",
+        unit=SECONDS,
+        maximum=86_400,
+    )
+    inflight_window: int = setting(
+        100,
+        "QoS 1 and 2 messages sent to an MQTT 3.1.1 client before it acknowledges them; further "
+        "ones wait in its queue. MQTT 5.0 clients say their own number.",
+        minimum=1,
+        maximum=65_535,
+    )
+
+    def __post_init__(self) -> None:
+        check(self)

@@ -1,0 +1,207 @@
+"""The broker on a real socket: started as a user would start it, used by real clients."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from queue import Queue
+
+import pytest
+
+from semel.mqtt import MQTT5, MQTT311, ConnAck, Connect, Decoder, Packet, Publish, encode
+
+mqtt = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
+
+
+class Process:
+    """`semel broker` in a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "semel", "broker", "--port", "0", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        found = re.search(r"listening on ([\d.]+):(\d+)", line)
+        assert found, line + self.process.stderr.read()
+        self.address = (found[1], int(found[2]))
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+
+@pytest.fixture
+def broker() -> Iterator[Process]:
+    process = Process()
+    yield process
+    assert process.stop() == 0
+
+
+def talk(address: tuple[str, int], *packets: Packet, version: int) -> list[Packet]:
+    """Send packets on a new connection; everything that comes until the peer is quiet."""
+    decoder = Decoder(version)
+    received: list[Packet] = []
+    with socket.create_connection(address, timeout=5) as sock:
+        sock.sendall(b"".join(encode(packet, version) for packet in packets))
+        sock.settimeout(0.3)
+        while True:
+            try:
+                data = sock.recv(65_536)
+            except TimeoutError:
+                return received
+            if not data:
+                return received
+            for item in decoder.receive(data):
+                assert not isinstance(item, Exception)
+                received.append(item)
+
+
+def test_a_connect_over_tcp_is_answered_in_both_versions(broker: Process) -> None:
+    assert talk(broker.address, Connect("a", version=MQTT311), version=MQTT311) == [ConnAck()]
+    (connack,) = talk(broker.address, Connect("a"), version=MQTT5)
+    assert isinstance(connack, ConnAck)
+    assert connack.reason == 0
+
+
+@pytest.mark.parametrize("protocol", ["MQTTv311", "MQTTv5"])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_paho_publishes_and_receives(broker: Process, protocol: str, qos: int) -> None:
+    inbox: Queue[tuple[str, bytes, int]] = Queue()
+    ready: Queue[int] = Queue()
+    client = mqtt.Client(
+        mqtt.CallbackAPIVersion.VERSION2, client_id="paho", protocol=getattr(mqtt, protocol)
+    )
+    client.on_message = lambda _c, _u, m: inbox.put((m.topic, m.payload, m.qos))
+    client.on_subscribe = lambda *_: ready.put(1)
+    client.connect(*broker.address)
+    client.loop_start()
+    try:
+        client.subscribe("plant/+/temp", qos=2)
+        ready.get(timeout=5)
+        for number in range(50):
+            client.publish("plant/1/temp", b"%d" % number, qos=qos)
+        received = [inbox.get(timeout=5) for _ in range(50)]
+        assert received == [("plant/1/temp", b"%d" % n, qos) for n in range(50)]
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_one_clients_garbage_does_not_touch_another(broker: Process) -> None:
+    """Class 14: one exception, or one bad client, never reaches the shared loop."""
+    with socket.create_connection(broker.address, timeout=5) as steady:
+        steady.sendall(encode(Connect("steady", version=MQTT311), MQTT311))
+        assert steady.recv(4) == encode(ConnAck(), MQTT311)
+        for garbage in (
+            b"\x00\x00",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\x10\xff\xff\xff\x7f",
+            os.urandom(64),
+        ):
+            with socket.create_connection(broker.address, timeout=5) as bad:
+                bad.sendall(garbage)
+                bad.settimeout(2)
+                try:
+                    while bad.recv(1_024):
+                        pass
+                except (TimeoutError, ConnectionResetError):
+                    pass
+        steady.sendall(b"\xc0\x00")
+        assert steady.recv(2) == b"\xd0\x00"
+
+
+def test_packets_in_single_bytes_are_packets(broker: Process) -> None:
+    """[MQTT-6.0.0-2] in spirit: framing has nothing to do with segments"""
+    data = encode(Connect("a", version=MQTT311), MQTT311) + b"\xc0\x00"
+    with socket.create_connection(broker.address, timeout=5) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in data:
+            sock.sendall(bytes([byte]))
+        received = b""
+        while len(received) < 6:
+            received += sock.recv(6)
+        assert received == b"\x20\x02\x00\x00\xd0\x00"
+
+
+def test_it_prints_where_it_listens_and_ends_with_ctrl_c() -> None:
+    process = Process("--host", "127.0.0.1")
+    assert process.address[0] == "127.0.0.1"
+    assert process.stop(signal.SIGINT) == 0
+
+
+def test_a_port_in_use_is_one_clear_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = subprocess.run(
+            [sys.executable, "-m", "semel", "broker", "--port", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    assert result.returncode == 1
+    assert result.stderr == f"Error: 127.0.0.1:{port} is in use by another program\n"
+
+
+def test_sigterm_tells_clients_and_exits_0() -> None:
+    process = Process()
+    with socket.create_connection(process.address, timeout=5) as sock:
+        sock.sendall(encode(Connect("a")))
+        decoder = Decoder()
+        packets = decoder.receive(sock.recv(1_000))
+        assert len(packets) == 1
+        process.process.send_signal(signal.SIGTERM)
+        assert sock.recv(100) == bytes.fromhex("e0018b")
+        assert sock.recv(100) == b""
+    assert process.stop() == 0
+
+
+def test_a_thousand_messages_in_one_write_all_arrive(broker: Process) -> None:
+    with (
+        socket.create_connection(broker.address, timeout=5) as subscriber,
+        socket.create_connection(broker.address, timeout=5) as publisher,
+    ):
+        subscriber.sendall(
+            encode(Connect("s", version=MQTT311), MQTT311) + bytes.fromhex("8206000100017400")
+        )
+        assert subscriber.recv(9, socket.MSG_WAITALL) == bytes.fromhex("200200009003000100")
+        publisher.sendall(encode(Connect("p", version=MQTT311), MQTT311))
+        packets = [encode(Publish("t", b"%06d" % n), MQTT311) for n in range(1_000)]
+        publisher.sendall(b"".join(packets))
+        expected = b"".join(packets)
+        assert subscriber.recv(len(expected), socket.MSG_WAITALL) == expected
+
+
+def test_settings_that_are_wrong_are_sentences_and_no_traceback() -> None:
+    for arguments in (["--port", "99999"], ["--config", "no-such-file.toml"]):
+        result = subprocess.run(
+            [sys.executable, "-m", "semel", "broker", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert result.returncode != 0
+        assert "Error: " in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_check_config_says_that_settings_are_right() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "semel", "broker", "--check-config"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    assert result.stdout == "the settings are right\n"

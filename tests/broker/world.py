@@ -1,0 +1,137 @@
+"""The broker's core with a clock of its own and clients that are byte strings."""
+
+from dataclasses import dataclass, field
+
+from semel.broker.authority import Authority
+from semel.broker.connection import Connection
+from semel.broker.core import Broker
+from semel.broker.settings import BrokerSettings
+from semel.broker.store import Store
+from semel.mqtt import (
+    MQTT5,
+    ConnAck,
+    Connect,
+    Decoder,
+    Packet,
+    Properties,
+    Subscribe,
+    Subscription,
+    Violation,
+    Will,
+    encode,
+)
+
+
+@dataclass
+class Client:
+    """One connection, and what the broker has sent on it."""
+
+    world: "World"
+    connection: Connection
+    version: int
+    decoder: Decoder
+    inbox: list[Packet] = field(default_factory=list)
+
+    def send(self, *packets: Packet) -> list[Packet]:
+        """Send packets in one piece; what the broker answers in that tick."""
+        return self.send_bytes(b"".join(encode(packet, self.version) for packet in packets))
+
+    def send_bytes(self, data: bytes) -> list[Packet]:
+        self.world.broker.receive(self.connection, data, self.world.now)
+        self.world.tick()
+        return self.take()
+
+    def take(self) -> list[Packet]:
+        """What has come since the last time."""
+        packets, self.inbox = self.inbox, []
+        return packets
+
+    def subscribe(self, *filters: str, qos: int = 0, packet_id: int = 1) -> list[Packet]:
+        """Subscribe, and give what came besides the SUBACK."""
+        _, *others = self.send(Subscribe(packet_id, [Subscription(f, qos) for f in filters]))
+        return others
+
+    def cut(self) -> None:
+        """The network fails."""
+        self.world.broker.lost(self.connection, self.world.now)
+        self.world.clients.remove(self)
+        self.world.tick()
+
+    def is_closed(self) -> bool:
+        """Whether the broker closes the connection."""
+        return self.connection.closing
+
+
+class World:
+    """A broker and its clients."""
+
+    def __init__(
+        self, settings: BrokerSettings | None = None, authority: Authority | None = None
+    ) -> None:
+        self.now = 1_000.0
+        self.log: list[str] = []
+        self.assigned = 0
+        self.broker = Broker(
+            settings or BrokerSettings(),
+            authority=authority or Authority(),
+            store=Store(),
+            new_client_id=self._assign,
+            log=self.log.append,
+        )
+        self.clients: list[Client] = []
+
+    def _assign(self) -> str:
+        self.assigned += 1
+        return f"assigned-{self.assigned}"
+
+    def open(self, version: int = MQTT5) -> Client:
+        """A connection that has said nothing yet."""
+        connection = self.broker.opened("test:1", self.now)
+        client = Client(self, connection, version, Decoder(version))
+        self.clients.append(client)
+        return client
+
+    def connect(
+        self,
+        client_id: str = "a",
+        version: int = MQTT5,
+        *,
+        clean_start: bool = True,
+        keep_alive: int = 0,
+        will: Will | None = None,
+        properties: Properties | None = None,
+        present: bool = False,
+    ) -> Client:
+        """A client whose CONNECT was accepted; other packets of that tick stay in its inbox."""
+        client = self.open(version)
+        connack, *others = client.send(
+            Connect(
+                client_id,
+                version=version,
+                clean_start=clean_start,
+                keep_alive=keep_alive,
+                will=will,
+                properties=properties or Properties(),
+            )
+        )
+        assert isinstance(connack, ConnAck)
+        assert (connack.reason, connack.session_present) == (0, present)
+        client.inbox = others
+        return client
+
+    def tick(self) -> None:
+        """The end of a tick: everything that is ready reaches its client."""
+        self.broker.flush(self.now)
+        self.broker.ready = {}
+        for client in self.clients:
+            for item in client.decoder.receive(client.connection.take_outgoing()):
+                assert not isinstance(item, Violation), item
+                client.inbox.append(item)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, a sweep each second."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 1.0)
+            self.broker.sweep(self.now)
+            self.tick()
