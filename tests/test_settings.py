@@ -473,6 +473,7 @@ def test_a_section_rightly_declared_is_taken() -> None:
         (made(list[str], setting((), "A list.")), "no setting is of type"),
         (made(tuple[str, ...] | None, setting(None, "None.")), "no setting is of type"),
         (made(int, setting("1", "A text.")), "the default must be an integer"),
+        (made(int, setting(None, "None.")), "the default must be an integer"),
         (made(int, setting(0, "Low.", minimum=1)), "the default must be an integer, at least 1"),
         (made(str, setting("", "Empty.")), "the default must be a text that is not empty"),
         (made(str, setting("a", "A unit.", unit=BYTES)), "a duration or size is"),

@@ -40,7 +40,8 @@ class Connection:
         self.number = number
         self.peer = peer
         self.opened_at = now
-        self.decoder = Decoder(maximum_packet_size=maximum_packet_size)
+        # Version 0: nobody knows it before a CONNECT has named it.
+        self.decoder = Decoder(0, maximum_packet_size=maximum_packet_size)
         self.exchange = Exchange()
         self.state = None
         self.keep_alive = 0

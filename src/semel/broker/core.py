@@ -50,7 +50,6 @@ from semel.mqtt.reasons import (
     SUCCESS,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
-from semel.mqtt.rules import PROTOCOL_LEVEL_SUPPORTED, PROTOCOL_NAME_IS_MQTT
 from semel.mqtt.session import NEVER_EXPIRES, Session
 from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.topics import check_levels
@@ -177,8 +176,9 @@ class Broker:
                         self._drop(connection, now)
                         break
             except Violation as violation:
-                # We are wrong. This client pays with its connection, and nobody else does.
-                self._log(f"semel broke a rule towards {_name(connection)}: {violation}")
+                # It takes no packet of this size, or we are wrong: it pays with its connection,
+                # and nobody else does.
+                self._log(f"{_name(connection)} cannot be answered: {violation}")
                 self._drop(connection, now)
 
     def sweep(self, now: float) -> None:
@@ -242,15 +242,15 @@ class Broker:
         """A CONNACK for a CONNECT that cannot be understood, where its version has one.
 
         3.1.1 has two [MQTT-3.1.2-2] [MQTT-3.1.3-8], and for a level that nobody knows we use its
-        form. Another protocol [MQTT-3.1.2-1], and anything else malformed in 3.1.1
-        [MQTT-3.1.4-1], gets no answer.
+        form. Anything else malformed in 3.1.1 [MQTT-3.1.4-1], or before the level could be read,
+        gets no answer.
         """
         rule = violation.rule
-        if rule is PROTOCOL_LEVEL_SUPPORTED or (rule.return_code and violation.version == MQTT311):
-            connection.write(encode(ConnAck(rule.return_code), MQTT311))
-        elif violation.version == MQTT5 and rule is not PROTOCOL_NAME_IS_MQTT:
+        if violation.version == MQTT5:
             if rule.reason in REASONS_5[CONNACK]:
                 connection.write(encode(ConnAck(rule.reason), MQTT5))
+        elif rule.return_code:
+            connection.write(encode(ConnAck(rule.return_code), MQTT311))
 
     def _drop(self, connection: Connection, now: float) -> None:
         """Close without a word."""
