@@ -60,14 +60,8 @@ format: $(TOOLS) ## Format the sources and apply the linter's safe fixes
 	.venv/bin/ruff format .
 
 .PHONY: run
-run: $(INSTALLED) ## Show what the package can do now
-	.venv/bin/semel --help
-	@echo
-	.venv/bin/semel version
-	@echo
-	@echo "There is no broker to start yet: the codec, the rules and the session logic are here."
-	@echo "An example, a PUBLISH that breaks two rules:"
-	.venv/bin/semel decode --mqtt 3.1.1 "38 0B 00 08 73 65 6E 73 6F 72 2F 23 78" || true
+run: $(INSTALLED) ## Start the broker (ARGS="--port 1884"); Ctrl-C ends it
+	.venv/bin/semel broker $(ARGS)
 
 .PHONY: bench
 bench: $(WHEEL_INSTALLED) ## Measure the compiled package beside its peers

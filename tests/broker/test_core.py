@@ -701,6 +701,50 @@ def test_a_slow_reader_loses_qos_0_messages_and_then_its_connection() -> None:
     assert not publisher.is_closed()
 
 
+def test_a_queue_is_bounded_by_bytes_too() -> None:
+    world = World(BrokerSettings(maximum_queued_bytes=1_000))
+    client = persistent(world, "a", MQTT5)
+    client.subscribe("t", qos=1)
+    client.cut()
+    publisher = world.connect("p")
+    for packet_id, size in ((1, 600), (2, 600), (3, 398)):
+        publisher.send(Publish("t", bytes(size), qos=1, packet_id=packet_id))
+    assert [len(p) for p in payloads(persistent(world, "a", MQTT5, present=True).take())] == [
+        600,
+        398,
+    ]
+    assert world.broker.router.dropped == 1
+
+
+def test_the_broker_reports_on_itself_under_sys() -> None:
+    world = World(BrokerSettings(sys_interval=10.0))
+    client = persistent(world, "a", MQTT311)
+    client.subscribe("#", "$SYS/broker/clients/+", "$SYS/broker/uptime")
+    persistent(world, "b", MQTT311).cut()
+    world.wait(1)
+    told = {p.topic_name: p.payload for p in client.take() if isinstance(p, Publish)}
+    assert told == {
+        "$SYS/broker/uptime": b"1 seconds",
+        "$SYS/broker/clients/connected": b"1",
+        "$SYS/broker/clients/disconnected": b"1",
+        "$SYS/broker/clients/total": b"2",
+    }
+    world.wait(9)
+    assert client.take() == []
+    world.wait(1)
+    assert len(client.take()) == 4
+    # [MQTT-4.7.2-1] whoever asks for # gets none of it
+    (version,) = world.connect("c").subscribe("$SYS/broker/version", "#")
+    assert isinstance(version, Publish)
+    assert version.payload.startswith(b"semel version ")
+
+
+def test_no_interval_means_no_report() -> None:
+    world = World(BrokerSettings(sys_interval=0.0))
+    world.wait(20)
+    assert len(world.broker.router.retained) == 0
+
+
 def test_stopping_tells_every_client() -> None:
     world = World()
     new, old = world.connect("n"), world.connect("o", MQTT311)

@@ -77,6 +77,7 @@ class World:
             store=Store(),
             new_client_id=self._assign,
             log=self.log.append,
+            now=self.now,
         )
         self.clients: list[Client] = []
 

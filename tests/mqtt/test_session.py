@@ -419,6 +419,16 @@ def test_a_message_in_flight_too_large_for_the_next_connection_is_given_up() -> 
     assert session.in_flight == 0
 
 
+def test_what_waits_is_measured_until_it_is_sent_or_given_up() -> None:
+    session = Session()
+    session.send(Message("topic", bytes(100), qos=1, expires_at=5.0), 0.0)
+    session.send(Message("t", bytes(10), qos=2), 0.0)
+    assert (session.waiting, session.waiting_bytes) == (2, 116)
+    session.connect(MQTT5)
+    session.poll(9.0)
+    assert (session.waiting, session.waiting_bytes) == (0, 0)
+
+
 def test_messages_for_an_absent_peer_wait_in_order() -> None:
     """[MQTT-3.1.2-5] [MQTT-4.5.0-1]"""
     session = Session()

@@ -18,6 +18,7 @@ from semel.broker.router import Router
 from semel.broker.session_state import SessionState
 from semel.broker.settings import BrokerSettings
 from semel.broker.store import Commit, Store
+from semel.broker.sys_topics import Counters, sys_topics
 from semel.mqtt.codec import Packet, encode
 from semel.mqtt.exchange import CONNECTED, NEW, Exchange
 from semel.mqtt.message import Message, received_message
@@ -83,11 +84,14 @@ class Broker:
     connections: Final[dict[int, Connection]]
     # Connections that have bytes to write, or that are to be closed.
     ready: dict[int, Connection]
+    counters: Final[Counters]
     _new_client_id: Final[Callable[[], str]]
     _log: Final[Callable[[str], None]]
     _number: int
     # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
     _due: Final[list[tuple[float, str]]]
+    _report_due: float
+    _started_at: Final[float]
 
     def __init__(
         self,
@@ -97,21 +101,26 @@ class Broker:
         store: Store,
         new_client_id: Callable[[], str],
         log: Callable[[str], None],
+        now: float,
     ) -> None:
         self.settings = settings
         self.router = Router(
             authority,
             maximum_subscriptions=settings.maximum_subscriptions,
             maximum_queued=settings.maximum_queued_messages,
+            maximum_queued_bytes=settings.maximum_queued_bytes,
             maximum_retained=settings.maximum_retained,
         )
         self.store = store
         self.connections = {}
         self.ready = {}
+        self.counters = Counters()
         self._new_client_id = new_client_id
         self._log = log
         self._number = 0
         self._due = []
+        self._report_due = now
+        self._started_at = now
 
     # --- the network's side -----------------------------------------------------------------------
 
@@ -126,12 +135,14 @@ class Broker:
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
         """Bytes arrived on a connection."""
         connection.heard_at = now
+        self.counters.bytes_received += len(data)
         for item in connection.decoder.receive(data):
             if connection.closing:
                 return
             if isinstance(item, Violation):
                 self._refuse(connection, item, now)
             else:
+                self.counters.packets_received += 1
                 self._observe(connection, item, now)
 
     def lost(self, connection: Connection, now: float) -> None:
@@ -170,6 +181,9 @@ class Broker:
             self.ready[number] = connection
             try:
                 for packet in packets:
+                    self.counters.packets_sent += 1
+                    if isinstance(packet, Publish):
+                        self.counters.messages_sent += 1
                     if not connection.send(packet, bound):
                         self._log(f"{_name(connection)} reads too slowly: closed")
                         connection.outgoing = []
@@ -196,12 +210,32 @@ class Broker:
                 self._log(f"{_name(connection)} was silent for too long")
                 self.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
         self.router.retained.sweep(now, _SWEPT)
+        self._report(now)
         while self._due and self._due[0][0] <= now:
             _, client_id = heappop(self._due)
             state = self.router.sessions.get(client_id)
             if state is not None:
                 state.look_at = None
                 self._look_at(state, now)
+
+    def _report(self, now: float) -> None:
+        """Publish what the broker knows of itself, as often as the settings say."""
+        interval = self.settings.sys_interval
+        if interval and now >= self._report_due:
+            self._report_due = now + interval
+            router = self.router
+            states = router.sessions.values()
+            report = sys_topics(
+                self.counters,
+                uptime=now - self._started_at,
+                connected=sum(1 for state in states if state.connection),
+                sessions=len(states),
+                subscriptions=sum(state.subscriptions for state in states),
+                retained=len(router.retained),
+                dropped=router.dropped,
+            )
+            for topic_name, value in report:
+                router.route(Message(topic_name, value.encode(), retain=True), "", now)
 
     def stop(self, now: float) -> None:
         """The broker ends: every client is told, sessions stay as they are."""
@@ -461,6 +495,7 @@ class Broker:
     def _publish(
         self, connection: Connection, state: SessionState, packet: Publish, now: float
     ) -> None:
+        self.counters.messages_received += 1
         topic_name = connection.exchange.topic_name(CLIENT, packet)
         check_levels(topic_name, self.settings.topic_levels)
         receipt = state.session.receive_publish(packet)

@@ -53,6 +53,7 @@ class Router:
     commit: Commit
     maximum_subscriptions: Final[int]
     maximum_queued: Final[int]
+    maximum_queued_bytes: Final[int]
     # Messages that a full queue turned away.
     dropped: int
 
@@ -62,6 +63,7 @@ class Router:
         *,
         maximum_subscriptions: int,
         maximum_queued: int,
+        maximum_queued_bytes: int,
         maximum_retained: int,
     ) -> None:
         self.sessions = {}
@@ -72,6 +74,7 @@ class Router:
         self.commit = Commit()
         self.maximum_subscriptions = maximum_subscriptions
         self.maximum_queued = maximum_queued
+        self.maximum_queued_bytes = maximum_queued_bytes
         self.dropped = 0
 
     def route(self, message: Message, publisher: str, now: float) -> bool:
@@ -131,7 +134,10 @@ class Router:
         session = state.session
         if not self.authority.receive(state.client_id, message.topic_name):
             return
-        if message.qos and session.waiting >= self.maximum_queued:
+        if message.qos and (
+            session.waiting >= self.maximum_queued
+            or session.waiting_bytes + message.size > self.maximum_queued_bytes
+        ):
             self.dropped += 1
             return
         session.send(message, now)

@@ -80,6 +80,7 @@ class Peer(asyncio.Protocol):
         assert transport is not None
         data = connection.take_outgoing()
         if data:
+            self.server.broker.counters.bytes_sent += len(data)
             transport.write(data)
         connection.unsent = transport.get_write_buffer_size()
         if connection.closing:
@@ -97,6 +98,7 @@ class Server:
             store=Store(),
             new_client_id=lambda: f"semel-{secrets.token_hex(8)}",
             log=LOG.info,
+            now=self.now(),
         )
         self.peers: dict[int, Peer] = {}
         self.scheduled = False

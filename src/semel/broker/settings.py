@@ -100,12 +100,6 @@ class BrokerSettings:
         unit=BYTES,
         minimum=1,
     )
-    route_cache: int = setting(
-        65_536,
-        "Topics whose subscribers are remembered for the next message. Further ones take the "
-        "place of others, which costs time and changes nothing else. 0 remembers none.",
-        minimum=0,
-    )
     receive_maximum: int = setting(
         200,
         "QoS 1 and 2 messages that an MQTT 5.0 client may send before they are acknowledged; it "

@@ -62,6 +62,11 @@ class Message:
         self.properties = properties
         self.expires_at = expires_at
 
+    @property
+    def size(self) -> int:
+        """Characters of its topic and bytes of its payload: what bounds of queues count."""
+        return len(self.topic_name) + len(self.payload)
+
     def is_expired(self, now: float) -> bool:
         """Whether its Message Expiry Interval has passed [3.3.2.3.3]."""
         return self.expires_at is not None and now >= self.expires_at

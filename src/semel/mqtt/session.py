@@ -144,6 +144,7 @@ class Session:
     _receive_maximum: int
     _maximum_packet_size: int
     _waiting: deque[Delivery] | None
+    _waiting_bytes: int
     _in_flight: dict[int, Delivery]
     _resend: deque[Delivery] | None
     _requests: PacketIds
@@ -167,6 +168,7 @@ class Session:
         self._maximum_packet_size = LARGEST_PACKET
         # A session costs little while it is idle: an empty deque alone takes 760 bytes.
         self._waiting = None
+        self._waiting_bytes = 0
         self._in_flight = {}
         self._resend = None
         self._requests = PacketIds()
@@ -188,6 +190,11 @@ class Session:
     def waiting(self) -> int:
         """How many deliveries have not been sent yet."""
         return 0 if self._waiting is None else len(self._waiting)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How large they are, topics and payloads."""
+        return self._waiting_bytes
 
     @property
     def in_flight(self) -> int:
@@ -491,6 +498,7 @@ class Session:
             if self._waiting is None:
                 self._waiting = deque()
             self._waiting.append(Delivery(change.number, change.message))
+            self._waiting_bytes += change.message.size
         elif kind == ASSIGNED:
             delivery = self._take_waiting(change.number)
             delivery.packet_id = change.packet_id
@@ -518,6 +526,8 @@ class Session:
         assert self._waiting is not None
         delivery = self._waiting.popleft()
         assert delivery.number == number
+        assert delivery.message is not None
+        self._waiting_bytes -= delivery.message.size
         if not self._waiting:
             self._waiting = None
         return delivery
