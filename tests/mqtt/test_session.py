@@ -404,6 +404,15 @@ def test_a_message_too_large_for_the_peer_is_given_up_as_if_delivered(
     assert len(packets(session)) == 1
 
 
+def test_properties_count_when_a_message_is_too_large() -> None:
+    session = Session()
+    session.connect(MQTT5, maximum_packet_size=60)
+    session.send(Message("t", b"x", qos=1, properties=Properties(content_type="c" * 60)), 0.0)
+    session.send(Message("t", b"x", qos=1, properties=Properties(content_type="c" * 40)), 0.0)
+    assert [delivery.number for delivery in session.poll(0.0)] == [1]
+    assert len(packets(session)) == 1
+
+
 def test_a_small_message_for_a_peer_with_a_limit_is_sent() -> None:
     session = Session()
     session.connect(MQTT5, maximum_packet_size=1_000)
@@ -431,12 +440,13 @@ def test_what_waits_is_measured_until_it_is_sent_or_given_up() -> None:
 
 def test_messages_for_an_absent_peer_wait_in_order() -> None:
     """[MQTT-3.1.2-5] [MQTT-4.5.0-1]"""
-    session = Session()
+    session = connected()
+    session.disconnect(0.0, NEVER_EXPIRES)
     for payload in (b"1", b"2"):
         session.send(Message("t", payload, qos=1), 0.0)
     assert session.poll(0.0) == []
     assert packets(session) == []
-    assert session.waiting == 2
+    assert (session.waiting, session.in_flight) == (2, 0)
     session.connect(MQTT5)
     session.poll(0.0)
     assert [p.payload for p in packets(session) if isinstance(p, Publish)] == [b"1", b"2"]
@@ -578,6 +588,21 @@ def test_a_refused_qos_2_publish_leaves_its_identifier_free() -> None:
     assert receive(session, 1, qos=2)
 
 
+@pytest.mark.parametrize(("reason", "refused"), [(0x00, False), (0x10, False), (0x80, True)])
+def test_a_code_refuses_from_0x80_on_and_not_below(reason: int, refused: bool) -> None:
+    """[MQTT-4.3.3-4] [MQTT-4.3.3-9] [MQTT-4.4.0-2]"""
+    receiver = connected()
+    receipt = receiver.receive_publish(Publish("t", qos=2, packet_id=1))
+    assert receipt is not None
+    receiver.accept(receipt, reason)
+    assert receiver.drain()[1] == [PubRec(1, reason)]
+    assert receive(receiver, 1, qos=2, dup=True) == refused
+    sender = connected()
+    published(sender, b"x", qos=2)
+    assert (sender.receive_pubrec(PubRec(1, reason)) is not None) == refused
+    assert packets(sender) == ([] if refused else [PubRel(1)])
+
+
 def test_a_refusal_in_3_1_1_is_a_plain_acknowledgement() -> None:
     """[MQTT-3.3.5-2]: 3.1.1 has no error reply, and the identifier is kept as for any other."""
     session = connected(MQTT311)
@@ -678,7 +703,8 @@ def test_a_session_can_end_with_its_connection_or_never() -> None:
     assert session.is_over(100.0)
     session.connect(MQTT5)
     session.drain()
-    session.disconnect(100.0, NEVER_EXPIRES)
+    # [3.1.2.11.2] the largest interval stands for never
+    session.disconnect(100.0, 4_294_967_295)
     assert session.drain() == ([], [])
     assert not session.is_over(1e18)
 
