@@ -751,6 +751,28 @@ def test_each_durable_change_comes_out_before_the_packet_that_needs_it() -> None
     )
 
 
+def test_every_durable_change_shows_in_the_facts() -> None:
+    """So that a rebuilt session that is not the same cannot pass for it."""
+    message = Message("t", b"1", qos=2)
+    session = Session()
+    seen = [session.facts()]
+    for change in (
+        Change(QUEUED, number=1, message=message),
+        Change(QUEUED, number=2, message=Message("t", b"2", qos=1)),
+        Change(ASSIGNED, number=1, packet_id=9),
+        Change(MOVED, packet_id=9),
+        Change(STORED, packet_id=4),
+        Change(ENDS, at=7.0),
+        Change(FINISHED, number=1, packet_id=9),
+        Change(FINISHED, number=2),
+        Change(FREED, packet_id=4),
+    ):
+        session.apply(change)
+        assert session.facts() not in seen
+        seen.append(session.facts())
+    assert seen[1][0] == ((1, message),)
+
+
 def test_a_rebuilt_session_goes_on_where_the_other_stopped() -> None:
     session = connected()
     published(session, b"1", b"2", b"3", qos=2)
