@@ -7,6 +7,7 @@ import pytest
 
 from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
+from semel.broker.store import Commit, Store
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -210,6 +211,29 @@ def test_disconnect_can_change_the_expiry_interval() -> None:
     client = world.connect("b")
     answer = client.send(Disconnect(properties=Properties(session_expiry_interval=9)))
     assert [packet.reason for packet in answer if isinstance(packet, Disconnect)] == [0x82]
+
+
+def test_nothing_of_an_ended_session_is_kept() -> None:
+    """[MQTT-4.1.0-2]: not in memory, and no change of it after its end in a commit"""
+    world = World()
+    client = world.connect("a", properties=KEPT)
+    client.subscribe("t", qos=1)
+    client.send(Publish("t", qos=2, packet_id=1))
+    written: list[Commit] = []
+
+    class Recorder(Store):
+        def write(self, commit: Commit) -> bool:
+            written.append(commit)
+            return True
+
+    world.broker.store = Recorder()
+    client.send(Disconnect(properties=Properties(session_expiry_interval=0)))
+    router = world.broker.router
+    assert router.sessions == {}
+    assert router.dirty == {}
+    assert router.subscriptions.of("a") == []
+    assert ("a", None) in [session for commit in written for session in commit.sessions]
+    assert [change for commit in written for change in commit.changes] == []
 
 
 def test_the_expiry_interval_is_bounded_and_the_client_told() -> None:

@@ -80,7 +80,7 @@ class Broker:
 
     settings: Final[BrokerSettings]
     router: Final[Router]
-    store: Final[Store]
+    store: Store
     connections: Final[dict[int, Connection]]
     # Connections that have bytes to write, or that are to be closed.
     ready: dict[int, Connection]
@@ -374,6 +374,9 @@ class Broker:
         if state is None:
             # [MQTT-3.1.4-6] its CONNECT was refused
             return
+        if isinstance(packet, Disconnect):
+            self._disconnected(connection, state, packet, now)
+            return
         session = state.session
         if isinstance(packet, Publish):
             self._publish(connection, state, packet, now)
@@ -391,8 +394,6 @@ class Broker:
             self._unsubscribe(connection, state, packet)
         elif isinstance(packet, PingReq):
             self._answer(connection, PingResp())
-        elif isinstance(packet, Disconnect):
-            self._disconnected(connection, state, packet, now)
         self.router.dirty[state.client_id] = state
 
     def _connect(self, connection: Connection, packet: Connect, now: float) -> None:
