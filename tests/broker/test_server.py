@@ -11,7 +11,18 @@ from queue import Queue
 
 import pytest
 
-from semel.mqtt import MQTT5, MQTT311, ConnAck, Connect, Decoder, Packet, Publish, encode
+from semel.mqtt import (
+    MQTT5,
+    MQTT311,
+    ConnAck,
+    Connect,
+    Decoder,
+    Packet,
+    Publish,
+    Subscribe,
+    Subscription,
+    encode,
+)
 
 mqtt = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 
@@ -205,3 +216,36 @@ def test_check_config_says_that_settings_are_right() -> None:
         check=True,
     )
     assert result.stdout == "the settings are right\n"
+
+
+def test_a_peer_that_does_not_read_does_not_keep_its_connection() -> None:
+    """Class 13: what a reader does not take is bounded, and closing does not wait for it."""
+    process = Process("--maximum-outgoing-bytes", "100kB", "--sys-interval", "1s")
+    try:
+        with (
+            socket.create_connection(process.address, timeout=5) as stuck,
+            socket.create_connection(process.address, timeout=5) as publisher,
+            socket.create_connection(process.address, timeout=5) as watcher,
+        ):
+            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            stuck.sendall(encode(Connect("stuck", version=MQTT311), MQTT311))
+            stuck.sendall(bytes.fromhex("8206000100017401"))
+            assert stuck.recv(9, socket.MSG_WAITALL)
+            topic = "$SYS/broker/clients/connected"
+            watcher.sendall(encode(Connect("watcher", version=MQTT311), MQTT311))
+            watcher.sendall(encode(Subscribe(1, [Subscription(topic)]), MQTT311))
+            publisher.sendall(encode(Connect("publisher", version=MQTT311), MQTT311))
+            assert publisher.recv(4, socket.MSG_WAITALL)
+            for number in range(1, 60):
+                message = Publish("t", bytes(200_000), qos=1, packet_id=number)
+                publisher.sendall(encode(message, MQTT311))
+                assert publisher.recv(4, socket.MSG_WAITALL)
+            decoder = Decoder(MQTT311)
+            counts: list[bytes] = []
+            watcher.settimeout(10)
+            while not counts or counts[-1] != b"2":
+                for packet in decoder.receive(watcher.recv(4_096)):
+                    if isinstance(packet, Publish):
+                        counts.append(packet.payload)
+    finally:
+        assert process.stop() == 0

@@ -372,6 +372,19 @@ def test_nothing_is_published_for_a_connection_without_a_will(version: int) -> N
     assert payloads(watcher.take()) == [b"bye"]
 
 
+@pytest.mark.parametrize("seconds", [2, 5])
+def test_a_session_resumed_without_a_will_has_none_of_the_old_one(seconds: int) -> None:
+    """[MQTT-3.1.3-9]: before the delay of 5 seconds is over; later the will has been sent"""
+    world = World()
+    watcher = watcher_of(world, "gone")
+    will = Will("gone", b"bye", properties=Properties(will_delay_interval=5))
+    world.connect("a", will=will, properties=KEPT).cut()
+    world.wait(seconds)
+    persistent(world, "a", MQTT5, present=True).cut()
+    world.wait(10)
+    assert payloads(watcher.take()) == ([b"bye"] if seconds == 5 else [])
+
+
 @VERSIONS
 @pytest.mark.parametrize("retain", [False, True])
 def test_a_will_is_retained_if_it_says_so(version: int, retain: bool) -> None:

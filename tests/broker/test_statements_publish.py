@@ -237,6 +237,25 @@ def test_the_order_holds_over_a_reconnection(version: int) -> None:
     assert payloads(client.take()) == [b"1", b"2", b"3", b"4", b"5"]
 
 
+@VERSIONS
+def test_a_qos_2_message_that_came_before_a_reconnection_is_released_after_it(
+    version: int,
+) -> None:
+    """[MQTT-4.4.0-1]: PUBREL alone completes it, and nobody gets it twice"""
+    world = World()
+    watcher = world.connect("w")
+    watcher.subscribe("t")
+    publisher = persistent(world, "p", version)
+    assert publisher.send(Publish("t", b"x", qos=2, packet_id=7)) == [PubRec(7)]
+    publisher.cut()
+    publisher = persistent(world, "p", version, present=True)
+    assert publisher.send(PubRel(7)) == [PubComp(7)]
+    assert payloads(watcher.take()) == [b"x"]
+    # From here on the identifier is a new message's.
+    publisher.send(Publish("t", b"y", qos=2, packet_id=7))
+    assert payloads(watcher.take()) == [b"y"]
+
+
 # --- properties of 5.0 ----------------------------------------------------------------------------
 
 
@@ -350,6 +369,19 @@ def test_each_copy_has_the_identifier_of_its_own_subscription() -> None:
 
 
 # --- shared subscriptions -------------------------------------------------------------------------
+
+
+@VERSIONS
+def test_a_shared_subscription_brings_no_retained_messages(version: int) -> None:
+    """[4.8.2]; one that is not shared does"""
+    world = World()
+    publisher = world.connect("p")
+    publisher.send(Publish("t", b"kept", retain=True))
+    client = world.connect("a", version)
+    assert client.subscribe("$share/g/t") == []
+    publisher.send(Publish("t", b"live"))
+    assert payloads(client.take()) == [b"live"]
+    assert payloads(client.subscribe("t", packet_id=2)) == [b"kept"]
 
 
 @pytest.mark.parametrize("granted", [0, 1, 2])

@@ -398,3 +398,14 @@ def test_a_stream_cut_short_waits_and_never_complains(drawn: tuple[int, bytes]) 
     for end in range(len(data)):
         for outcome in Decoder(version).receive(data[:end]):
             assert not isinstance(outcome, Violation)
+
+
+def test_a_smaller_bound_holds_until_a_connect_has_come() -> None:
+    connect = encode(Connect("a"))
+    large = encode(Publish("t", bytes(1_000)))
+    decoder = Decoder(maximum_packet_size=2_000, before_connect=len(connect))
+    assert decoder.receive(connect + large) == [Connect("a"), Publish("t", bytes(1_000))]
+    early = Decoder(maximum_packet_size=2_000, before_connect=len(connect))
+    (violation,) = early.receive(large)
+    assert isinstance(violation, Violation)
+    assert violation.rule is rules.PACKET_SIZE_WITHIN_MAXIMUM

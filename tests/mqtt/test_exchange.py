@@ -462,6 +462,26 @@ def test_a_pubrec_once_more_has_no_place_in_the_order_of_answers() -> None:
     assert exchange.carry() == [(SERVER, 2, RECEIVED)]
 
 
+def test_a_pubrel_once_more_has_no_place_in_the_order_of_answers() -> None:
+    """In 3.1.1 a PUBREL may come again at any time; those for the first time keep their order."""
+
+    def released(*packet_ids: int) -> Exchange:
+        exchange = connected(MQTT311)
+        for packet_id in (9, 1, 2):
+            exchange.observe(CLIENT, Publish("t", qos=2, packet_id=packet_id), 7)
+            exchange.observe(SERVER, PubRec(packet_id), 4)
+            if packet_id == 9:
+                exchange.observe(CLIENT, PubRel(9), 4)
+        for packet_id in packet_ids:
+            exchange.observe(CLIENT, PubRel(packet_id), 4)
+        return exchange
+
+    assert released(9, 1, 9, 2, 9).client.repeats == {9: 3}
+    with pytest.raises(Violation) as caught:
+        released(2, 9, 1)
+    assert caught.value.rule is exchange_rules.ANSWERS_IN_ORDER
+
+
 def test_an_auditor_takes_no_connect_but_the_clients_first_for_the_beginning() -> None:
     exchange = Exchange()
     found: list[Violation] = []

@@ -34,14 +34,26 @@ class Connection:
     unsent: int
     # Nothing is read from it any more, and it closes when its last bytes are out.
     closing: bool
+    # It does not read: closing does not wait for what is still to be written.
+    stuck: bool
     dropped: int
 
-    def __init__(self, number: int, peer: str, now: float, maximum_packet_size: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        peer: str,
+        now: float,
+        *,
+        maximum_packet_size: int,
+        before_connect: int,
+    ) -> None:
         self.number = number
         self.peer = peer
         self.opened_at = now
         # Version 0: nobody knows it before a CONNECT has named it.
-        self.decoder = Decoder(0, maximum_packet_size=maximum_packet_size)
+        self.decoder = Decoder(
+            0, maximum_packet_size=maximum_packet_size, before_connect=before_connect
+        )
         self.exchange = Exchange()
         self.state = None
         self.keep_alive = 0
@@ -50,6 +62,7 @@ class Connection:
         self.outgoing_size = 0
         self.unsent = 0
         self.closing = False
+        self.stuck = False
         self.dropped = 0
 
     @property

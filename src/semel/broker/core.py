@@ -127,14 +127,19 @@ class Broker:
     def opened(self, peer: str, now: float) -> Connection:
         """A connection was made. Until its CONNECT it may send small packets only."""
         self._number += 1
-        limit = self.settings.before_connect_packet_size
-        connection = Connection(self._number, peer, now, limit)
+        settings = self.settings
+        connection = Connection(
+            self._number,
+            peer,
+            now,
+            maximum_packet_size=settings.maximum_packet_size,
+            before_connect=settings.before_connect_packet_size,
+        )
         self.connections[connection.number] = connection
         return connection
 
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
         """Bytes arrived on a connection."""
-        connection.heard_at = now
         self.counters.bytes_received += len(data)
         for item in connection.decoder.receive(data):
             if connection.closing:
@@ -142,6 +147,8 @@ class Broker:
             if isinstance(item, Violation):
                 self._refuse(connection, item, now)
             else:
+                # [MQTT-3.1.2-22] it is packets that count, not bytes
+                connection.heard_at = now
                 self.counters.packets_received += 1
                 self._observe(connection, item, now)
 
@@ -187,6 +194,7 @@ class Broker:
                     if not connection.send(packet, bound):
                         self._log(f"{_name(connection)} reads too slowly: closed")
                         connection.outgoing = []
+                        connection.stuck = True
                         self._drop(connection, now)
                         break
             except Violation as violation:
@@ -401,7 +409,7 @@ class Broker:
         if refused:
             self._refuse_connect(connection, packet, refused, now)
             return
-        client_id = packet.client_id or self._new_client_id()
+        client_id = packet.client_id or self._assigned_id()
         old = self.router.sessions.get(client_id)
         if old is not None and old.connection:
             # [MQTT-3.1.4-3] the newer connection takes over
@@ -419,6 +427,13 @@ class Broker:
             self.router.sessions[client_id] = state
         self._accept(connection, state, packet, present=old is not None, now=now)
 
+    def _assigned_id(self) -> str:
+        """[MQTT-3.2.2-16] an identifier that no session has."""
+        while True:
+            client_id = self._new_client_id()
+            if client_id not in self.router.sessions:
+                return client_id
+
     def _judge_connect(self, connection: Connection, packet: Connect) -> int:
         """SUCCESS, or why this CONNECT is refused."""
         if len(self.connections) > self.settings.maximum_connections:
@@ -426,6 +441,11 @@ class Broker:
         if packet.properties.authentication_method is not None:
             # [MQTT-4.12.0-1] no method is known here
             return BAD_AUTHENTICATION_METHOD
+        if packet.will is not None:
+            try:
+                check_levels(packet.will.topic_name, self.settings.topic_levels)
+            except Violation as violation:
+                return violation.rule.reason
         return self.router.authority.connect(packet, connection.peer)
 
     def _refuse_connect(
@@ -457,7 +477,6 @@ class Broker:
             keep_alive = maximum
         connection.state = state
         connection.keep_alive = keep_alive
-        connection.decoder.maximum_packet_size = settings.maximum_packet_size
         state.connection = connection.number
         state.expiry_interval = expiry
         # [MQTT-3.1.3-9] the session is back before its will was due

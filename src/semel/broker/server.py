@@ -24,6 +24,8 @@ from semel.broker.store import Store
 LOG: Final = logging.getLogger("semel.broker")
 
 SWEEP_SECONDS: Final = 1.0
+# How long a connection that is being closed may take to read its last bytes.
+CLOSE_SECONDS: Final = 5.0
 
 
 class CannotListen(Exception):
@@ -83,8 +85,12 @@ class Peer(asyncio.Protocol):
             self.server.broker.counters.bytes_sent += len(data)
             transport.write(data)
         connection.unsent = transport.get_write_buffer_size()
-        if connection.closing:
+        if connection.stuck:
+            transport.abort()
+        elif connection.closing:
             transport.close()
+            # A peer that does not read must not keep its connection open that way.
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.abort)
 
 
 class Server:

@@ -90,8 +90,8 @@ class BrokerSettings:
     maximum_retained: int = setting(
         100_000,
         "Topics that have a retained message. A message to retain for a further topic goes to its "
-        "subscribers, but is not retained, and is counted. 0 retains nothing.",
-        minimum=0,
+        "subscribers, but is not retained, and is counted.",
+        minimum=1,
     )
     maximum_outgoing_bytes: int = setting(
         8 * MIB,

@@ -291,18 +291,27 @@ class Decoder:
 
     `receive` never raises for what a peer sends: a `Violation` comes as the last value, and
     whatever follows it is ignored, since nobody can say where the next packet would begin.
-    No more is kept than one incomplete packet, which `maximum_packet_size` bounds.
+    No more is kept than one incomplete packet, which `maximum_packet_size` bounds, and
+    `before_connect` until a CONNECT has come (0: no other bound than the first).
     """
 
     version: int
     maximum_packet_size: int
+    before_connect: int
     _buffer: bytearray
     _needed: int
     _broken: bool
 
-    def __init__(self, version: int = MQTT5, *, maximum_packet_size: int = LARGEST_PACKET) -> None:
+    def __init__(
+        self,
+        version: int = MQTT5,
+        *,
+        maximum_packet_size: int = LARGEST_PACKET,
+        before_connect: int = 0,
+    ) -> None:
         self.version = version
         self.maximum_packet_size = maximum_packet_size
+        self.before_connect = before_connect
         self._buffer = bytearray()
         self._needed = 0
         self._broken = False
@@ -325,7 +334,7 @@ class Decoder:
                     data,
                     self.version,
                     start=at,
-                    maximum_packet_size=self.maximum_packet_size,
+                    maximum_packet_size=self.before_connect or self.maximum_packet_size,
                 )
             except Violation as violation:
                 self._broken = True
@@ -339,5 +348,6 @@ class Decoder:
             packet, at = decoded
             if isinstance(packet, Connect):
                 self.version = packet.version
+                self.before_connect = 0
             packets.append(packet)
         return packets
