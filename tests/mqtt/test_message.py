@@ -112,3 +112,7 @@ def test_a_message_may_have_qos_0_1_or_2_only() -> None:
     with pytest.raises(Violation) as caught:
         Message("t", qos=3)
     assert caught.value.rule is rules.QOS_NOT_3
+
+
+def test_the_size_of_a_message_is_that_of_topic_and_payload() -> None:
+    assert Message("plant/é", b"12345").size == 12

@@ -32,6 +32,7 @@ from semel.mqtt import (
     rules,
 )
 from semel.mqtt.properties import (
+    TOPIC_ALIAS,
     USER_PROPERTY,
     PropertyItem,
     PropertyValue,
@@ -45,6 +46,7 @@ from semel.mqtt.properties import (
     property_identifier,
     read_properties,
 )
+from semel.mqtt.properties import properties_of as section_of
 from semel.mqtt.wire import Reader
 from tests.mqtt.standard_tables import NOT_ZERO, PROPERTIES, properties_of
 from tests.mqtt.verdicts import refuses, section
@@ -403,3 +405,10 @@ def test_a_user_property_is_a_pair_and_nothing_else(value: Any) -> None:
     with pytest.raises(TypeError):
         Properties([(USER_PROPERTY, value)])
     assert Properties([(USER_PROPERTY, ("a", "b"))]).user_properties == (("a", "b"),)
+
+
+def test_a_section_that_was_read_becomes_properties_and_an_empty_one_none() -> None:
+    assert section_of([]) is NO_PROPERTIES
+    assert section_of([(TOPIC_ALIAS, 3)]) == Properties(topic_alias=3)
+    with refuses(rules.TOPIC_ALIAS_NOT_ZERO):
+        section_of([(TOPIC_ALIAS, 0)])
