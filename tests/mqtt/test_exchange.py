@@ -482,6 +482,20 @@ def test_a_pubrel_once_more_has_no_place_in_the_order_of_answers() -> None:
     assert caught.value.rule is exchange_rules.ANSWERS_IN_ORDER
 
 
+def test_what_a_server_does_not_take_it_may_still_send() -> None:
+    """[MQTT-3.2.2-11] and [MQTT-3.2.2-14] bind the client alone."""
+    limits = Properties(maximum_qos=0, retain_available=0)
+    start: list[tuple[int, Packet]] = [
+        (CLIENT, Connect("a")),
+        (SERVER, ConnAck(properties=limits)),
+    ]
+    packet = Publish("t", qos=2, packet_id=1, retain=True)
+    at(MQTT5, start, True).observe(SERVER, packet, 8)
+    with pytest.raises(Violation) as caught:
+        at(MQTT5, start, True).observe(CLIENT, packet, 8)
+    assert caught.value.rule is exchange_rules.QOS_WITHIN_MAXIMUM
+
+
 def test_an_auditor_takes_no_connect_but_the_clients_first_for_the_beginning() -> None:
     exchange = Exchange()
     found: list[Violation] = []

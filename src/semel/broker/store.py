@@ -41,17 +41,6 @@ class Commit:
         self.retained = []
         self.packets = []
 
-    def is_empty(self) -> bool:
-        """Whether nothing needs to last; packets may leave at once then."""
-        return not (
-            self.changes
-            or self.sessions
-            or self.subscribed
-            or self.unsubscribed
-            or self.wills
-            or self.retained
-        )
-
 
 class Store:
     """Keeps nothing. `write` returns whether the commit is safe already."""
