@@ -496,6 +496,39 @@ def test_what_a_server_does_not_take_it_may_still_send() -> None:
     assert caught.value.rule is exchange_rules.QOS_WITHIN_MAXIMUM
 
 
+def test_a_repeated_qos_2_publish_earns_no_further_pubcomp() -> None:
+    exchange = connected(MQTT311)
+    for sender, packet in (
+        (CLIENT, Publish("t", qos=2, packet_id=1)),
+        (CLIENT, Publish("t", qos=2, packet_id=1, dup=True)),
+        (SERVER, PubRec(1)),
+        (SERVER, PubRec(1)),
+        (CLIENT, PubRel(1)),
+        (SERVER, PubComp(1)),
+    ):
+        exchange.observe(sender, packet, size(packet, MQTT311))
+    with pytest.raises(Violation) as caught:
+        exchange.observe(SERVER, PubComp(1), 4)
+    assert caught.value.rule is exchange_rules.ANSWER_FITS_REQUEST
+
+
+@pytest.mark.parametrize("last", [(CLIENT, 0x18), (SERVER, 0x00)])
+def test_a_client_answers_each_auth_of_the_server_once(last: tuple[int, int]) -> None:
+    """[MQTT-4.12.0-3]"""
+    start: list[tuple[int, Packet]] = [
+        (CLIENT, Connect("a", properties=X)),
+        (SERVER, ConnAck(properties=X)),
+        (CLIENT, Auth(0x19, properties=X)),
+        (SERVER, Auth(0x18, properties=X)),
+    ]
+    at(MQTT5, start, True).observe(CLIENT, Auth(0x18, properties=X), 8)
+    sender, reason = last
+    answered = at(MQTT5, [*start, (sender, Auth(reason, properties=X))], True)
+    with pytest.raises(Violation) as caught:
+        answered.observe(CLIENT, Auth(0x18, properties=X), 8)
+    assert caught.value.rule is exchange_rules.AUTH_IN_TURN
+
+
 def test_an_auditor_takes_no_connect_but_the_clients_first_for_the_beginning() -> None:
     exchange = Exchange()
     found: list[Violation] = []
