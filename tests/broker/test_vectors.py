@@ -187,3 +187,17 @@ def leaves_by_rule(vector: FromClient) -> bool:
     except Violation as violation:
         return violation.rule.closes
     return False
+
+
+def test_a_broken_connect_from_a_connected_client_ends_in_a_known_code() -> (
+    None
+):
+    """[MQTT-3.1.0-2]; codes that only CONNACK has cannot say why"""
+    for vector in BROKEN:
+        if vector.file != "connect":
+            continue
+        client = World(ROOMY).connect("a")
+        (packet,) = client.send_bytes(vector.data)
+        assert isinstance(packet, Disconnect), vector.name
+        assert packet.reason >= 0x80, vector.name
+        assert client.is_closed(), vector.name

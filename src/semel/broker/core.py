@@ -22,7 +22,7 @@ from semel.broker.sys_topics import Counters, sys_topics
 from semel.mqtt.codec import Packet, encode
 from semel.mqtt.exchange import CONNECTED, NEW, Exchange
 from semel.mqtt.message import Message, received_message
-from semel.mqtt.packet_types import CONNACK, CONNECT, MQTT5, MQTT311
+from semel.mqtt.packet_types import CONNACK, CONNECT, DISCONNECT, MQTT5, MQTT311
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
 from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.connect import Connect, Will
@@ -42,6 +42,7 @@ from semel.mqtt.reasons import (
     NO_MATCHING_SUBSCRIBERS,
     NO_SUBSCRIPTION_EXISTED,
     NOT_AUTHORIZED,
+    PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
     REASONS_5,
     SERVER_BUSY,
@@ -305,6 +306,9 @@ class Broker:
     ) -> None:
         """End a connection, with DISCONNECT where there is one [MQTT-3.14.0-1]."""
         exchange = connection.exchange
+        if reason not in REASONS_5[DISCONNECT]:
+            # A second CONNECT with a level that nobody knows: 0x84 is for CONNACK alone.
+            reason = PROTOCOL_ERROR
         if exchange.version == MQTT5 and exchange.phase == CONNECTED:
             packet = Disconnect(reason)
             if why is not None:

@@ -176,9 +176,11 @@ class Server:
 def raise_file_limit() -> int:
     """As many open files as the system lets us have; how many that is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
+    # A hard limit of "unlimited" may be more than the kernel gives: then we keep what we have.
+    with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
+        soft = hard
+    return soft
 
 
 async def serve(settings: BrokerSettings) -> None:
