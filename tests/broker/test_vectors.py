@@ -189,9 +189,7 @@ def leaves_by_rule(vector: FromClient) -> bool:
     return False
 
 
-def test_a_broken_connect_from_a_connected_client_ends_in_a_known_code() -> (
-    None
-):
+def test_a_broken_connect_from_a_connected_client_ends_in_a_known_code() -> None:
     """[MQTT-3.1.0-2]; codes that only CONNACK has cannot say why"""
     for vector in BROKEN:
         if vector.file != "connect":
