@@ -1,8 +1,8 @@
-"""Compiles semel.mqtt with mypyc while a wheel is built; all configuration is in pyproject.toml.
+"""Compiles the hot modules with mypyc while a wheel is built; configuration is in pyproject.toml.
 
-The sources are ordinary Python and work uncompiled, so compiling is all or nothing: either every
-module under src/semel/mqtt (but the ``__init__`` files) becomes an extension module, or none does
-and one sentence says why. None does when SEMEL_PURE=1 is set, when no C compiler works, when
+They are semel.mqtt, and semel.broker but for its settings and its network shell. The sources are
+ordinary Python and work uncompiled, so compiling is all or nothing: either every one of them (but
+the ``__init__`` files) becomes an extension module, or none does and one sentence says why. None does when SEMEL_PURE=1 is set, when no C compiler works, when
 compilation fails, and in an editable install, which exists to run the sources.
 
 Everything that is generated goes to a temporary folder, and each attempt has its own: nothing is
@@ -19,6 +19,11 @@ from setuptools import setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 from setuptools.extension import Extension
+
+
+# What is compiled, and what is left out of it.
+COMPILED = ("src/semel/mqtt", "src/semel/broker")
+INTERPRETED = ("__init__.py", "src/semel/broker/settings.py", "src/semel/broker/server.py")
 
 
 class NotCompiled(Exception):
@@ -79,7 +84,10 @@ def compiled_modules(folder: str) -> list[Extension]:
     if os.environ.get("SEMEL_PURE") == "1":
         raise NotCompiled("SEMEL_PURE=1 is set")
     sources = sorted(
-        str(path) for path in Path("src/semel/mqtt").rglob("*.py") if path.name != "__init__.py"
+        path.as_posix()
+        for folder_of_sources in COMPILED
+        for path in Path(folder_of_sources).rglob("*.py")
+        if not path.as_posix().endswith(INTERPRETED)
     )
     if not sources:
         raise NotCompiled("there is no module to compile")

@@ -1,9 +1,10 @@
 """The suite runs in two modes, and a run may not mistake one for the other.
 
-SEMEL_TEST_MODE=interpreted: semel comes from this repository's src/, and no module of semel.mqtt
-is an extension. SEMEL_TEST_MODE=compiled: semel comes from site-packages, every module of
-semel.mqtt but the ``__init__`` files is an extension, and it was built from the sources that are
-in src/ now. Without the variable the run only reports what it found.
+SEMEL_TEST_MODE=interpreted: semel comes from this repository's src/, and no core module (semel.mqtt,
+and semel.broker but for its settings and its network shell) is an extension.
+SEMEL_TEST_MODE=compiled: semel comes from site-packages, every core module but the ``__init__``
+files is an extension, and it was built from the sources that are in src/ now. Without the variable
+the run only reports what it found.
 """
 
 import importlib.util
@@ -15,6 +16,9 @@ import pytest
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 
+# Of the rooms that are compiled, these modules are not.
+INTERPRETED = ("broker/settings.py", "broker/server.py")
+
 
 def origin(module: str) -> Path:
     """The file that `module` would be imported from; UsageError if there is none."""
@@ -25,11 +29,13 @@ def origin(module: str) -> Path:
 
 
 def core_modules() -> dict[str, Path]:
-    """The modules of semel.mqtt in src/, but the ``__init__`` files: name to source file."""
+    """The modules that a wheel has compiled: name to source file."""
     return {
         ".".join(path.relative_to(SOURCES).with_suffix("").parts): path
-        for path in sorted((SOURCES / "semel" / "mqtt").rglob("*.py"))
+        for room in ("mqtt", "broker")
+        for path in sorted((SOURCES / "semel" / room).rglob("*.py"))
         if path.name != "__init__.py"
+        and path.relative_to(SOURCES / "semel").as_posix() not in INTERPRETED
     }
 
 

@@ -229,7 +229,7 @@ def test_nothing_of_an_ended_session_is_kept() -> None:
     client.send(Disconnect(properties=Properties(session_expiry_interval=0)))
     router = world.broker.router
     assert router.sessions == {}
-    assert router.dirty == {}
+    assert router.dirty == []
     assert router.subscriptions.of("a") == []
     assert ("a", None) in [session for commit in written for session in commit.sessions]
     assert [change for commit in written for change in commit.changes] == []

@@ -177,22 +177,40 @@ def test_a_full_queue_turns_new_messages_away_and_counts_them() -> None:
     assert payloads(persistent(world, "a", MQTT5, present=True).take()) == [b"1", b"2"]
 
 
-def test_a_slow_reader_loses_qos_0_messages_and_then_its_connection() -> None:
+def test_a_slow_reader_loses_qos_0_messages_and_gets_the_others_later() -> None:
     """Class 13: what a reader does not take is bounded"""
     world = World(BrokerSettings(maximum_outgoing_bytes=1_000))
     slow = world.connect("s")
     slow.subscribe("t", qos=1)
     publisher = world.connect("p")
-    slow.connection.unsent = 1_001
+    slow.unread = 1_000
+    world.tick()
     publisher.send(Publish("t", bytes(10)))
-    assert slow.take() == []
-    assert slow.connection.dropped == 1
+    assert world.broker.router.dropped == 1
     publisher.send(Publish("t", b"kept", qos=1, packet_id=1))
+    assert slow.take() == []
+    assert not slow.is_closed()
+    slow.unread = 999
+    world.tick()
+    world.tick()
     assert payloads(slow.take()) == [b"kept"]
-    slow.connection.unsent = 2_000
-    publisher.send(Publish("t", b"more", qos=1, packet_id=2))
-    assert slow.is_closed()
-    assert not publisher.is_closed()
+    publisher.send(Publish("t", b"room again"))
+    assert payloads(slow.take()) == [b"room again"]
+    assert world.broker.router.dropped == 1
+
+
+def test_answers_that_nobody_reads_end_the_connection() -> None:
+    """Class 13: they cannot be dropped, so they are bounded by closing"""
+    world = World(BrokerSettings(maximum_outgoing_bytes=1_000))
+    silent, other = world.connect("s"), world.connect("o")
+    silent.unread = 1_000
+    silent.send(*(Publish("t", qos=1, packet_id=number) for number in range(1, 100)))
+    assert not silent.is_closed()
+    silent.unread = 1_900
+    world.tick()
+    silent.send(*(Publish("t", qos=1, packet_id=number) for number in range(1, 100)))
+    assert silent.is_closed()
+    assert not other.is_closed()
 
 
 def test_a_queue_is_bounded_by_bytes_too() -> None:

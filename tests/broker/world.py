@@ -31,6 +31,8 @@ class Client:
     version: int
     decoder: Decoder
     inbox: list[Packet] = field(default_factory=list)
+    # Bytes that its network has not taken, as far as the broker is told.
+    unread: int = 0
 
     def send(self, *packets: Packet) -> list[Packet]:
         """Send packets in one piece; what the broker answers in that tick."""
@@ -125,7 +127,9 @@ class World:
         self.broker.flush(self.now)
         self.broker.ready = {}
         for client in self.clients:
-            for item in client.decoder.receive(client.connection.take_outgoing()):
+            data = client.connection.take_outgoing()
+            self.broker.written(client.connection, client.unread, self.now)
+            for item in client.decoder.receive(data):
                 assert not isinstance(item, Violation), item
                 client.inbox.append(item)
 

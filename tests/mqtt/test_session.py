@@ -332,8 +332,8 @@ def test_a_resume_keeps_the_receive_maximum_of_the_new_connection() -> None:
     """[4.9] the quota begins anew with each connection, and resent packets count."""
     session = connected()
     published(session, b"1", b"2", b"3")
-    session.send(Message("t", b"4", qos=1), 0.0)
     session.disconnect(0.0, NEVER_EXPIRES)
+    session.send(Message("t", b"4", qos=1), 0.0)
     session.connect(MQTT5, receive_maximum=2)
     session.poll(0.0)
     assert [p.packet_id for p in packets(session) if isinstance(p, Publish)] == [1, 2]

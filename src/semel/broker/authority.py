@@ -5,12 +5,25 @@ and receiving. The default allows everything; a later Authority asks a password 
 rights, and nothing else in the broker has to know.
 """
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packets.connect import Connect
 from semel.mqtt.reasons import SUCCESS
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Authority:
-    """Allows everything. Codes are 5.0's; the broker translates them for 3.1.1."""
+    """Allows everything. Codes are 5.0's; the broker translates them for 3.1.1.
+
+    What `publish` and `receive` say may be remembered: by topic, for all clients that have equal
+    `rights`, until `generation` is another number.
+    """
+
+    generation: int = 0
+
+    def rights(self, client_id: str) -> str:
+        """A name for what this client may publish: clients with the same may publish the same."""
+        return ""
 
     def connect(self, packet: Connect, peer: str) -> int:
         """SUCCESS, or the code with which the CONNECT is refused."""

@@ -7,10 +7,13 @@ cannot forgive itself what it forbids its clients.
 
 from typing import Final, final
 
+from mypy_extensions import i64
+
 from semel.broker.session_state import SessionState
-from semel.mqtt.codec import Decoder, Packet, encode
+from semel.mqtt.codec import Decoder, Packet, decode, encode
 from semel.mqtt.exchange import CONNECTED, Exchange
-from semel.mqtt.packets.publish import Publish
+from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
+from semel.mqtt.packet_types import PUBLISH
 from semel.mqtt.side import SERVER
 
 
@@ -36,7 +39,6 @@ class Connection:
     closing: bool
     # It does not read: closing does not wait for what is still to be written.
     stuck: bool
-    dropped: int
 
     def __init__(
         self,
@@ -63,29 +65,34 @@ class Connection:
         self.unsent = 0
         self.closing = False
         self.stuck = False
-        self.dropped = 0
 
     @property
     def is_connected(self) -> bool:
         """Whether its CONNECT was accepted and it is not on its way out."""
         return self.exchange.phase == CONNECTED and not self.closing
 
-    def send(self, packet: Packet, maximum_outgoing: int) -> bool:
-        """Encode a packet for the network. False: the peer reads too slowly to get any more.
-
-        A QoS 0 message for a peer that is behind is dropped, which its QoS permits.
-        """
-        waiting = self.unsent + self.outgoing_size
-        if waiting > maximum_outgoing:
-            if isinstance(packet, Publish) and packet.qos == 0 and waiting < 2 * maximum_outgoing:
-                self.dropped += 1
-                return True
-            if waiting >= 2 * maximum_outgoing:
-                return False
+    def send(self, packet: Packet) -> None:
+        """Encode a packet for the network."""
         data = encode(packet, self.exchange.version)
         self.exchange.observe(SERVER, packet, len(data))
         self.write(data)
-        return True
+
+    def send_encoded(self, data: bytes) -> int:
+        """Bytes for the network: one packet, or several PUBLISH of QoS 0. Gives their type."""
+        first: i64 = data[0]
+        if first >> 4 != PUBLISH:
+            packet_id = data[2] << 8 | data[3]
+            taken = ordinary_answer(self.exchange, SERVER, first >> 4, packet_id)
+        elif first & 0b0110:
+            taken = ordinary_publish(self.exchange, SERVER, first >> 1 & 3, packet_id_at(data))
+        else:
+            taken = True
+        if not taken:
+            decoded = decode(data, self.exchange.version)
+            assert decoded is not None
+            self.exchange.observe(SERVER, decoded[0], len(data))
+        self.write(data)
+        return first >> 4
 
     def write(self, data: bytes) -> None:
         """Bytes for the network, in this order."""
@@ -98,3 +105,12 @@ class Connection:
         self.outgoing = []
         self.outgoing_size = 0
         return data
+
+
+def packet_id_at(data: bytes) -> int:
+    """The Packet Identifier of a PUBLISH of QoS 1 or 2."""
+    at: i64 = 1
+    while data[at] > 127:
+        at += 1
+    at += 3 + (data[at + 1] << 8 | data[at + 2])
+    return data[at] << 8 | data[at + 1]

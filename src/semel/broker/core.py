@@ -14,6 +14,7 @@ from typing import Final, final
 
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
+from semel.broker.hot_path import HotPath
 from semel.broker.router import Router
 from semel.broker.session_state import SessionState
 from semel.broker.settings import BrokerSettings
@@ -22,8 +23,8 @@ from semel.broker.sys_topics import Counters, sys_topics
 from semel.mqtt.codec import Packet, encode
 from semel.mqtt.exchange import CONNECTED, NEW, Exchange
 from semel.mqtt.message import Message, received_message
-from semel.mqtt.packet_types import CONNACK, CONNECT, DISCONNECT, MQTT5, MQTT311
-from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
+from semel.mqtt.packet_types import CONNACK, CONNECT, DISCONNECT, MQTT5, MQTT311, PUBLISH
+from semel.mqtt.packets.acks import Ack
 from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.connect import Connect, Will
 from semel.mqtt.packets.disconnect import Disconnect
@@ -86,6 +87,8 @@ class Broker:
     # Connections that have bytes to write, or that are to be closed.
     ready: dict[int, Connection]
     counters: Final[Counters]
+    # None: every packet goes the plain way.
+    hot_path: HotPath | None
     _new_client_id: Final[Callable[[], str]]
     _log: Final[Callable[[str], None]]
     _number: int
@@ -116,6 +119,7 @@ class Broker:
         self.connections = {}
         self.ready = {}
         self.counters = Counters()
+        self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
         self._new_client_id = new_client_id
         self._log = log
         self._number = 0
@@ -142,8 +146,14 @@ class Broker:
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
         """Bytes arrived on a connection."""
         self.counters.bytes_received += len(data)
-        for item in connection.decoder.receive(data):
-            if connection.closing:
+        decoder = connection.decoder
+        decoder.feed(data)
+        while not connection.closing:
+            state = connection.state
+            if self.hot_path is not None and state is not None and connection.is_connected:
+                self.hot_path.take(connection, state, now)
+            item = decoder.next()
+            if item is None:
                 return
             if isinstance(item, Violation):
                 self._refuse(connection, item, now)
@@ -165,8 +175,11 @@ class Broker:
         """The tick ends: what has to last goes to the store, and packets leave when it is safe."""
         router = self.router
         dirty = router.dirty
-        router.dirty = {}
-        for state in dirty.values():
+        router.dirty = []
+        for state in dirty:
+            state.dirty = False
+            if state.ended:
+                continue
             state.session.poll(now)
             changes, packets = state.session.drain()
             if state.is_durable():
@@ -181,7 +194,8 @@ class Broker:
 
     def committed(self, commit: Commit, now: float) -> None:
         """The store has this commit: what waited for it may leave."""
-        bound = self.settings.maximum_outgoing_bytes
+        # Messages stop at the bound: only answers that nobody reads can make twice as much.
+        bound = 2 * self.settings.maximum_outgoing_bytes
         for number, packets in commit.packets:
             connection = self.connections.get(number)
             if connection is None:
@@ -189,20 +203,37 @@ class Broker:
             self.ready[number] = connection
             try:
                 for packet in packets:
-                    self.counters.packets_sent += 1
-                    if isinstance(packet, Publish):
-                        self.counters.messages_sent += 1
-                    if not connection.send(packet, bound):
-                        self._log(f"{_name(connection)} reads too slowly: closed")
-                        connection.outgoing = []
-                        connection.stuck = True
-                        self._drop(connection, now)
-                        break
+                    if isinstance(packet, bytes):
+                        # The hot path has counted its messages.
+                        if connection.send_encoded(packet) != PUBLISH:
+                            self.counters.packets_sent += 1
+                    else:
+                        connection.send(packet)
+                        self.counters.packets_sent += 1
+                        if isinstance(packet, Publish):
+                            self.counters.messages_sent += 1
             except Violation as violation:
                 # It takes no packet of this size, or we are wrong: it pays with its connection,
                 # and nobody else does.
                 self._log(f"{_name(connection)} cannot be answered: {violation}")
                 self._drop(connection, now)
+            if connection.unsent + connection.outgoing_size >= bound:
+                self._log(f"{_name(connection)} reads too slowly: closed")
+                connection.outgoing = []
+                connection.stuck = True
+                self._drop(connection, now)
+
+    def written(self, connection: Connection, unsent: int, now: float) -> None:
+        """The network has what was outgoing, but for `unsent` bytes that wait in memory."""
+        connection.unsent = unsent
+        state = connection.state
+        if state is not None:
+            session = state.session
+            had_room = session.room > 0
+            session.room = self.settings.maximum_outgoing_bytes - unsent
+            if not had_room:
+                # What waited for room is looked at again.
+                self.router.mark(state)
 
     def sweep(self, now: float) -> None:
         """Once a second: silent connections, delayed wills, sessions that end."""
@@ -329,7 +360,7 @@ class Broker:
             return
         state.connection = 0
         state.session.disconnect(now, state.expiry_interval)
-        self.router.dirty[state.client_id] = state
+        self.router.mark(state)
         if state.will is not None:
             # [MQTT-3.1.2-8] after the delay, or when the session ends if that comes first
             delay = min(state.will.properties.will_delay_interval or 0, state.expiry_interval)
@@ -389,24 +420,17 @@ class Broker:
         if isinstance(packet, Disconnect):
             self._disconnected(connection, state, packet, now)
             return
-        session = state.session
         if isinstance(packet, Publish):
             self._publish(connection, state, packet, now)
-        elif isinstance(packet, PubAck):
-            session.receive_puback(packet)
-        elif isinstance(packet, PubRec):
-            session.receive_pubrec(packet)
-        elif isinstance(packet, PubRel):
-            session.receive_pubrel(packet)
-        elif isinstance(packet, PubComp):
-            session.receive_pubcomp(packet)
+        elif isinstance(packet, Ack):
+            state.session.receive_answer(packet)
         elif isinstance(packet, Subscribe):
             self._subscribe(connection, state, packet, now)
         elif isinstance(packet, Unsubscribe):
             self._unsubscribe(connection, state, packet)
         elif isinstance(packet, PingReq):
             self._answer(connection, PingResp())
-        self.router.dirty[state.client_id] = state
+        self.router.mark(state)
 
     def _connect(self, connection: Connection, packet: Connect, now: float) -> None:
         refused = self._judge_connect(connection, packet)
@@ -483,6 +507,7 @@ class Broker:
         connection.keep_alive = keep_alive
         state.connection = connection.number
         state.expiry_interval = expiry
+        state.session.durable = state.is_durable()
         # [MQTT-3.1.3-9] the session is back before its will was due
         state.will = packet.will
         state.will_due = None
@@ -512,7 +537,8 @@ class Broker:
             receive_maximum=window,
             maximum_packet_size=exchange.client.maximum_packet_size,
         )
-        self.router.dirty[state.client_id] = state
+        state.session.room = settings.maximum_outgoing_bytes
+        self.router.mark(state)
         kind = "3.1.1" if packet.version == MQTT311 else "5.0"
         self._log(f"{_name(connection)} connected with MQTT {kind}")
 
@@ -530,6 +556,8 @@ class Broker:
             message = received_message(packet, topic_name, now)
             if not self.router.route(message, state.client_id, now):
                 reason = NO_MATCHING_SUBSCRIBERS
+            if self.hot_path is not None:
+                self.hot_path.learn(state, packet)
         state.session.accept(receipt, reason)
 
     def _subscribe(

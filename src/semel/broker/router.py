@@ -49,12 +49,12 @@ class Router:
     retained: Final[Retained]
     authority: Final[Authority]
     # Sessions to be polled and drained at the end of the tick.
-    dirty: dict[str, SessionState]
+    dirty: list[SessionState]
     commit: Commit
     maximum_subscriptions: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
-    # Messages that a full queue turned away.
+    # Messages that a full queue turned away, or that a slow reader had no room for.
     dropped: int
 
     def __init__(
@@ -70,26 +70,42 @@ class Router:
         self.subscriptions = Subscriptions()
         self.retained = Retained(maximum_retained)
         self.authority = authority
-        self.dirty = {}
+        self.dirty = []
         self.commit = Commit()
         self.maximum_subscriptions = maximum_subscriptions
         self.maximum_queued = maximum_queued
         self.maximum_queued_bytes = maximum_queued_bytes
         self.dropped = 0
 
-    def route(self, message: Message, publisher: str, now: float) -> bool:
-        """Give a message to everyone who asked for it. Whether anybody did."""
+    def mark(self, state: SessionState) -> None:
+        """This session has something for the end of the tick."""
+        if not state.dirty:
+            state.dirty = True
+            self.dirty.append(state)
+
+    def route(
+        self, message: Message, publisher: str, now: float, only: set[str] | None = None
+    ) -> bool:
+        """Give a message to everyone who asked for it. Whether anybody did.
+
+        `only` names the clients to look at: the others have it already.
+        """
         if message.retain:
             self._retain(message)
         matches = self.subscriptions.match(message.topic_name)
         copies: dict[str, Copy] = {}
         for entry in matches.entries:
-            # [MQTT-3.8.3-3] not back to where it came from
-            if entry.no_local and entry.client_id == publisher:
+            client_id = entry.client_id
+            if only is not None and client_id not in only:
                 continue
-            copy = copies.get(entry.client_id)
+            # [MQTT-3.8.3-3] not back to where it came from
+            if entry.no_local and client_id == publisher:
+                continue
+            copy = copies.get(client_id)
             if copy is None:
-                copy = copies[entry.client_id] = Copy()
+                if not self.authority.receive(client_id, message.topic_name):
+                    continue
+                copy = copies[client_id] = Copy()
             copy.add(entry)
         for client_id, copy in copies.items():
             self._deliver(self.sessions[client_id], message, copy, now)
@@ -112,6 +128,8 @@ class Router:
         """One member gets it: the next that is connected, or else the next at all."""
         chosen: Entry | None = None
         for entry in group.members():
+            if not self.authority.receive(entry.client_id, message.topic_name):
+                continue
             if self.sessions[entry.client_id].session.connected:
                 chosen = entry
                 break
@@ -132,16 +150,16 @@ class Router:
 
     def _send(self, state: SessionState, message: Message, now: float) -> None:
         session = state.session
-        if not self.authority.receive(state.client_id, message.topic_name):
-            return
         if message.qos and (
             session.waiting >= self.maximum_queued
             or session.waiting_bytes + message.size > self.maximum_queued_bytes
         ):
             self.dropped += 1
             return
+        dropped = session.dropped
         session.send(message, now)
-        self.dirty[state.client_id] = state
+        self.dropped += session.dropped - dropped
+        self.mark(state)
 
     def subscribe(
         self, state: SessionState, subscription: Subscription, identifier: int, now: float
@@ -165,6 +183,8 @@ class Router:
         if not share_name and (handling == 0 or (handling == 1 and old is None)):
             identifiers = [identifier] if identifier else []
             for message in self.retained.match(topic_filter, now):
+                if not self.authority.receive(state.client_id, message.topic_name):
+                    continue
                 qos = min(message.qos, subscription.qos)
                 # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1
                 self._send(state, _variant(message, qos, True, identifiers), now)
@@ -181,7 +201,7 @@ class Router:
     def end(self, state: SessionState) -> None:
         """The session is over: nothing of it remains [MQTT-4.1.0-2]."""
         del self.sessions[state.client_id]
-        self.dirty.pop(state.client_id, None)
+        state.ended = True
         self.subscriptions.forget(state.client_id)
         self.commit.sessions.append((state.client_id, None))
 

@@ -13,7 +13,7 @@ import resource
 import secrets
 import signal
 from importlib import import_module
-from typing import Final
+from typing import Final, cast
 
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
@@ -41,8 +41,8 @@ class Peer(asyncio.Protocol):
         self.connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # What uvloop hands us is one by its methods, not by its class.
+        self.transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername")
         peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
         self.connection = self.server.broker.opened(peer, self.server.now())
@@ -68,6 +68,15 @@ class Peer(asyncio.Protocol):
         self.server.broker.lost(connection, self.server.now())
         self.server.schedule()
 
+    def resume_writing(self) -> None:
+        """The peer has read most of what waited for it: messages may follow."""
+        connection, transport = self.connection, self.transport
+        assert connection is not None
+        assert transport is not None
+        unsent = transport.get_write_buffer_size()
+        self.server.broker.written(connection, unsent, self.server.now())
+        self.server.schedule()
+
     def abort(self) -> None:
         """Close at once, whatever was still to be written."""
         assert self.connection is not None
@@ -84,7 +93,7 @@ class Peer(asyncio.Protocol):
         if data:
             self.server.broker.counters.bytes_sent += len(data)
             transport.write(data)
-        connection.unsent = transport.get_write_buffer_size()
+        self.server.broker.written(connection, transport.get_write_buffer_size(), self.server.now())
         if connection.stuck:
             transport.abort()
         elif connection.closing:

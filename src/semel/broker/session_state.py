@@ -22,6 +22,11 @@ class SessionState:
     # When the broker looks at it next, if that is arranged.
     look_at: float | None
     subscriptions: int
+    # Whether this tick has given it anything; whether the session is over.
+    dirty: bool
+    ended: bool
+    # Its connection is sent topic aliases, so that its packets are like nobody else's.
+    uses_aliases: bool
 
     def __init__(self, client_id: str, session: Session, expiry_interval: int) -> None:
         self.client_id = client_id
@@ -32,6 +37,9 @@ class SessionState:
         self.will_due = None
         self.look_at = None
         self.subscriptions = 0
+        self.dirty = False
+        self.ended = False
+        self.uses_aliases = False
 
     def is_durable(self) -> bool:
         """Whether it outlives its connection, so that what happens to it must last."""

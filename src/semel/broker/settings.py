@@ -96,9 +96,17 @@ class BrokerSettings:
     maximum_outgoing_bytes: int = setting(
         8 * MIB,
         "Bytes that wait in memory for a client that reads slowly. Above it, QoS 0 messages for "
-        "this client are dropped and counted; at twice as much its connection is closed.",
+        "this client are dropped and counted, and QoS 1 and 2 messages wait in its queue; if what "
+        "it does not read grows to twice as much, its connection is closed.",
         unit=BYTES,
         minimum=1,
+    )
+    route_cache: int = setting(
+        200_000,
+        "Entries kept of what is known about topics: one for each topic, and one for each session "
+        "that gets its messages. Beyond it, what was not used lately is forgotten and found anew. "
+        "0 keeps none, and every message takes the slow way.",
+        minimum=0,
     )
     receive_maximum: int = setting(
         200,
@@ -138,7 +146,7 @@ class BrokerSettings:
         maximum=86_400,
     )
     inflight_window: int = setting(
-        100,
+        200,
         "QoS 1 and 2 messages sent to an MQTT 3.1.1 client before it acknowledges them; further "
         "ones wait in its queue. MQTT 5.0 clients say their own number.",
         minimum=1,

@@ -7,11 +7,12 @@ nothing and is always safe at once: sessions live as long as the process.
 
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.broker.subscriptions import Entry
-from semel.mqtt.codec import Packet
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
-from semel.mqtt.session import Change
+from semel.mqtt.session import Change, Outgoing
 
 
 @final
@@ -30,7 +31,7 @@ class Commit:
     # topic name, message; None: deleted
     retained: Final[list[tuple[str, Message | None]]]
     # connection number, packets that leave when all of the above is safe
-    packets: Final[list[tuple[int, list[Packet]]]]
+    packets: Final[list[tuple[int, list[Outgoing]]]]
 
     def __init__(self) -> None:
         self.changes = []
@@ -42,6 +43,7 @@ class Commit:
         self.packets = []
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Store:
     """Keeps nothing. `write` returns whether the commit is safe already."""
 

@@ -254,13 +254,13 @@ def _encode(packet: Packet, version: int) -> bytes:
     if isinstance(packet, Publish):
         return encode_publish(packet, version)
     if isinstance(packet, PubAck):
-        return encode_ack(PUBACK, 0, packet.packet_id, packet.reason, packet.properties, version)
+        return encode_ack(PUBACK, packet.packet_id, packet.reason, packet.properties, version)
     if isinstance(packet, PubRec):
-        return encode_ack(PUBREC, 0, packet.packet_id, packet.reason, packet.properties, version)
+        return encode_ack(PUBREC, packet.packet_id, packet.reason, packet.properties, version)
     if isinstance(packet, PubRel):
-        return encode_ack(PUBREL, 2, packet.packet_id, packet.reason, packet.properties, version)
+        return encode_ack(PUBREL, packet.packet_id, packet.reason, packet.properties, version)
     if isinstance(packet, PubComp):
-        return encode_ack(PUBCOMP, 0, packet.packet_id, packet.reason, packet.properties, version)
+        return encode_ack(PUBCOMP, packet.packet_id, packet.reason, packet.properties, version)
     if isinstance(packet, PingReq):
         return frame(PINGREQ << 4, b"")
     if isinstance(packet, PingResp):
@@ -298,6 +298,10 @@ class Decoder:
     version: int
     maximum_packet_size: int
     before_connect: int
+    # What `feed` was given, after what was left over before, and how far it has been read. Who
+    # knows what stands there without decoding it may move `at` to the end of a packet.
+    data: bytes
+    at: int
     _buffer: bytearray
     _needed: int
     _broken: bool
@@ -312,6 +316,8 @@ class Decoder:
         self.version = version
         self.maximum_packet_size = maximum_packet_size
         self.before_connect = before_connect
+        self.data = b""
+        self.at = 0
         self._buffer = bytearray()
         self._needed = 0
         self._broken = False
@@ -319,35 +325,52 @@ class Decoder:
     def receive(self, data: bytes) -> list[Packet | Violation]:
         """The packets that are complete now. A CONNECT sets the version of those after it."""
         packets: list[Packet | Violation] = []
+        self.feed(data)
+        while True:
+            packet = self.next()
+            if packet is None:
+                return packets
+            packets.append(packet)
+
+    def feed(self, data: bytes) -> None:
+        """Bytes have come: `next` gives their packets, one by one, and must be asked for all."""
         if self._broken:
-            return packets
+            return
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._needed:
-                return packets
+                return
             data = bytes(self._buffer)
             self._buffer = bytearray()
-        at = 0
-        while at < len(data):
-            try:
-                decoded = decode(
-                    data,
-                    self.version,
-                    start=at,
-                    maximum_packet_size=self.before_connect or self.maximum_packet_size,
-                )
-            except Violation as violation:
-                self._broken = True
-                packets.append(violation)
-                return packets
-            if decoded is None:
-                self._buffer += data[at:]
-                end = read_frame(data, at)[2]
-                self._needed = end - at if end else 0
-                break
-            packet, at = decoded
-            if isinstance(packet, Connect):
-                self.version = packet.version
-                self.before_connect = 0
-            packets.append(packet)
-        return packets
+        self.data = data
+        self.at = 0
+
+    def next(self) -> Packet | Violation | None:
+        """The next packet, or None when no other is complete."""
+        if self.at >= len(self.data):
+            self.data = b""
+            self.at = 0
+            return None
+        try:
+            decoded = decode(
+                self.data,
+                self.version,
+                start=self.at,
+                maximum_packet_size=self.before_connect or self.maximum_packet_size,
+            )
+        except Violation as violation:
+            self._broken = True
+            self.data = b""
+            return violation
+        if decoded is None:
+            end = read_frame(self.data, self.at)[2]
+            self._needed = end - self.at if end else 0
+            self._buffer += self.data[self.at :]
+            self.data = b""
+            self.at = 0
+            return None
+        packet, self.at = decoded
+        if isinstance(packet, Connect):
+            self.version = packet.version
+            self.before_connect = 0
+        return packet

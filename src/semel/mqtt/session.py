@@ -17,8 +17,15 @@ DUP is decided here and nowhere else: 0 when a PUBLISH leaves for the first time
 connection sends it again [MQTT-3.3.1-1]. PUBACKs, PUBRECs and PUBRELs leave in the order that
 [MQTT-4.6.0-2] to [MQTT-4.6.0-4] demand, however the owner's `accept` calls are ordered.
 
-Every durable change is a `Change`, and the state is changed by `apply` alone: applying the changes
-of one session to an empty one rebuilds it.
+Every durable change is a `Change`, and each kind is made in one place: applying the changes of one
+session to an empty one rebuilds it. A session that ends with its connection (`durable` is False)
+makes the same changes and keeps no list of them.
+
+`room` is how many bytes of messages the owner takes until it says so again: beyond it, a QoS 0
+message is dropped and counted, and the others wait.
+
+Whoever knows already that a packet is an ordinary one may spare the objects: `send_encoded`,
+`is_new`, `acknowledge`, `answered` and `append` work with bytes and make the same changes.
 """
 
 from collections import deque
@@ -30,9 +37,9 @@ from mypy_extensions import mypyc_attr
 from semel.mqtt.codec import LARGEST_PACKET, Packet, encode
 from semel.mqtt.message import Message
 from semel.mqtt.packet_ids import PacketIds
-from semel.mqtt.packet_types import MQTT5
-from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
-from semel.mqtt.packets.publish import Publish
+from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBREC, PUBREL
+from semel.mqtt.packets.acks import Ack, PubAck, PubComp, PubRec, PubRel, encode_success
+from semel.mqtt.packets.publish import Publish, with_packet_id
 from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.mqtt.reasons import FAILURE, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from semel.mqtt.side import (
@@ -56,6 +63,12 @@ ENDS: Final = 7  # at: when the session is over; None while it is connected or f
 
 # [3.1.2.11.2] a Session Expiry Interval of this many seconds means: never
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
+
+# More room than anybody fills.
+BOUNDLESS: Final = 1 << 60
+
+# What leaves: a packet, or the bytes of one or more.
+Outgoing = Packet | bytes
 
 # More than the framing of a PUBLISH without properties takes.
 _HEADROOM: Final = 16
@@ -133,16 +146,20 @@ class Session:
 
     connected: bool
     version: int
+    durable: bool
     ends_at: float | None
+    # Bytes of messages that may leave yet, and QoS 0 messages dropped because there were none.
+    room: int
+    dropped: int
+    maximum_packet_size: int
     _changes: list[Change]
-    _packets: list[Packet]
+    _packets: list[Outgoing]
     # As sender.
     _number: int
     _last_id: int
     _released: int
     _quota: int
     _receive_maximum: int
-    _maximum_packet_size: int
     _waiting: deque[Delivery] | None
     _waiting_bytes: int
     _in_flight: dict[int, Delivery]
@@ -157,7 +174,11 @@ class Session:
     def __init__(self) -> None:
         self.connected = False
         self.version = MQTT5
+        self.durable = True
         self.ends_at = None
+        self.room = BOUNDLESS
+        self.dropped = 0
+        self.maximum_packet_size = LARGEST_PACKET
         self._changes = []
         self._packets = []
         self._number = 0
@@ -165,7 +186,6 @@ class Session:
         self._released = 0
         self._quota = 0
         self._receive_maximum = DEFAULT_RECEIVE_MAXIMUM
-        self._maximum_packet_size = LARGEST_PACKET
         # A session costs little while it is idle: an empty deque alone takes 760 bytes.
         self._waiting = None
         self._waiting_bytes = 0
@@ -179,7 +199,7 @@ class Session:
 
     # --- the owner's side -------------------------------------------------------------------------
 
-    def drain(self) -> tuple[list[Change], list[Packet]]:
+    def drain(self) -> tuple[list[Change], list[Outgoing]]:
         """What is to be made durable, and what may leave when it is."""
         changes, packets = self._changes, self._packets
         self._changes = []
@@ -238,9 +258,10 @@ class Session:
         self.version = version
         self._receive_maximum = receive_maximum
         self._quota = receive_maximum
-        self._maximum_packet_size = maximum_packet_size
+        self.maximum_packet_size = maximum_packet_size
+        self.room = BOUNDLESS
         if self.ends_at is not None:
-            self._change(Change(ENDS))
+            self._end_at(None)
         released: list[Delivery] = []
         resend: deque[Delivery] = deque()
         for delivery in self._in_flight.values():
@@ -267,7 +288,7 @@ class Session:
         self._pubrecs = None
         self._requests = PacketIds()
         if expiry_interval != NEVER_EXPIRES:
-            self._change(Change(ENDS, at=now + expiry_interval))
+            self._end_at(now + expiry_interval)
 
     def is_over(self, now: float) -> bool:
         """Whether the session has expired: its owner must discard it [MQTT-4.1.0-2]."""
@@ -290,24 +311,64 @@ class Session:
     def send(self, message: Message, now: float) -> int:
         """Send a message, or queue it. Returns the number of its delivery, 0 at QoS 0.
 
-        At QoS 0 it leaves now or never: without a connection it is dropped.
+        At QoS 0 it leaves now or never: without a connection, or room, it is dropped.
         """
         if message.qos == 0:
             if self.connected and not message.is_expired(now):
                 packet = message.publish(0, now, self.version, dup=False)
-                if self._fits(packet):
+                if self.room <= 0:
+                    self.dropped += 1
+                elif self._fits(packet):
+                    self.room -= message.size
                     self._packets.append(packet)
             return 0
         number = self._number + 1
-        self._change(Change(QUEUED, number=number, message=message))
+        if self._may_send() and not message.is_expired(now):
+            packet_id = self._free_id()
+            if packet_id:
+                packet = message.publish(packet_id, now, self.version, dup=False)
+                if self._fits(packet):
+                    self._launch(number, message, packet_id)
+                    self._packets.append(packet)
+                    return number
+        self._queue(number, message)
         return number
+
+    def send_encoded(self, message: Message, head: bytes, tail: bytes) -> bool:
+        """Send a QoS 1 or 2 message whose PUBLISH is `head`, its identifier, and `tail`.
+
+        False if it cannot leave at once; then nothing has happened.
+        """
+        if not self._may_send() or len(head) + 2 + len(tail) > self.maximum_packet_size:
+            return False
+        packet_id = self._free_id()
+        if not packet_id:
+            return False
+        self._launch(self._number + 1, message, packet_id)
+        self._packets.append(with_packet_id(head, packet_id, tail))
+        return True
+
+    def append(self, data: bytes, size: int) -> None:
+        """Send the bytes of QoS 0 PUBLISH packets that the peer takes; `size` as messages count."""
+        self.room -= size
+        self._packets.append(data)
+
+    def _may_send(self) -> bool:
+        """Whether a further QoS 1 or 2 message may leave now, and is the next to leave."""
+        return (
+            self.connected
+            and self._quota > 0
+            and self.room > 0
+            and self._waiting is None
+            and not self._resend
+        )
 
     def poll(self, now: float) -> list[Delivery]:
         """Send what may be sent now. Returns the deliveries given up, expired or too large."""
         given_up: list[Delivery] = []
         if not self.connected:
             return given_up
-        while self._resend and self._quota:
+        while self._resend and self._quota and self.room > 0:
             delivery = self._resend.popleft()
             # A late answer to the old connection's PUBLISH may have come first.
             if self._in_flight.get(delivery.packet_id) is not delivery or delivery.released:
@@ -315,7 +376,7 @@ class Session:
             # [MQTT-4.3.3-7] what has been sent once does not expire any more
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
-        while self._waiting and self._quota and not self._resend:
+        while self._waiting and self._quota and self.room > 0 and not self._resend:
             delivery = self._waiting[0]
             message = delivery.message
             assert message is not None
@@ -326,7 +387,7 @@ class Session:
             packet_id = self._free_id()
             if not packet_id:
                 break
-            self._change(Change(ASSIGNED, number=delivery.number, packet_id=packet_id))
+            self._assign(delivery.number, packet_id)
             if not self._transmit(delivery, now, dup=False):
                 given_up.append(delivery)
         return given_up
@@ -340,12 +401,13 @@ class Session:
             self._finish(delivery)
             return False
         self._quota -= 1
+        self.room -= message.size
         self._packets.append(packet)
         return True
 
     def _fits(self, packet: Publish) -> bool:
         """Whether the peer takes a packet of this size [MQTT-3.1.2-24]."""
-        bound = self._maximum_packet_size
+        bound = self.maximum_packet_size
         if bound == LARGEST_PACKET:
             return True
         if not packet.properties.present:
@@ -362,9 +424,6 @@ class Session:
             packet_id = packet_id + 1 if packet_id < MAXIMUM_TWO_BYTES else 1
             if packet_id not in self._in_flight and packet_id not in self._requests:
                 return packet_id
-
-    def _finish(self, delivery: Delivery) -> None:
-        self._change(Change(FINISHED, number=delivery.number, packet_id=delivery.packet_id))
 
     def _complete(self, delivery: Delivery) -> None:
         self._finish(delivery)
@@ -389,7 +448,7 @@ class Session:
             if packet.reason >= FAILURE:
                 self._complete(delivery)
                 return delivery
-            self._change(Change(MOVED, packet_id=packet.packet_id))
+            self._move(delivery)
         self._packets.append(PubRel(packet.packet_id))
         return None
 
@@ -400,6 +459,17 @@ class Session:
             return None
         self._complete(delivery)
         return delivery
+
+    def receive_answer(self, packet: Ack) -> None:
+        """Any of the four, for an owner that need not know what became of the delivery."""
+        if isinstance(packet, PubAck):
+            self.receive_puback(packet)
+        elif isinstance(packet, PubRec):
+            self.receive_pubrec(packet)
+        elif isinstance(packet, PubRel):
+            self.receive_pubrel(packet)
+        else:
+            self.receive_pubcomp(packet)
 
     def _not_found(self) -> int:
         return PACKET_IDENTIFIER_NOT_FOUND if self.version == MQTT5 else SUCCESS
@@ -460,7 +530,7 @@ class Session:
             return
         del self._pending[receipt.packet_id]
         if receipt.reason < FAILURE:
-            self._change(Change(STORED, packet_id=receipt.packet_id))
+            self._store(receipt.packet_id)
         self._send_pubrecs()
 
     def _send_pubacks(self) -> None:
@@ -478,48 +548,153 @@ class Session:
     def receive_pubrel(self, packet: PubRel) -> None:
         """[MQTT-4.3.3-11] PUBCOMP in any case; from here on the identifier is a new message's."""
         if packet.packet_id in self._stored:
-            self._change(Change(FREED, packet_id=packet.packet_id))
+            self._free(packet.packet_id)
             self._packets.append(PubComp(packet.packet_id))
         else:
             self._packets.append(PubComp(packet.packet_id, self._not_found()))
 
+    # --- ordinary packets, as bytes ---------------------------------------------------------------
+
+    def is_new(self, qos: int, packet_id: int) -> bool:
+        """Whether a PUBLISH that came in is a new message that may be acknowledged at once."""
+        if qos == 1:
+            return not self._pubacks
+        return (
+            not self._pubrecs and packet_id not in self._stored and packet_id not in self._pending
+        )
+
+    def acknowledge(self, qos: int, packet_id: int, reason: int) -> None:
+        """The owner has such a message, and answers it with a code below 0x80."""
+        if qos == 2:
+            self._store(packet_id)
+        if reason == SUCCESS or self.version != MQTT5:
+            self._packets.append(encode_success(PUBACK if qos == 1 else PUBREC, packet_id))
+        elif qos == 1:
+            self._packets.append(PubAck(packet_id, reason))
+        else:
+            self._packets.append(PubRec(packet_id, reason))
+
+    def answered(self, packet_type: int, packet_id: int) -> bool:
+        """PUBACK, PUBREC, PUBREL or PUBCOMP came in, without a reason code, for what awaits it.
+
+        False if nothing does; then nothing has happened.
+        """
+        if packet_type == PUBREL:
+            if packet_id not in self._stored:
+                return False
+            self._free(packet_id)
+            self._packets.append(encode_success(PUBCOMP, packet_id))
+            return True
+        delivery = self._in_flight.get(packet_id)
+        if delivery is None:
+            return False
+        if packet_type == PUBREC:
+            if delivery.qos != 2 or delivery.released:
+                return False
+            self._move(delivery)
+            self._packets.append(encode_success(PUBREL, packet_id))
+            return True
+        if (packet_type == PUBACK) != (delivery.qos == 1):
+            return False
+        if delivery.qos == 2 and not delivery.released:
+            return False
+        self._complete(delivery)
+        return True
+
     # --- durable state ----------------------------------------------------------------------------
 
-    def _change(self, change: Change) -> None:
-        self.apply(change)
-        self._changes.append(change)
+    def _queue(self, number: int, message: Message) -> None:
+        """QUEUED"""
+        self._number = number
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append(Delivery(number, message))
+        self._waiting_bytes += message.size
+        if self.durable:
+            self._changes.append(Change(QUEUED, number=number, message=message))
+
+    def _assign(self, number: int, packet_id: int) -> None:
+        """ASSIGNED"""
+        self._fly(self._take_waiting(number), packet_id)
+
+    def _launch(self, number: int, message: Message, packet_id: int) -> None:
+        """QUEUED and ASSIGNED in one: the message leaves without having waited."""
+        self._number = number
+        if self.durable:
+            self._changes.append(Change(QUEUED, number=number, message=message))
+        self._fly(Delivery(number, message), packet_id)
+        self._quota -= 1
+        self.room -= message.size
+
+    def _fly(self, delivery: Delivery, packet_id: int) -> None:
+        delivery.packet_id = packet_id
+        self._in_flight[packet_id] = delivery
+        self._last_id = packet_id
+        if self.durable:
+            number = delivery.number
+            self._changes.append(Change(ASSIGNED, number=number, packet_id=packet_id))
+
+    def _move(self, delivery: Delivery) -> None:
+        """MOVED"""
+        self._released += 1
+        delivery.released = self._released
+        delivery.message = None
+        if self.durable:
+            self._changes.append(Change(MOVED, packet_id=delivery.packet_id))
+
+    def _finish(self, delivery: Delivery) -> None:
+        """FINISHED"""
+        if delivery.packet_id:
+            del self._in_flight[delivery.packet_id]
+        else:
+            self._take_waiting(delivery.number)
+        if self.durable:
+            number, packet_id = delivery.number, delivery.packet_id
+            self._changes.append(Change(FINISHED, number=number, packet_id=packet_id))
+
+    def _store(self, packet_id: int) -> None:
+        """STORED"""
+        self._stored.add(packet_id)
+        if self.durable:
+            self._changes.append(Change(STORED, packet_id=packet_id))
+
+    def _free(self, packet_id: int) -> None:
+        """FREED"""
+        self._stored.discard(packet_id)
+        if self.durable:
+            self._changes.append(Change(FREED, packet_id=packet_id))
+
+    def _end_at(self, at: float | None) -> None:
+        """ENDS"""
+        self.ends_at = at
+        if self.durable:
+            self._changes.append(Change(ENDS, at=at))
 
     def apply(self, change: Change) -> None:
-        """Make one durable change, new or replayed from a store."""
+        """Make one durable change that a store replays."""
+        noted = self._changes
+        self._changes = []
         kind = change.kind
         if kind == QUEUED:
             assert change.message is not None
-            self._number = change.number
-            if self._waiting is None:
-                self._waiting = deque()
-            self._waiting.append(Delivery(change.number, change.message))
-            self._waiting_bytes += change.message.size
+            self._queue(change.number, change.message)
         elif kind == ASSIGNED:
-            delivery = self._take_waiting(change.number)
-            delivery.packet_id = change.packet_id
-            self._in_flight[change.packet_id] = delivery
-            self._last_id = change.packet_id
+            self._assign(change.number, change.packet_id)
         elif kind == MOVED:
-            delivery = self._in_flight[change.packet_id]
-            self._released += 1
-            delivery.released = self._released
-            delivery.message = None
+            self._move(self._in_flight[change.packet_id])
         elif kind == FINISHED:
             if change.packet_id:
-                del self._in_flight[change.packet_id]
+                self._finish(self._in_flight[change.packet_id])
             else:
-                self._take_waiting(change.number)
+                assert self._waiting is not None
+                self._finish(self._waiting[0])
         elif kind == STORED:
-            self._stored.add(change.packet_id)
+            self._store(change.packet_id)
         elif kind == FREED:
-            self._stored.discard(change.packet_id)
+            self._free(change.packet_id)
         else:
-            self.ends_at = change.at
+            self._end_at(change.at)
+        self._changes = noted
 
     def _take_waiting(self, number: int) -> Delivery:
         """The first that waits, which is the one that changes speak of."""

@@ -156,7 +156,6 @@ def observe_ack(reader: Reader, packet_type: int, found: list[Violation]) -> Non
 
 def encode_ack(
     packet_type: int,
-    flags: int,
     packet_id: int,
     reason: int,
     properties: Properties,
@@ -164,15 +163,25 @@ def encode_ack(
 ) -> bytes:
     check_reason(packet_type, reason, version, None)
     check_properties_version(properties.present, version)
-    writer = Writer()
-    first = packet_type << 4 | flags
     if reason == SUCCESS and not properties.present:
-        writer.byte(first)
-        writer.byte(2)
-        writer.two_bytes(packet_id)
-        return writer.value()
+        return encode_success(packet_type, packet_id)
+    writer = Writer()
     writer.two_bytes(packet_id)
     writer.byte(reason)
     if properties.present:
         writer.raw(encode_properties(properties))
-    return frame(first, writer.value())
+    return frame(first_byte(packet_type), writer.value())
+
+
+def first_byte(packet_type: int) -> int:
+    """[MQTT-3.6.1-1] PUBREL has a flag, the others have none."""
+    return packet_type << 4 | (2 if packet_type == PUBREL else 0)
+
+
+def encode_success(packet_type: int, packet_id: int) -> bytes:
+    """An acknowledgement that has nothing else to say, in either version."""
+    writer = Writer()
+    writer.byte(first_byte(packet_type))
+    writer.byte(2)
+    writer.two_bytes(packet_id)
+    return writer.value()

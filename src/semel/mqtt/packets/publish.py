@@ -167,8 +167,20 @@ def encode_publish(packet: Publish, version: int) -> bytes:
     if packet.qos:
         writer.two_bytes(packet.packet_id)
     writer.raw(section)
+    return _with_tail(writer, packet.payload)
+
+
+def with_packet_id(head: bytes, packet_id: int, tail: bytes) -> bytes:
+    """A PUBLISH in parts put together: what comes before its identifier, and what after."""
+    writer = Writer()
+    writer.raw(head)
+    writer.two_bytes(packet_id)
+    return _with_tail(writer, tail)
+
+
+def _with_tail(writer: Writer, tail: bytes) -> bytes:
     # A long payload is copied once by joining, and twice or more by a writer that has to grow.
-    if len(packet.payload) > _LONG:
-        return writer.value() + packet.payload
-    writer.raw(packet.payload)
+    if len(tail) > _LONG:
+        return writer.value() + tail
+    writer.raw(tail)
     return writer.value()

@@ -1,0 +1,274 @@
+"""The hot path: ordinary packets straight from the received bytes.
+
+It makes no decision of its own. A PUBLISH is taken here if its topic bytes have a `Route`, which
+the plain path has taught; an acknowledgement if it is the next step of its exchange. Whatever is
+unusual (RETAIN, DUP, properties, a stranger's topic, a packet in the wrong place) is left where it
+stands, and the plain path in `core.py` takes that one packet.
+
+QoS 0 messages of one topic that follow each other are a *run*: one slice of the received bytes,
+appended to each session. What a session cannot take as it stands (another version, a subscription
+identifier, too small a packet size, no room) is routed to that session by the plain path, message
+by message. A test feeds both paths the same streams and compares every byte that comes out.
+"""
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from semel.broker.authority import Authority
+from semel.broker.connection import Connection
+from semel.broker.router import Router
+from semel.broker.routes import PLAIN, Route, Routes
+from semel.broker.session_state import SessionState
+from semel.broker.sys_topics import Counters
+from semel.mqtt.codec import decode
+from semel.mqtt.message import Message, received_message
+from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
+from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBLISH
+from semel.mqtt.packets.acks import Ack
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.reasons import NO_MATCHING_SUBSCRIBERS, SUCCESS
+from semel.mqtt.side import CLIENT
+
+
+@final
+class HotPath:
+    """Takes what it can of a connection's bytes."""
+
+    routes: Final[Routes]
+    _router: Final[Router]
+    _authority: Final[Authority]
+    _counters: Final[Counters]
+
+    def __init__(self, router: Router, counters: Counters, route_cache: int) -> None:
+        self.routes = Routes(router.subscriptions, router.authority, router.sessions, route_cache)
+        self._router = router
+        self._authority = router.authority
+        self._counters = counters
+
+    def learn(self, state: SessionState, packet: Publish) -> None:
+        """The plain path has routed this message: the next ones like it may come here."""
+        if packet.topic_name and not packet.properties.present:
+            self.routes.learn(packet.topic_name, self._authority.rights(state.client_id))
+
+    def take(self, connection: Connection, state: SessionState, now: float) -> None:
+        """Take ordinary packets from where the decoder stands, up to the first that is not."""
+        decoder = connection.decoder
+        data = decoder.data
+        start: i64 = decoder.at
+        at: i64 = start
+        available: i64 = len(data)
+        maximum: i64 = decoder.maximum_packet_size
+        version = connection.exchange.version
+        has_properties: i64 = 1 if version == MQTT5 else 0
+        session = state.session
+        routes = self.routes
+        routes.refresh()
+        rights = self._authority.rights(state.client_id)
+        packets: i64 = 0
+        messages: i64 = 0
+        # The run: where it began, how many messages, the largest packet, bytes of payload.
+        route: Route | None = None
+        run_start: i64 = at
+        run_count: i64 = 0
+        run_largest: i64 = 0
+        run_payload: i64 = 0
+        while at + 4 <= available:
+            first: i64 = data[at]
+            length: i64 = data[at + 1]
+            if first >> 4 != PUBLISH:
+                # PUBACK, PUBREC, PUBREL or PUBCOMP in its short form, flags as they must be
+                if length != 2 or first != (0x62 if first >> 4 == 6 else first & 0xF0):
+                    break
+                if first < PUBACK << 4 or first >= (PUBCOMP + 1) << 4:
+                    break
+                packet_id: i64 = data[at + 2] << 8 | data[at + 3]
+                kind = first >> 4
+                if not ordinary_answer(connection.exchange, CLIENT, kind, packet_id):
+                    break
+                if not session.answered(kind, packet_id):
+                    # The end of an exchange that was never the session's, as its peer began it.
+                    session.receive_answer(_answer_at(data, at, version))
+                at += 4
+                packets += 1
+                continue
+            qos: i64 = first >> 1 & 3
+            if first & 0b1001 or qos == 3:
+                break
+            body: i64 = at + 2
+            if length > 127:
+                second: i64 = data[body]
+                body += 1
+                if second == 0 or second > 127:
+                    break  # not the shortest form, or 16 KiB and more
+                length = length & 127 | second << 7
+            end: i64 = body + length
+            topic: i64 = body + 2
+            if end > available or end - at > maximum or topic > end:
+                break
+            payload: i64 = topic + (data[body] << 8 | data[body + 1])
+            after_topic: i64 = payload
+            if qos:
+                payload += 2
+            payload += has_properties
+            if payload > end or (has_properties and data[payload - 1] != 0):
+                break
+            found = routes.find(data[topic:after_topic])
+            if found is None or not found.allows(rights):
+                break
+            if qos:
+                if route is not None:
+                    self._emit(
+                        route, state, data, run_start, at, run_count, run_largest, run_payload, now
+                    )
+                    route = None
+                head = data[at:after_topic]
+                tail = data[after_topic + 2 : end]
+                packet_id = data[after_topic] << 8 | data[after_topic + 1]
+                if not self._publish(
+                    connection, state, found, qos, packet_id, head, tail, data[payload:end], now
+                ):
+                    break
+            elif found is route:
+                run_count += 1
+                run_payload += end - payload
+                if end - at > run_largest:
+                    run_largest = end - at
+            else:
+                if route is not None:
+                    self._emit(
+                        route, state, data, run_start, at, run_count, run_largest, run_payload, now
+                    )
+                route = found
+                run_start = at
+                run_count = 1
+                run_largest = end - at
+                run_payload = end - payload
+            at = end
+            packets += 1
+            messages += 1
+        if route is not None:
+            self._emit(route, state, data, run_start, at, run_count, run_largest, run_payload, now)
+        if packets:
+            decoder.at = at
+            connection.heard_at = now
+            self._counters.packets_received += packets
+            self._counters.messages_received += messages
+            self._router.mark(state)
+
+    def _emit(
+        self,
+        route: Route,
+        publisher: SessionState,
+        data: bytes,
+        start: i64,
+        end: i64,
+        count: i64,
+        largest: i64,
+        payload: i64,
+        now: float,
+    ) -> None:
+        """Give a run of QoS 0 messages, `data[start:end]`, to everyone who gets it."""
+        version = publisher.session.version
+        piece = data[start:end]
+        # What it takes of the room, as the plain path counts.
+        size = count * len(route.topic_name) + payload
+        grants = route.grants
+        plain: set[str] | None = None
+        sent: i64 = 0
+        states = route.states
+        for at in range(len(states)):
+            state = states[at]
+            session = state.session
+            if session.connected:
+                if (
+                    grants[at] & PLAIN == 0
+                    and not state.uses_aliases
+                    and session.version == version
+                    and session.maximum_packet_size >= largest
+                    and session.room > size
+                ):
+                    session.append(piece, size)
+                    self._router.mark(state)
+                    sent += 1
+                elif plain is None:
+                    plain = {state.client_id}
+                else:
+                    plain.add(state.client_id)
+        counters = self._counters
+        counters.messages_sent += sent * count
+        counters.packets_sent += sent * count
+        if plain is not None:
+            self._route_plainly(route, publisher, piece, plain, now)
+
+    def _route_plainly(
+        self, route: Route, publisher: SessionState, piece: bytes, only: set[str], now: float
+    ) -> None:
+        at = 0
+        while at < len(piece):
+            decoded = decode(piece, publisher.session.version, start=at)
+            assert decoded is not None
+            packet, at = decoded
+            assert isinstance(packet, Publish)
+            message = received_message(packet, route.topic_name, now)
+            self._router.route(message, publisher.client_id, now, only)
+
+    def _publish(
+        self,
+        connection: Connection,
+        publisher: SessionState,
+        route: Route,
+        qos: int,
+        packet_id: int,
+        head: bytes,
+        tail: bytes,
+        payload: bytes,
+        now: float,
+    ) -> bool:
+        """A QoS 1 or 2 message. False, and nothing has happened, if it is not an ordinary one."""
+        session = publisher.session
+        if not packet_id or not session.is_new(qos, packet_id):
+            return False
+        if not ordinary_publish(connection.exchange, CLIENT, qos, packet_id):
+            return False
+        message = Message(route.topic_name, payload, qos=qos)
+        grants = route.grants
+        plain: set[str] | None = None
+        sent: i64 = 0
+        states = route.states
+        for at in range(len(states)):
+            state = states[at]
+            receiver = state.session
+            grant: i64 = grants[at]
+            if (
+                grant >= qos
+                and grant & PLAIN == 0
+                and not state.uses_aliases
+                and receiver.version == session.version
+                and receiver.send_encoded(message, head, tail)
+            ):
+                self._router.mark(state)
+                sent += 1
+            elif plain is None:
+                plain = {state.client_id}
+            else:
+                plain.add(state.client_id)
+        reason = SUCCESS
+        if plain is not None:
+            matched = self._router.route(message, publisher.client_id, now, plain)
+            if not matched and not sent:
+                reason = NO_MATCHING_SUBSCRIBERS
+        elif not sent:
+            reason = NO_MATCHING_SUBSCRIBERS
+        self._counters.messages_sent += sent
+        self._counters.packets_sent += sent
+        session.acknowledge(qos, packet_id, reason)
+        return True
+
+
+def _answer_at(data: bytes, at: int, version: int) -> Ack:
+    decoded = decode(data, version, start=at)
+    assert decoded is not None
+    packet = decoded[0]
+    assert isinstance(packet, Ack)
+    return packet

@@ -1,0 +1,163 @@
+"""What the plain path has decided about a topic, kept for the hot path to repeat.
+
+    topic bytes ─▶ Route      these bytes are a Topic Name, these sessions get its messages, and
+                              publishers with these rights may send them
+
+The plain path teaches a route after it has handled a message; nothing is decided here. A route is
+out of date when a subscription changes or when rights do: one name for a filter without a wildcard,
+all routes for one with a wildcard.
+
+Publishers choose topics, so the cache is bounded: by entries, one for each route and one for each
+session in it. It is two dictionaries. When the young one is full it becomes the old one, and what
+is asked for in the old one moves to the young: a flood of new names turns out what nobody uses.
+"""
+
+from typing import Final, final
+
+from semel.broker.authority import Authority
+from semel.broker.session_state import SessionState
+from semel.broker.subscriptions import Matches, Subscriptions
+
+# Added to the QoS of a session in a route: it gets its copy the plain way.
+PLAIN: Final = 4
+
+# Longer names are not cached: entries are counted, not bytes.
+_LONGEST_NAME: Final = 512
+
+
+@final
+class Route:
+    """Who gets the messages of one topic, and whose messages."""
+
+    topic_name: Final[str]
+    # One after the other; `grants` has for each the highest QoS of its subscriptions, | PLAIN.
+    states: Final[list[SessionState]]
+    grants: Final[bytes]
+    # Rights that may publish here: mostly all publishers have the same.
+    allowed: str
+    others: set[str] | None
+
+    def __init__(
+        self, topic_name: str, states: list[SessionState], grants: bytes, rights: str
+    ) -> None:
+        self.topic_name = topic_name
+        self.states = states
+        self.grants = grants
+        self.allowed = rights
+        self.others = None
+
+    def allows(self, rights: str) -> bool:
+        """Whether a publisher with these rights was allowed to publish here."""
+        return self.allowed == rights or (self.others is not None and rights in self.others)
+
+    def allow(self, rights: str) -> None:
+        """A publisher with these rights was allowed to."""
+        if self.others is None:
+            self.others = {rights}
+        else:
+            self.others.add(rights)
+
+
+@final
+class Routes:
+    """The cache. `maximum` bounds its entries; 0 caches nothing."""
+
+    _subscriptions: Final[Subscriptions]
+    _authority: Final[Authority]
+    _sessions: Final[dict[str, SessionState]]
+    _generation: int
+    _rights_generation: int
+    _maximum: Final[int]
+    _young: dict[bytes, Route]
+    _old: dict[bytes, Route]
+    # Entries in the young dictionary.
+    _entries: int
+
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        authority: Authority,
+        sessions: dict[str, SessionState],
+        maximum: int,
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._authority = authority
+        self._sessions = sessions
+        self._generation = subscriptions.generation
+        self._rights_generation = authority.generation
+        self._maximum = maximum // 2
+        self._young = {}
+        self._old = {}
+        self._entries = 0
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def refresh(self) -> None:
+        """Forget what has changed since the last time."""
+        subscriptions = self._subscriptions
+        changed = subscriptions.take_changed_topics()
+        generation = self._authority.generation
+        if subscriptions.generation != self._generation or generation != self._rights_generation:
+            self._generation = subscriptions.generation
+            self._rights_generation = generation
+            self._young = {}
+            self._old = {}
+            self._entries = 0
+            return
+        for topic_name in changed:
+            topic = topic_name.encode("utf-8")
+            route = self._young.pop(topic, None)
+            if route is not None:
+                self._entries -= 1 + len(route.states)
+            self._old.pop(topic, None)
+
+    def find(self, topic: bytes) -> Route | None:
+        """What is known about these bytes. `refresh` comes first, once for many."""
+        route = self._young.get(topic)
+        if route is None:
+            route = self._old.get(topic)
+            if route is not None:
+                del self._old[topic]
+                self._put(topic, route)
+        return route
+
+    def learn(self, topic_name: str, rights: str) -> None:
+        """The plain path has let a publisher with these rights send a message to this topic."""
+        self.refresh()
+        topic = topic_name.encode("utf-8")
+        route = self.find(topic)
+        if route is None:
+            matches = self._subscriptions.match(topic_name)
+            # Whose turn it is in a shared subscription is decided for each message.
+            if not matches.groups and len(topic) <= _LONGEST_NAME:
+                self._put(topic, self._route(topic_name, matches, rights))
+        elif not route.allows(rights):
+            route.allow(rights)
+            self._entries += 1
+
+    def _route(self, topic_name: str, matches: Matches, rights: str) -> Route:
+        grants: dict[str, int] = {}
+        for entry in matches.entries:
+            client_id = entry.client_id
+            plain = PLAIN if entry.no_local or entry.identifier else 0
+            grant = grants.get(client_id, 0)
+            grants[client_id] = max(grant & 3, entry.qos) | (grant & PLAIN) | plain
+        states: list[SessionState] = []
+        values: list[int] = []
+        for client_id, grant in grants.items():
+            if self._authority.receive(client_id, topic_name):
+                states.append(self._sessions[client_id])
+                values.append(grant)
+        return Route(topic_name, states, bytes(values), rights)
+
+    def _put(self, topic: bytes, route: Route) -> None:
+        size = 1 + len(route.states) + (0 if route.others is None else len(route.others))
+        if size > self._maximum:
+            return
+        if self._entries + size > self._maximum:
+            self._old = self._young
+            self._young = {}
+            self._entries = 0
+        self._young[topic] = route
+        self._entries += size
