@@ -111,6 +111,7 @@ class Twins:
                 session_expiry_interval=self.random.choice((None, 100)),
                 receive_maximum=self.random.choice((None, 1, 5)),
                 maximum_packet_size=self.random.choice((None, None, 40, 150)),
+                topic_alias_maximum=self.random.choice((None, None, 2)),
             )
         ends = [broker.opened("test:1", self.now) for broker in self.brokers]
         peer = Peer(client_id, version, ends, Decoder(version))

@@ -14,7 +14,12 @@ from semel.mqtt.codec import Decoder, Packet, decode, encode
 from semel.mqtt.exchange import CONNECTED, Exchange
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
 from semel.mqtt.packet_types import PUBLISH
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.properties import TOPIC_ALIAS, Properties, PropertyItem
 from semel.mqtt.side import SERVER
+
+# An alias takes three bytes: a topic that has no more is sent as it is.
+_SHORT_TOPIC: Final = 4
 
 
 @final
@@ -35,6 +40,9 @@ class Connection:
     outgoing: list[bytes]
     outgoing_size: int
     unsent: int
+    # Topics that the peer knows by an alias, and how many there may be; None: it wants none.
+    aliases: dict[str, int] | None
+    alias_maximum: int
     # Nothing is read from it any more, and it closes when its last bytes are out.
     closing: bool
     # It does not read: closing does not wait for what is still to be written.
@@ -63,6 +71,8 @@ class Connection:
         self.outgoing = []
         self.outgoing_size = 0
         self.unsent = 0
+        self.aliases = None
+        self.alias_maximum = 0
         self.closing = False
         self.stuck = False
 
@@ -73,9 +83,42 @@ class Connection:
 
     def send(self, packet: Packet) -> None:
         """Encode a packet for the network."""
+        if self.aliases is not None and isinstance(packet, Publish):
+            packet = self._aliased(packet, self.aliases)
         data = encode(packet, self.exchange.version)
         self.exchange.observe(SERVER, packet, len(data))
         self.write(data)
+
+    def _aliased(self, packet: Publish, aliases: dict[str, int]) -> Publish:
+        """The same with a Topic Alias, as long as the peer has some left [3.3.2.3.4].
+
+        The first topics get them and keep them, so that nothing is ever sent to learn in vain.
+        """
+        topic_name = packet.topic_name
+        alias = aliases.get(topic_name, 0)
+        if not alias:
+            if len(aliases) == self.alias_maximum or len(topic_name) < _SHORT_TOPIC:
+                return packet
+            alias = len(aliases) + 1
+        else:
+            topic_name = ""
+        items: list[PropertyItem] = [(TOPIC_ALIAS, alias)]
+        items.extend(packet.properties.items)
+        aliased = Publish(
+            topic_name,
+            packet.payload,
+            packet.qos,
+            packet.packet_id,
+            retain=packet.retain,
+            dup=packet.dup,
+            properties=Properties(items),
+        )
+        if topic_name:
+            # [MQTT-3.1.2-24] what fits without the alias may not fit with it
+            if len(encode(aliased)) > self.exchange.client.maximum_packet_size:
+                return packet
+            aliases[topic_name] = alias
+        return aliased
 
     def send_encoded(self, data: bytes) -> int:
         """Bytes for the network: one packet, or several PUBLISH of QoS 0. Gives their type."""

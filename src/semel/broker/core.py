@@ -538,6 +538,10 @@ class Broker:
             maximum_packet_size=exchange.client.maximum_packet_size,
         )
         state.session.room = settings.maximum_outgoing_bytes
+        aliases = min(exchange.client.topic_alias_maximum, settings.client_topic_aliases)
+        connection.alias_maximum = aliases
+        connection.aliases = {} if aliases else None
+        state.uses_aliases = aliases > 0
         self.router.mark(state)
         kind = "3.1.1" if packet.version == MQTT311 else "5.0"
         self._log(f"{_name(connection)} connected with MQTT {kind}")

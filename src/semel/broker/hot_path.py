@@ -125,8 +125,9 @@ class HotPath:
                 head = data[at:after_topic]
                 tail = data[after_topic + 2 : end]
                 packet_id = data[after_topic] << 8 | data[after_topic + 1]
+                content = data[payload:end] if has_properties else tail
                 if not self._publish(
-                    connection, state, found, qos, packet_id, head, tail, data[payload:end], now
+                    connection, state, found, qos, packet_id, head, tail, content, now
                 ):
                     break
             elif found is route:

@@ -122,6 +122,13 @@ class BrokerSettings:
         minimum=0,
         maximum=65_535,
     )
+    client_topic_aliases: int = setting(
+        100,
+        "Topic aliases that the broker uses towards an MQTT 5.0 client that permits so many. The "
+        "first topics that it is sent get them. 0 uses none.",
+        minimum=0,
+        maximum=65_535,
+    )
     maximum_session_expiry: int = setting(
         NEVER_EXPIRES,
         "How long a session may outlive its connection. A client that asks for more, or connects "

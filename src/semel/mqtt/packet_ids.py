@@ -2,6 +2,8 @@
 
 from typing import final
 
+from mypy_extensions import i64
+
 
 @final
 class PacketIds:
@@ -16,13 +18,15 @@ class PacketIds:
 
     def add(self, packet_id: int) -> None:
         """Put it in."""
-        if packet_id in self:
-            return
-        missing = (packet_id >> 3) + 1 - len(self._bits)
+        at: i64 = packet_id >> 3
+        missing = at + 1 - len(self._bits)
         if missing > 0:
             self._bits += bytes(missing)
-        self._bits[packet_id >> 3] |= 1 << (packet_id & 7)
-        self._count += 1
+        old: i64 = self._bits[at]
+        new = old | 1 << (packet_id & 7)
+        if new != old:
+            self._bits[at] = new
+            self._count += 1
 
     def discard(self, packet_id: int) -> None:
         """Take it out if it is in."""

@@ -103,6 +103,7 @@ class Change:
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Delivery:
     """A QoS 1 or 2 message on its way out. `number` counts the session's deliveries from 1."""
 
@@ -123,6 +124,7 @@ class Delivery:
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Receipt:
     """A PUBLISH that came in and that its owner has to accept, or to refuse, some time."""
 
