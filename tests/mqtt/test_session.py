@@ -19,18 +19,9 @@ from semel.mqtt import (
     Session,
     encode,
 )
+from semel.mqtt.delivery import ASSIGNED, ENDS, FINISHED, FREED, MOVED, QUEUED, STORED, Change
 from semel.mqtt.reasons import NOT_AUTHORIZED, PACKET_IDENTIFIER_NOT_FOUND
-from semel.mqtt.session import (
-    ASSIGNED,
-    ENDS,
-    FINISHED,
-    FREED,
-    MOVED,
-    NEVER_EXPIRES,
-    QUEUED,
-    STORED,
-    Change,
-)
+from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.side import RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
 from tests.mqtt.schedules import rebuilt
 
@@ -770,7 +761,7 @@ def test_every_durable_change_shows_in_the_facts() -> None:
         session.apply(change)
         assert session.facts() not in seen
         seen.append(session.facts())
-    assert seen[1][0] == ((1, message),)
+    assert seen[1][0] == ((1, message, ""),)
 
 
 def test_a_rebuilt_session_goes_on_where_the_other_stopped() -> None:

@@ -360,6 +360,7 @@ class Broker:
             return
         state.connection = 0
         state.session.disconnect(now, state.expiry_interval)
+        self.router.pass_on(state, now)
         self.router.mark(state)
         if state.will is not None:
             # [MQTT-3.1.2-8] after the delay, or when the session ends if that comes first
@@ -386,7 +387,7 @@ class Broker:
         # [3.1.3.2.2] a will whose delay was not over is sent when the session ends
         if state.will is not None:
             self._publish_will(state, now)
-        self.router.end(state)
+        self.router.end(state, now)
 
     def _publish_will(self, state: SessionState, now: float) -> None:
         """[MQTT-3.1.2-10] published once, then gone."""

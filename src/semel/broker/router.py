@@ -11,7 +11,7 @@ from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
 from semel.broker.store import Commit
 from semel.broker.subscriptions import Entry, Group, Subscriptions
-from semel.mqtt.message import Message
+from semel.mqtt.message import Message, without_identifiers
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER, Properties, PropertyItem
 from semel.mqtt.reasons import QUOTA_EXCEEDED
@@ -125,12 +125,13 @@ class Router:
             self.commit.retained.append((message.topic_name, None))
 
     def _deliver_shared(self, group: Group, message: Message, now: float) -> None:
-        """One member gets it: the next that is connected, or else the next at all."""
+        """One member gets it: the next that is connected and keeps up, or else the next at all."""
         chosen: Entry | None = None
         for entry in group.members():
             if not self.authority.receive(entry.client_id, message.topic_name):
                 continue
-            if self.sessions[entry.client_id].session.connected:
+            session = self.sessions[entry.client_id].session
+            if session.connected and session.waiting < self.maximum_queued:
                 chosen = entry
                 break
             # An offline member keeps QoS 1 and 2 messages for later.
@@ -140,15 +141,46 @@ class Router:
             group.advance(chosen)
             copy = Copy()
             copy.add(chosen)
-            self._deliver(self.sessions[chosen.client_id], message, copy, now)
+            self._deliver(self.sessions[chosen.client_id], message, copy, now, chosen.topic_filter)
 
-    def _deliver(self, state: SessionState, message: Message, copy: Copy, now: float) -> None:
+    def pass_on(self, state: SessionState, now: float) -> None:
+        """A member of shared subscriptions has left: what it was not sent, others may get [4.8.2].
+
+        While its session lives, it keeps what nobody else could be sent now.
+        """
+        shares: set[str] | None = None
+        if not state.ended:
+            shares = {
+                entry.topic_filter
+                for entry in self.subscriptions.of(state.client_id)
+                if entry.share_name and self._is_served(entry.topic_filter)
+            }
+        for delivery in state.session.give_up_shared(shares, sent=state.ended):
+            group = self.subscriptions.group(delivery.share)
+            message = delivery.message
+            assert message is not None
+            if group is not None:
+                # Identifiers are of the subscription that it came by.
+                self._deliver_shared(group, without_identifiers(message), now)
+
+    def _is_served(self, shared_filter: str) -> bool:
+        """Whether a member of the group is connected."""
+        group = self.subscriptions.group(shared_filter)
+        if group is not None:
+            for entry in group.members():
+                if self.sessions[entry.client_id].session.connected:
+                    return True
+        return False
+
+    def _deliver(
+        self, state: SessionState, message: Message, copy: Copy, now: float, share: str = ""
+    ) -> None:
         # [MQTT-3.8.4-8] the lower of the two; [MQTT-3.3.1-12] [MQTT-3.3.1-13]
         qos = min(message.qos, copy.qos)
         retain = message.retain and copy.retain_as_published
-        self._send(state, _variant(message, qos, retain, copy.identifiers), now)
+        self._send(state, _variant(message, qos, retain, copy.identifiers), now, share)
 
-    def _send(self, state: SessionState, message: Message, now: float) -> None:
+    def _send(self, state: SessionState, message: Message, now: float, share: str = "") -> None:
         session = state.session
         if message.qos and (
             session.waiting >= self.maximum_queued
@@ -157,7 +189,7 @@ class Router:
             self.dropped += 1
             return
         dropped = session.dropped
-        session.send(message, now)
+        session.send(message, now, share)
         self.dropped += session.dropped - dropped
         self.mark(state)
 
@@ -198,12 +230,13 @@ class Router:
         self.commit.unsubscribed.append((state.client_id, topic_filter))
         return True
 
-    def end(self, state: SessionState) -> None:
+    def end(self, state: SessionState, now: float) -> None:
         """The session is over: nothing of it remains [MQTT-4.1.0-2]."""
         del self.sessions[state.client_id]
         state.ended = True
         self.subscriptions.forget(state.client_id)
         self.commit.sessions.append((state.client_id, None))
+        self.pass_on(state, now)
 
 
 def _variant(message: Message, qos: int, retain: bool, identifiers: list[int]) -> Message:

@@ -10,9 +10,10 @@ from typing import Final, final
 from mypy_extensions import mypyc_attr
 
 from semel.broker.subscriptions import Entry
+from semel.mqtt.delivery import Change
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
-from semel.mqtt.session import Change, Outgoing
+from semel.mqtt.session import Outgoing
 
 
 @final

@@ -284,6 +284,27 @@ class Subscriptions:
         held = self._clients.get(client_id)
         return [] if held is None else list(held.values())
 
+    def group(self, topic_filter: str) -> Group | None:
+        """Who shares this filter, which is given with its `$share/ShareName/`."""
+        share_name, inner = split_share(topic_filter)
+        leaf = self._leaf(inner)
+        if leaf is None or leaf.groups is None:
+            return None
+        return leaf.groups.get(share_name)
+
+    def _leaf(self, topic_filter: str) -> Leaf | None:
+        if not has_wildcard(topic_filter):
+            return self._exact.get(topic_filter)
+        node = self._root_for(topic_filter)
+        for level in topic_filter.split("/"):
+            if level == "#":
+                return node.below
+            following = node.plus if level == "+" else node.children.get(level)
+            if following is None:
+                return None
+            node = following
+        return node.here
+
     def match(self, topic_name: str) -> Matches:
         """What a message with this Topic Name is for. The lists are the caller's to keep."""
         matches = Matches()

@@ -14,6 +14,7 @@ as a value. `observe` lists every rule that a packet breaks.
 
 from semel.mqtt import exchange_rules, reasons, rules
 from semel.mqtt.codec import LARGEST_PACKET, Decoder, Packet, decode, encode, packet_type_of
+from semel.mqtt.delivery import Change, Delivery, Receipt
 from semel.mqtt.exchange import Exchange
 from semel.mqtt.message import Message, received_message
 from semel.mqtt.observation import Observation, observe
@@ -28,7 +29,7 @@ from semel.mqtt.packets.publish import Publish
 from semel.mqtt.packets.subscribe import SubAck, Subscribe, Subscription
 from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
 from semel.mqtt.properties import NO_PROPERTIES, Properties
-from semel.mqtt.session import Change, Delivery, Receipt, Session
+from semel.mqtt.session import Session
 from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.topics import check_levels, split_share, topic_matches
 from semel.mqtt.violation import Rule, Violation

@@ -115,5 +115,19 @@ def received_message(packet: Publish, topic_name: str, now: float) -> Message:
     )
 
 
+def without_identifiers(message: Message) -> Message:
+    """The message for another subscription than the one it came by."""
+    if not message.properties.has(SUBSCRIPTION_IDENTIFIER):
+        return message
+    return Message(
+        message.topic_name,
+        message.payload,
+        qos=message.qos,
+        retain=message.retain,
+        properties=_without(message.properties, 1 << SUBSCRIPTION_IDENTIFIER),
+        expires_at=message.expires_at,
+    )
+
+
 def _without(properties: Properties, unwanted: int) -> Properties:
     return Properties([item for item in properties.items if not unwanted >> item[0] & 1])

@@ -29,12 +29,21 @@ Whoever knows already that a packet is an ordinary one may spare the objects: `s
 """
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final, final
 
-from mypy_extensions import mypyc_attr
-
 from semel.mqtt.codec import LARGEST_PACKET, Packet, encode
+from semel.mqtt.delivery import (
+    ASSIGNED,
+    ENDS,
+    FINISHED,
+    FREED,
+    MOVED,
+    QUEUED,
+    STORED,
+    Change,
+    Delivery,
+    Receipt,
+)
 from semel.mqtt.message import Message
 from semel.mqtt.packet_ids import PacketIds
 from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBREC, PUBREL
@@ -52,15 +61,6 @@ from semel.mqtt.side import (
 )
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 
-# Kinds of change.
-QUEUED: Final = 1  # number, message: a delivery waits to be sent
-ASSIGNED: Final = 2  # number, packet_id: it has its identifier and may be sent
-MOVED: Final = 3  # packet_id: PUBREC has come, PUBREL is owed
-FINISHED: Final = 4  # number, packet_id (0: never sent): it is over
-STORED: Final = 5  # packet_id: an inbound QoS 2 message is owned
-FREED: Final = 6  # packet_id: its PUBREL has come
-ENDS: Final = 7  # at: when the session is over; None while it is connected or for ever
-
 # [3.1.2.11.2] a Session Expiry Interval of this many seconds means: never
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
@@ -72,74 +72,6 @@ Outgoing = Packet | bytes
 
 # More than the framing of a PUBLISH without properties takes.
 _HEADROOM: Final = 16
-
-
-@final
-@mypyc_attr(acyclic=True)
-@dataclass(init=False)
-class Change:
-    """One durable change, a plain value. Fields that its kind does not use are 0 or None."""
-
-    kind: Final[int]
-    number: Final[int]
-    packet_id: Final[int]
-    message: Final[Message | None]
-    at: Final[float | None]
-
-    def __init__(
-        self,
-        kind: int,
-        *,
-        number: int = 0,
-        packet_id: int = 0,
-        message: Message | None = None,
-        at: float | None = None,
-    ) -> None:
-        self.kind = kind
-        self.number = number
-        self.packet_id = packet_id
-        self.message = message
-        self.at = at
-
-
-@final
-@mypyc_attr(acyclic=True)
-class Delivery:
-    """A QoS 1 or 2 message on its way out. `number` counts the session's deliveries from 1."""
-
-    number: Final[int]
-    qos: Final[int]
-    # None once PUBREC has come: from then on only the identifier matters.
-    message: Message | None
-    packet_id: int
-    # Place among the PUBRECs, for PUBRELs in their order [MQTT-4.6.0-4].
-    released: int
-
-    def __init__(self, number: int, message: Message) -> None:
-        self.number = number
-        self.qos = message.qos
-        self.message = message
-        self.packet_id = 0
-        self.released = 0
-
-
-@final
-@mypyc_attr(acyclic=True)
-class Receipt:
-    """A PUBLISH that came in and that its owner has to accept, or to refuse, some time."""
-
-    packet_id: Final[int]
-    qos: Final[int]
-    settled: bool
-    reason: int
-    properties: Properties
-
-    def __init__(self, packet_id: int, qos: int) -> None:
-        self.packet_id = packet_id
-        self.qos = qos
-        self.settled = False
-        self.reason = SUCCESS
-        self.properties = NO_PROPERTIES
 
 
 @final
@@ -310,7 +242,7 @@ class Session:
         """The SUBACK or UNSUBACK has come."""
         self._requests.discard(packet_id)
 
-    def send(self, message: Message, now: float) -> int:
+    def send(self, message: Message, now: float, share: str = "") -> int:
         """Send a message, or queue it. Returns the number of its delivery, 0 at QoS 0.
 
         At QoS 0 it leaves now or never: without a connection, or room, it is dropped.
@@ -330,10 +262,10 @@ class Session:
             if packet_id:
                 packet = message.publish(packet_id, now, self.version, dup=False)
                 if self._fits(packet):
-                    self._launch(number, message, packet_id)
+                    self._launch(number, message, share, packet_id)
                     self._packets.append(packet)
                     return number
-        self._queue(number, message)
+        self._queue(number, message, share)
         return number
 
     def send_encoded(self, message: Message, head: bytes, tail: bytes) -> bool:
@@ -346,7 +278,7 @@ class Session:
         packet_id = self._free_id()
         if not packet_id:
             return False
-        self._launch(self._number + 1, message, packet_id)
+        self._launch(self._number + 1, message, "", packet_id)
         self._packets.append(with_packet_id(head, packet_id, tail))
         return True
 
@@ -354,6 +286,31 @@ class Session:
         """Send the bytes of QoS 0 PUBLISH packets that the peer takes; `size` as messages count."""
         self.room -= size
         self._packets.append(data)
+
+    def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
+        """Let go of what these shared subscriptions (None: all) brought, for others [4.8.2].
+
+        That is what has never been sent; and, if `sent`, QoS 1 messages in flight, which may only
+        be given to another when the session is over. A QoS 2 message that was sent is no other
+        session's [MQTT-4.8.2-5].
+        """
+        given_up: list[Delivery] = []
+        if sent:
+            for delivery in self._in_flight.values():
+                if delivery.qos == 1 and _is_of(delivery, shares):
+                    given_up.append(delivery)
+            for delivery in given_up:
+                self._finish(delivery)
+        waiting, self._waiting = self._waiting, None
+        self._waiting_bytes = 0
+        for delivery in waiting or ():
+            if _is_of(delivery, shares):
+                given_up.append(delivery)
+                if self.durable:
+                    self._changes.append(Change(FINISHED, number=delivery.number))
+            else:
+                self._wait(delivery)
+        return given_up
 
     def _may_send(self) -> bool:
         """Whether a further QoS 1 or 2 message may leave now, and is the next to leave."""
@@ -605,26 +562,30 @@ class Session:
 
     # --- durable state ----------------------------------------------------------------------------
 
-    def _queue(self, number: int, message: Message) -> None:
+    def _queue(self, number: int, message: Message, share: str) -> None:
         """QUEUED"""
         self._number = number
+        self._wait(Delivery(number, message, share))
+        if self.durable:
+            self._changes.append(Change(QUEUED, number=number, message=message, share=share))
+
+    def _wait(self, delivery: Delivery) -> None:
         if self._waiting is None:
             self._waiting = deque()
-        self._waiting.append(Delivery(number, message))
-        self._waiting_bytes += message.size
-        if self.durable:
-            self._changes.append(Change(QUEUED, number=number, message=message))
+        self._waiting.append(delivery)
+        assert delivery.message is not None
+        self._waiting_bytes += delivery.message.size
 
     def _assign(self, number: int, packet_id: int) -> None:
         """ASSIGNED"""
         self._fly(self._take_waiting(number), packet_id)
 
-    def _launch(self, number: int, message: Message, packet_id: int) -> None:
+    def _launch(self, number: int, message: Message, share: str, packet_id: int) -> None:
         """QUEUED and ASSIGNED in one: the message leaves without having waited."""
         self._number = number
         if self.durable:
-            self._changes.append(Change(QUEUED, number=number, message=message))
-        self._fly(Delivery(number, message), packet_id)
+            self._changes.append(Change(QUEUED, number=number, message=message, share=share))
+        self._fly(Delivery(number, message, share), packet_id)
         self._quota -= 1
         self.room -= message.size
 
@@ -679,7 +640,7 @@ class Session:
         kind = change.kind
         if kind == QUEUED:
             assert change.message is not None
-            self._queue(change.number, change.message)
+            self._queue(change.number, change.message, change.share)
         elif kind == ASSIGNED:
             self._assign(change.number, change.packet_id)
         elif kind == MOVED:
@@ -688,8 +649,7 @@ class Session:
             if change.packet_id:
                 self._finish(self._in_flight[change.packet_id])
             else:
-                assert self._waiting is not None
-                self._finish(self._waiting[0])
+                self._finish(self._waiting_with(change.number))
         elif kind == STORED:
             self._store(change.packet_id)
         elif kind == FREED:
@@ -699,28 +659,42 @@ class Session:
         self._changes = noted
 
     def _take_waiting(self, number: int) -> Delivery:
-        """The first that waits, which is the one that changes speak of."""
+        """Take one out of those that wait: nearly always the first."""
+        delivery = self._waiting_with(number)
         assert self._waiting is not None
-        delivery = self._waiting.popleft()
-        assert delivery.number == number
         assert delivery.message is not None
+        if self._waiting[0] is delivery:
+            self._waiting.popleft()
+        else:
+            self._waiting.remove(delivery)
         self._waiting_bytes -= delivery.message.size
         if not self._waiting:
             self._waiting = None
         return delivery
 
+    def _waiting_with(self, number: int) -> Delivery:
+        assert self._waiting is not None
+        for delivery in self._waiting:
+            if delivery.number == number:
+                return delivery
+        raise AssertionError(f"delivery {number} does not wait")
+
     def facts(self) -> tuple[object, ...]:
         """The durable state, as values that can be compared."""
         waiting = [] if self._waiting is None else list(self._waiting)
         return (
-            tuple((delivery.number, delivery.message) for delivery in waiting),
+            tuple((each.number, each.message, each.share) for each in waiting),
             tuple(
-                (packet_id, delivery.number, delivery.qos, delivery.released, delivery.message)
-                for packet_id, delivery in self._in_flight.items()
+                (packet_id, each.number, each.qos, each.released, each.message, each.share)
+                for packet_id, each in self._in_flight.items()
             ),
             tuple(self._stored.listed()),
             (self._number, self._last_id, self._released, self.ends_at),
         )
+
+
+def _is_of(delivery: Delivery, shares: set[str] | None) -> bool:
+    return delivery.share != "" and (shares is None or delivery.share in shares)
 
 
 def _release_order(delivery: Delivery) -> int:
