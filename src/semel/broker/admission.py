@@ -1,0 +1,212 @@
+"""Whether a CONNECT is taken, and on what terms.
+
+    CONNECT ─▶ Doorkeeper.judge ─┬─▶ Refused    a CONNACK, then the end
+                                 └─▶ Accepted   what the CONNACK says and what the broker holds to
+
+It decides and changes nothing: the core carries a verdict out. What CONNACK tells a client is read
+from the same settings by which the core serves it, so that it says exactly what is enforced. What
+has no limit here (QoS, retained messages, wildcards, shared subscriptions, subscription
+identifiers) is not mentioned, which means in 5.0 that it is there.
+"""
+
+from collections.abc import Callable, Container
+from typing import Final, final
+
+from semel.broker.authority import Authority
+from semel.broker.settings import BrokerSettings
+from semel.mqtt.codec import encode
+from semel.mqtt.packet_types import CONNACK, MQTT5, MQTT311
+from semel.mqtt.packets.connack import ConnAck
+from semel.mqtt.packets.connect import Connect
+from semel.mqtt.properties import NO_PROPERTIES, Properties
+from semel.mqtt.reasons import (
+    BAD_AUTHENTICATION_METHOD,
+    BAD_USER_NAME_OR_PASSWORD,
+    CLIENT_IDENTIFIER_NOT_VALID,
+    QUOTA_EXCEEDED,
+    REASONS_5,
+    REFUSED_BAD_USER_NAME_OR_PASSWORD,
+    REFUSED_IDENTIFIER_REJECTED,
+    REFUSED_NOT_AUTHORIZED,
+    REFUSED_PROTOCOL_VERSION,
+    REFUSED_SERVER_UNAVAILABLE,
+    SERVER_BUSY,
+    SERVER_UNAVAILABLE,
+    SUCCESS,
+    UNSPECIFIED_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
+from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.side import DEFAULT_RECEIVE_MAXIMUM
+from semel.mqtt.topics import check_levels
+from semel.mqtt.violation import Violation
+from semel.mqtt.wire import MAXIMUM_TWO_BYTES
+
+# [3.1.1 §3.2.2.3] the return code of 3.1.1 for a reason code of 5.0; any other means 5.
+_RETURN_CODES: Final = {
+    UNSUPPORTED_PROTOCOL_VERSION: REFUSED_PROTOCOL_VERSION,
+    CLIENT_IDENTIFIER_NOT_VALID: REFUSED_IDENTIFIER_REJECTED,
+    SERVER_UNAVAILABLE: REFUSED_SERVER_UNAVAILABLE,
+    SERVER_BUSY: REFUSED_SERVER_UNAVAILABLE,
+    QUOTA_EXCEEDED: REFUSED_SERVER_UNAVAILABLE,
+    BAD_USER_NAME_OR_PASSWORD: REFUSED_BAD_USER_NAME_OR_PASSWORD,
+}
+
+
+@final
+class Refused:
+    """The client is told and closed. `reason` is 5.0's code, whatever the version."""
+
+    reason: Final[int]
+    connack: Final[ConnAck]
+
+    def __init__(self, reason: int, connack: ConnAck) -> None:
+        self.reason = reason
+        self.connack = connack
+
+
+@final
+class Accepted:
+    """The terms of a connection: the core holds to them, and `properties` tell the client."""
+
+    client_id: Final[str]
+    # Seconds that the session outlives the connection, seconds of silence that it may keep.
+    expiry_interval: Final[int]
+    keep_alive: Final[int]
+    # QoS 1 and 2 messages sent to it before it acknowledges any.
+    window: Final[int]
+    properties: Final[Properties]
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        expiry_interval: int,
+        keep_alive: int,
+        window: int,
+        properties: Properties,
+    ) -> None:
+        self.client_id = client_id
+        self.expiry_interval = expiry_interval
+        self.keep_alive = keep_alive
+        self.window = window
+        self.properties = properties
+
+
+Verdict = Refused | Accepted
+
+
+@final
+class Doorkeeper:
+    """Judges every CONNECT by the settings and the Authority."""
+
+    _settings: Final[BrokerSettings]
+    _authority: Final[Authority]
+    _new_client_id: Final[Callable[[], str]]
+    _taken: Final[Container[str]]
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        authority: Authority,
+        *,
+        new_client_id: Callable[[], str],
+        taken: Container[str],
+    ) -> None:
+        """`taken` has the client identifiers of all sessions there are at the time."""
+        self._settings = settings
+        self._authority = authority
+        self._new_client_id = new_client_id
+        self._taken = taken
+
+    def judge(self, packet: Connect, peer: str, connections: int) -> Verdict:
+        """What becomes of a CONNECT, `connections` being open with its own."""
+        settings = self._settings
+        if connections > settings.maximum_connections:
+            return refused(packet, SERVER_BUSY)
+        if packet.properties.authentication_method is not None:
+            # [MQTT-4.12.0-1] no method is known here
+            return refused(packet, BAD_AUTHENTICATION_METHOD)
+        if packet.will is not None:
+            try:
+                check_levels(packet.will.topic_name, settings.topic_levels)
+            except Violation as violation:
+                return refused(packet, violation.rule.reason)
+        reason = self._authority.connect(packet, peer)
+        if reason != SUCCESS:
+            return refused(packet, reason)
+        return self._accepted(packet)
+
+    def _accepted(self, packet: Connect) -> Accepted:
+        settings = self._settings
+        client_id = packet.client_id or self._assigned_id()
+        asked = asked_expiry(packet)
+        expiry = min(asked, settings.maximum_session_expiry)
+        keep_alive = self._keep_alive(packet)
+        window = settings.inflight_window
+        properties = NO_PROPERTIES
+        if packet.version == MQTT5:
+            window = packet.properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
+            properties = Properties(
+                assigned_client_identifier=None if packet.client_id else client_id,
+                session_expiry_interval=expiry if expiry != asked else None,
+                server_keep_alive=keep_alive if keep_alive != packet.keep_alive else None,
+                receive_maximum=settings.receive_maximum,
+                maximum_packet_size=settings.maximum_packet_size,
+                topic_alias_maximum=settings.topic_alias_maximum or None,
+            )
+        return Accepted(
+            client_id,
+            expiry_interval=expiry,
+            keep_alive=keep_alive,
+            window=window,
+            properties=properties,
+        )
+
+    def _assigned_id(self) -> str:
+        """[MQTT-3.2.2-16] an identifier that no session has."""
+        while True:
+            client_id = self._new_client_id()
+            if client_id not in self._taken:
+                return client_id
+
+    def _keep_alive(self, packet: Connect) -> int:
+        """The client's own Keep Alive, or ours [3.2.2.3.14]; 3.1.1 cannot be told of another."""
+        asked = packet.keep_alive
+        maximum = self._settings.maximum_keep_alive
+        if packet.version == MQTT311 or maximum == 0 or maximum == MAXIMUM_TWO_BYTES:
+            return asked
+        return min(asked, maximum) if asked else maximum
+
+
+def asked_expiry(packet: Connect) -> int:
+    """How long the client wants its session kept [3.1.2.11.2]; 3.1.1 knows all or nothing."""
+    if packet.version == MQTT311:
+        return 0 if packet.clean_start else NEVER_EXPIRES
+    return packet.properties.session_expiry_interval or 0
+
+
+def refused(packet: Connect, reason: int) -> Refused:
+    """The refusal of a CONNECT, in the words of its version."""
+    if packet.version == MQTT311:
+        return Refused(reason, ConnAck(_RETURN_CODES.get(reason, REFUSED_NOT_AUTHORIZED)))
+    if reason not in REASONS_5[CONNACK]:
+        # An Authority's code that CONNACK has not: it means no all the same.
+        reason = UNSPECIFIED_ERROR
+    return Refused(reason, ConnAck(reason))
+
+
+def answer_to_broken_connect(violation: Violation) -> bytes:
+    """A CONNACK for a CONNECT that cannot be understood, where its version has one; or nothing.
+
+    3.1.1 has two [MQTT-3.1.2-2] [MQTT-3.1.3-8], and for a level that nobody knows we use its
+    form. Anything else malformed in 3.1.1 [MQTT-3.1.4-1], or before the level could be read,
+    gets no answer. There is no Reason String: nobody knows how much this client takes.
+    """
+    rule = violation.rule
+    if violation.version == MQTT5:
+        if rule.reason in REASONS_5[CONNACK]:
+            return encode(ConnAck(rule.reason), MQTT5)
+    elif rule.return_code:
+        return encode(ConnAck(rule.return_code), MQTT311)
+    return b""
