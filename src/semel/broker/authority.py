@@ -5,10 +5,13 @@ and receiving. The default allows everything; a later Authority asks a password 
 rights, and nothing else in the broker has to know.
 """
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.packets.connect import Connect
 from semel.mqtt.reasons import SUCCESS
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Authority:
     """Allows everything. Codes are 5.0's; the broker translates them for 3.1.1."""
 

@@ -7,6 +7,8 @@ nothing and is always safe at once: sessions live as long as the process.
 
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.broker.subscriptions import Entry
 from semel.mqtt.codec import Packet
 from semel.mqtt.message import Message
@@ -42,6 +44,7 @@ class Commit:
         self.packets = []
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Store:
     """Keeps nothing. `write` returns whether the commit is safe already."""
 
