@@ -1,0 +1,216 @@
+"""What CONNACK says: each bound that it tells is shown to be the one that is enforced."""
+
+import pytest
+
+from semel.broker.settings import BrokerSettings
+from semel.mqtt import (
+    MQTT311,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    Properties,
+    PubAck,
+    Publish,
+    PubRec,
+    SubAck,
+    Subscribe,
+    Subscription,
+    encode,
+)
+from tests.broker.test_core import payloads
+from tests.broker.world import Client, World
+
+
+def admitted(
+    world: World,
+    client_id: str = "a",
+    *,
+    clean_start: bool = True,
+    keep_alive: int = 0,
+    properties: Properties | None = None,
+) -> tuple[Client, Properties]:
+    """An accepted 5.0 client, and what its CONNACK says."""
+    client = world.open()
+    connack, *others = client.send(
+        Connect(
+            client_id,
+            clean_start=clean_start,
+            keep_alive=keep_alive,
+            properties=properties or Properties(),
+        )
+    )
+    assert isinstance(connack, ConnAck)
+    assert connack.reason == 0
+    client.inbox = others
+    return client, connack.properties
+
+
+def ends_with(packets: list[Packet], reason: int) -> bool:
+    """Whether the last packet is a DISCONNECT with that code."""
+    last = packets[-1] if packets else None
+    return isinstance(last, Disconnect) and last.reason == reason
+
+
+# --- what is told is what holds -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", [1, 3, 200])
+def test_as_many_messages_as_the_receive_maximum_told_may_be_open_and_no_more(
+    setting: int,
+) -> None:
+    """[MQTT-3.3.4-7] at the number in CONNACK"""
+    world = World(BrokerSettings(receive_maximum=setting))
+    client, told = admitted(world)
+    maximum = told.receive_maximum
+    assert maximum == setting
+    for packet_id in range(1, maximum + 1):
+        assert client.send(Publish("t", qos=2, packet_id=packet_id)) == [PubRec(packet_id, 0x10)]
+    assert not client.is_closed()
+    assert ends_with(client.send(Publish("t", qos=2, packet_id=maximum + 1)), 0x93)
+    assert client.is_closed()
+
+
+@pytest.mark.parametrize("setting", [100, 1_000])
+def test_a_packet_of_the_maximum_packet_size_told_is_taken_and_one_byte_more_is_not(
+    setting: int,
+) -> None:
+    """[MQTT-3.2.2-15] at the number in CONNACK"""
+    world = World(BrokerSettings(maximum_packet_size=setting))
+    client, told = admitted(world)
+    maximum = told.maximum_packet_size
+    assert maximum == setting
+    rest = len(encode(Publish("t", bytes(maximum - 10)))) - (maximum - 10)
+    largest = encode(Publish("t", bytes(maximum - rest)))
+    assert len(largest) == maximum
+    assert client.send_bytes(largest) == []
+    assert not client.is_closed()
+    assert ends_with(client.send(Publish("t", bytes(maximum - rest + 1))), 0x95)
+    assert client.is_closed()
+
+
+@pytest.mark.parametrize("setting", [0, 1, 7])
+def test_the_highest_topic_alias_is_the_one_that_is_told(setting: int) -> None:
+    """[MQTT-3.2.2-17] [MQTT-3.2.2-18] at the number in CONNACK; none told permits none"""
+    world = World(BrokerSettings(topic_alias_maximum=setting))
+    client, told = admitted(world)
+    maximum = told.topic_alias_maximum or 0
+    assert maximum == setting
+    for alias in range(1, maximum + 1):
+        assert client.send(Publish("t", properties=Properties(topic_alias=alias))) == []
+    assert not client.is_closed()
+    too_high = Publish("t", properties=Properties(topic_alias=maximum + 1))
+    assert ends_with(client.send(too_high), 0x94)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "told"),
+    [
+        (100, 60, 60),
+        (0xFFFF_FFFF, 60, 60),
+        (100, 0, 0),
+        (60, 60, None),
+        (30, 60, None),
+        (None, 60, None),
+        (0xFFFF_FFFF, 0xFFFF_FFFF, None),
+    ],
+)
+def test_a_session_lives_as_long_as_connack_says_or_as_long_as_asked(
+    asked: int | None, limit: int, told: int | None
+) -> None:
+    """[3.2.2.3.2] a lowered expiry is told; no word means that the client's own counts"""
+    world = World(BrokerSettings(maximum_session_expiry=limit))
+    properties = Properties(session_expiry_interval=asked)
+    for seconds_left in (1, 0):
+        client, said = admitted(world, properties=properties)
+        assert said.session_expiry_interval == told
+        lives = (asked or 0) if told is None else told
+        client.cut()
+        if not lives:
+            assert "a" not in world.broker.router.sessions
+            continue
+        world.wait(min(lives, 1_000) - seconds_left)
+        alive = bool(seconds_left) or lives == 0xFFFF_FFFF
+        assert ("a" in world.broker.router.sessions) == alive
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "told"),
+    [(60, 20, 20), (0, 20, 20), (20, 20, None), (4, 20, None), (0, 0, None), (30, 65_535, None)],
+)
+def test_a_silent_client_is_closed_by_the_keep_alive_that_connack_leaves_it_with(
+    asked: int, limit: int, told: int | None
+) -> None:
+    """[MQTT-3.1.2-22] [MQTT-3.2.2-22]: one and a half times the one told, or its own"""
+    world = World(BrokerSettings(maximum_keep_alive=limit))
+    client, said = admitted(world, keep_alive=asked)
+    assert said.server_keep_alive == told
+    seconds = asked if told is None else told
+    if not seconds:
+        world.wait(1_000)
+        assert not client.is_closed()
+        return
+    world.wait(seconds * 1.5 - 1)
+    assert not client.is_closed()
+    world.wait(1)
+    assert client.is_closed()
+    assert ends_with(client.take(), 0x8D)
+
+
+def test_no_keep_alive_is_imposed_on_a_client_that_cannot_be_told() -> None:
+    """3.1.1 has no Server Keep Alive: what such a client asks for counts"""
+    world = World(BrokerSettings(maximum_keep_alive=20))
+    old, new = world.connect("o", MQTT311, keep_alive=60), world.connect("n", keep_alive=60)
+    world.wait(60)
+    assert not old.is_closed()
+    assert new.is_closed()
+
+
+def test_an_assigned_client_id_is_the_one_that_the_session_has() -> None:
+    """[MQTT-3.2.2-16]; who brings its own is told none"""
+    world = World()
+    client, told = admitted(world, "")
+    assert told.assigned_client_identifier
+    assert list(world.broker.router.sessions) == [told.assigned_client_identifier]
+    _, told = admitted(world, told.assigned_client_identifier)
+    assert told.assigned_client_identifier is None
+    assert client.is_closed()
+
+
+def test_what_connack_does_not_mention_is_available() -> None:
+    """[3.2.2.3.4] to [3.2.2.3.13]: QoS 2, retained messages, wildcards, shared and identified"""
+    world = World()
+    client, told = admitted(world)
+    assert told.maximum_qos is None
+    assert told.retain_available is None
+    assert told.wildcard_subscription_available is None
+    assert told.subscription_identifiers_available is None
+    assert told.shared_subscription_available is None
+    world.connect("p").send(Publish("kept", b"old", retain=True))
+    asked = [Subscription("+/w/#", 2), Subscription("$share/g/s", 2), Subscription("kept", 2)]
+    suback, message = client.send(
+        Subscribe(1, asked, properties=Properties(subscription_identifiers=[9]))
+    )
+    assert suback == SubAck(1, [2, 2, 2])
+    assert payloads([message]) == [b"old"]
+    for topic in ("a/w/b", "s"):
+        publisher = world.connect("p")
+        publisher.send(Publish(topic, b"new", qos=2, packet_id=1))
+        (message,) = client.take()
+        assert isinstance(message, Publish)
+        assert (message.payload, message.qos) == (b"new", 2)
+        assert message.properties.subscription_identifiers == (9,)
+        client.send(PubRec(message.packet_id))
+
+
+def test_the_receive_maximum_and_packet_size_of_the_client_bind_the_broker() -> None:
+    """[MQTT-3.3.4-9] [MQTT-3.1.2-24]: the other direction of what is agreed while connecting"""
+    world = World()
+    limits = Properties(receive_maximum=1, maximum_packet_size=60)
+    client, _ = admitted(world, properties=limits)
+    client.subscribe("t", qos=1)
+    publisher = world.connect("p")
+    for packet_id, payload in ((1, b"first"), (2, bytes(60)), (3, b"second")):
+        publisher.send(Publish("t", payload, qos=1, packet_id=packet_id))
+    assert payloads(client.take()) == [b"first"]
+    assert payloads(client.send(PubAck(1))) == [b"second"]
