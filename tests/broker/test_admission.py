@@ -2,13 +2,17 @@
 
 import pytest
 
+from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
+    MQTT5,
     MQTT311,
     ConnAck,
     Connect,
     Disconnect,
     Packet,
+    PingReq,
+    PingResp,
     Properties,
     PubAck,
     Publish,
@@ -16,10 +20,15 @@ from semel.mqtt import (
     SubAck,
     Subscribe,
     Subscription,
+    Will,
     encode,
 )
-from tests.broker.test_core import payloads
+from tests.broker.test_core import VERSIONS, payloads
 from tests.broker.world import Client, World
+
+# More levels than the settings below allow.
+DEEP = Will("a/b/c/d", b"x")
+SHALLOW = BrokerSettings(topic_levels=3)
 
 
 def admitted(
@@ -214,3 +223,76 @@ def test_the_receive_maximum_and_packet_size_of_the_client_bind_the_broker() -> 
         publisher.send(Publish("t", payload, qos=1, packet_id=packet_id))
     assert payloads(client.take()) == [b"first"]
     assert payloads(client.send(PubAck(1))) == [b"second"]
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+class Wrong(Authority):
+    """Refuses with a code that CONNACK does not have."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def connect(self, packet: Connect, peer: str) -> int:
+        return self.code
+
+
+def test_a_client_above_the_limit_is_told_the_limit() -> None:
+    """0x89, with the number in words; when one leaves there is room for the next"""
+    world = World(BrokerSettings(maximum_connections=1))
+    first = world.connect("first")
+    second = world.open()
+    why = Properties(reason_string="no more than 1 connections at a time")
+    assert second.send(Connect("second")) == [ConnAck(0x89, properties=why)]
+    assert second.is_closed()
+    second.cut()
+    first.cut()
+    assert not world.connect("second").is_closed()
+
+
+def test_a_client_whose_will_is_refused_is_told_by_which_rule() -> None:
+    client = World(SHALLOW).open()
+    (connack,) = client.send(Connect("a", will=DEEP))
+    assert isinstance(connack, ConnAck)
+    why = "TOPIC_LEVELS_WITHIN_LIMIT in the will: 4 levels, at most 3"
+    assert connack == ConnAck(0x90, properties=Properties(reason_string=why))
+    assert not World(BrokerSettings(topic_levels=4)).connect("a", will=DEEP).is_closed()
+
+
+@pytest.mark.parametrize("less", [0, 1])
+def test_a_reason_string_that_does_not_fit_is_left_out_of_connack(less: int) -> None:
+    """[MQTT-3.2.2-19]: at exactly the client's Maximum Packet Size it fits"""
+    world = World(SHALLOW)
+    (full,) = world.open().send(Connect("a", will=DEEP))
+    limit = Properties(maximum_packet_size=len(encode(full)) - less)
+    (connack,) = world.open().send(Connect("a", will=DEEP, properties=limit))
+    assert connack == (ConnAck(0x90) if less else full)
+
+
+@pytest.mark.parametrize("wanted", [0, 1, None])
+def test_connack_says_why_whatever_request_problem_information_says(wanted: int | None) -> None:
+    """[MQTT-3.1.2-29] is about other packets"""
+    asked = Properties(request_problem_information=wanted)
+    (connack,) = World(SHALLOW).open().send(Connect("a", will=DEEP, properties=asked))
+    assert isinstance(connack, ConnAck)
+    assert connack.properties.reason_string
+
+
+def test_a_refused_3_1_1_client_gets_a_return_code_and_no_words() -> None:
+    client = World(SHALLOW).open(MQTT311)
+    assert client.send(Connect("a", version=MQTT311, will=DEEP)) == [ConnAck(5)]
+    assert client.is_closed()
+
+
+@VERSIONS
+@pytest.mark.parametrize("code", [0x01, 0x8E, 0xFF])
+def test_a_code_that_connack_does_not_have_still_refuses(version: int, code: int) -> None:
+    """Class 12: an Authority that is wrong about its code does not open the door"""
+    world = World(authority=Wrong(code))
+    client = world.open(version)
+    assert client.send(Connect("a", version=version)) == [ConnAck(0x80 if version == MQTT5 else 5)]
+    assert client.is_closed()
+    assert world.broker.router.sessions == {}
+    other = World(authority=Wrong(0)).connect("a", version)
+    assert other.send(PingReq()) == [PingResp()]

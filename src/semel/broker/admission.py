@@ -58,10 +58,13 @@ class Refused:
     """The client is told and closed. `reason` is 5.0's code, whatever the version."""
 
     reason: Final[int]
+    # In words, where the code alone does not say enough.
+    why: Final[str | None]
     connack: Final[ConnAck]
 
-    def __init__(self, reason: int, connack: ConnAck) -> None:
+    def __init__(self, reason: int, why: str | None, connack: ConnAck) -> None:
         self.reason = reason
+        self.why = why
         self.connack = connack
 
 
@@ -123,7 +126,8 @@ class Doorkeeper:
         """What becomes of a CONNECT, `connections` being open with its own."""
         settings = self._settings
         if connections > settings.maximum_connections:
-            return refused(packet, SERVER_BUSY)
+            why = f"no more than {settings.maximum_connections} connections at a time"
+            return refused(packet, SERVER_BUSY, why)
         if packet.properties.authentication_method is not None:
             # [MQTT-4.12.0-1] no method is known here
             return refused(packet, BAD_AUTHENTICATION_METHOD)
@@ -131,7 +135,8 @@ class Doorkeeper:
             try:
                 check_levels(packet.will.topic_name, settings.topic_levels)
             except Violation as violation:
-                return refused(packet, violation.rule.reason)
+                why = f"{violation.rule.name} in the will: {violation.seen}"
+                return refused(packet, violation.rule.reason, why)
         reason = self._authority.connect(packet, peer)
         if reason != SUCCESS:
             return refused(packet, reason)
@@ -186,14 +191,27 @@ def asked_expiry(packet: Connect) -> int:
     return packet.properties.session_expiry_interval or 0
 
 
-def refused(packet: Connect, reason: int) -> Refused:
+def refused(packet: Connect, reason: int, why: str | None = None) -> Refused:
     """The refusal of a CONNECT, in the words of its version."""
-    if packet.version == MQTT311:
-        return Refused(reason, ConnAck(_RETURN_CODES.get(reason, REFUSED_NOT_AUTHORIZED)))
     if reason not in REASONS_5[CONNACK]:
         # An Authority's code that CONNACK has not: it means no all the same.
         reason = UNSPECIFIED_ERROR
-    return Refused(reason, ConnAck(reason))
+    if packet.version == MQTT311:
+        return Refused(reason, why, ConnAck(_RETURN_CODES.get(reason, REFUSED_NOT_AUTHORIZED)))
+    connack = ConnAck(reason)
+    if why is not None:
+        # [MQTT-3.1.2-29] whether or not the client asked for Problem Information
+        told = ConnAck(reason, properties=Properties(reason_string=why))
+        # [MQTT-3.2.2-19]
+        if _fits(told, packet):
+            connack = told
+    return Refused(reason, why, connack)
+
+
+def _fits(connack: ConnAck, packet: Connect) -> bool:
+    """Whether the client of this CONNECT takes a packet of that size."""
+    limit = packet.properties.maximum_packet_size
+    return limit is None or len(encode(connack, MQTT5)) <= limit
 
 
 def answer_to_broken_connect(violation: Violation) -> bytes:

@@ -390,7 +390,9 @@ class Broker:
     def _turn_away(
         self, connection: Connection, packet: Connect, refused: Refused, now: float
     ) -> None:
-        self._log(f"{connection.peer} was refused as {packet.client_id!a}: 0x{refused.reason:02x}")
+        why = "" if refused.why is None else f", {refused.why!a}"
+        code = f"0x{refused.reason:02x}"
+        self._log(f"{connection.peer} was refused as {packet.client_id!a}: {code}{why}")
         self._answer(connection, refused.connack)
         self._drop(connection, now)
 
