@@ -3,7 +3,7 @@
 import pytest
 
 from semel.broker.authority import Authority
-from semel.broker.settings import BrokerSettings
+from semel.broker.settings import MIB, BrokerSettings
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -23,6 +23,7 @@ from semel.mqtt import (
     Will,
     encode,
 )
+from semel.settings import SettingsError
 from tests.broker.test_core import VERSIONS, payloads
 from tests.broker.world import Client, World
 
@@ -223,6 +224,81 @@ def test_the_receive_maximum_and_packet_size_of_the_client_bind_the_broker() -> 
         publisher.send(Publish("t", payload, qos=1, packet_id=packet_id))
     assert payloads(client.take()) == [b"first"]
     assert payloads(client.send(PubAck(1))) == [b"second"]
+
+
+# --- Response Information -------------------------------------------------------------------------
+
+ASKS = Properties(request_response_information=1)
+REPLIES = BrokerSettings(response_topic_prefix="replies/of")
+
+
+@pytest.mark.parametrize("wanted", [None, 0, 1])
+@pytest.mark.parametrize("prefix", [None, "replies/of"])
+def test_response_information_is_for_those_who_ask_where_there_is_a_prefix(
+    prefix: str | None, wanted: int | None
+) -> None:
+    """[MQTT-3.1.2-28]"""
+    world = World(BrokerSettings(response_topic_prefix=prefix))
+    _, told = admitted(world, properties=Properties(request_response_information=wanted))
+    expected = "replies/of/a" if prefix and wanted else None
+    assert told.response_information == expected
+
+
+def test_an_answer_to_the_response_information_reaches_the_client() -> None:
+    """[4.10.1]: the topic told can be subscribed to, named in a request, and published to"""
+    world = World(REPLIES)
+    server = world.connect("server")
+    server.subscribe("requests")
+    client, told = admitted(world, "", properties=ASKS)
+    topic = told.response_information
+    assert topic == f"replies/of/{told.assigned_client_identifier}"
+    client.subscribe(topic)
+    client.send(Publish("requests", properties=Properties(response_topic=topic)))
+    (request,) = server.take()
+    assert isinstance(request, Publish)
+    assert request.properties.response_topic is not None
+    server.send(Publish(request.properties.response_topic, b"answer"))
+    assert payloads(client.take()) == [b"answer"]
+
+
+@pytest.mark.parametrize("client_id", ["+", "a+", "#", "a#b", "/", "a/b", "/a", "a/", "b" * 65_530])
+def test_a_client_id_that_makes_no_topic_of_its_own_gets_no_response_information(
+    client_id: str,
+) -> None:
+    """Class 10: a client identifier widens nothing; the client is accepted all the same"""
+    world = World(
+        BrokerSettings(response_topic_prefix="replies/of", before_connect_packet_size=MIB)
+    )
+    _, told = admitted(world, client_id, properties=ASKS)
+    assert told.response_information is None
+
+
+@pytest.mark.parametrize("client_id", ["a", "$SYS", "a b", "é", "b" * 65_524])
+def test_any_other_client_id_gets_response_information(client_id: str) -> None:
+    world = World(
+        BrokerSettings(response_topic_prefix="replies/of", before_connect_packet_size=MIB)
+    )
+    _, told = admitted(world, client_id, properties=ASKS)
+    assert told.response_information == f"replies/of/{client_id}"
+
+
+@pytest.mark.parametrize("less", [0, 1])
+def test_response_information_that_does_not_fit_is_left_out(less: int) -> None:
+    """[MQTT-3.1.2-24]: rather connected without it than closed"""
+    world = World(REPLIES)
+    (full,) = world.open().send(Connect("a", properties=ASKS))
+    limit = len(encode(full)) - less
+    asked = Properties(request_response_information=1, maximum_packet_size=limit)
+    client, told = admitted(world, properties=asked)
+    assert told.response_information == (None if less else "replies/of/a")
+    assert not client.is_closed()
+
+
+@pytest.mark.parametrize("prefix", ["a/+", "#", "$SYS", "$share/g", "\0", "x" * 65_536, "a/b/c"])
+def test_a_prefix_that_makes_no_topic_for_clients_is_refused(prefix: str) -> None:
+    with pytest.raises(SettingsError, match="response_topic_prefix"):
+        BrokerSettings(response_topic_prefix=prefix, topic_levels=3)
+    assert BrokerSettings(response_topic_prefix="a/b", topic_levels=3)
 
 
 # --- refusals -------------------------------------------------------------------------------------

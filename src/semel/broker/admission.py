@@ -160,6 +160,7 @@ class Doorkeeper:
                 maximum_packet_size=settings.maximum_packet_size,
                 topic_alias_maximum=settings.topic_alias_maximum or None,
             )
+            properties = self._with_response_information(packet, client_id, properties)
         return Accepted(
             client_id,
             expiry_interval=expiry,
@@ -167,6 +168,19 @@ class Doorkeeper:
             window=window,
             properties=properties,
         )
+
+    def _with_response_information(
+        self, packet: Connect, client_id: str, properties: Properties
+    ) -> Properties:
+        """[MQTT-3.1.2-28] only who asks is told; and rather nothing than what does not fit."""
+        prefix = self._settings.response_topic_prefix
+        if prefix is None or packet.properties.request_response_information != 1:
+            return properties
+        topic_name = response_topic(prefix, client_id)
+        if topic_name is None:
+            return properties
+        told = Properties(properties.items, response_information=topic_name)
+        return told if _fits(ConnAck(properties=told), packet) else properties
 
     def _assigned_id(self) -> str:
         """[MQTT-3.2.2-16] an identifier that no session has."""
@@ -189,6 +203,17 @@ def asked_expiry(packet: Connect) -> int:
     if packet.version == MQTT311:
         return 0 if packet.clean_start else NEVER_EXPIRES
     return packet.properties.session_expiry_interval or 0
+
+
+def response_topic(prefix: str, client_id: str) -> str | None:
+    """The topic at which this client receives answers [3.2.2.3.15], or None if there is none.
+
+    A wildcard in the identifier would make it no topic, a slash perhaps another client's.
+    """
+    if "+" in client_id or "#" in client_id or "/" in client_id:
+        return None
+    topic_name = f"{prefix}/{client_id}"
+    return topic_name if len(topic_name.encode()) <= MAXIMUM_TWO_BYTES else None
 
 
 def refused(packet: Connect, reason: int, why: str | None = None) -> Refused:

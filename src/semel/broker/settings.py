@@ -8,7 +8,9 @@ from typing import ClassVar
 
 from semel.mqtt.codec import LARGEST_PACKET
 from semel.mqtt.session import NEVER_EXPIRES
-from semel.settings import BYTES, SECONDS, check, setting
+from semel.mqtt.topics import check_levels, check_topic_name, quoted
+from semel.mqtt.violation import Violation
+from semel.settings import BYTES, SECONDS, SettingsError, check, setting
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -131,6 +133,12 @@ class BrokerSettings:
         minimum=0,
         maximum=65_535,
     )
+    response_topic_prefix: str | None = setting(
+        None,
+        "Where MQTT 5.0 clients that ask for Response Information are told to receive answers: the "
+        "topic `<prefix>/<client identifier>`. It gives no rights. A client whose identifier has "
+        "+, # or / in it is told nothing, and without a prefix nobody is.",
+    )
     sys_interval: float = setting(
         10.0,
         "The time between two updates of the topics under $SYS. 0 publishes none.",
@@ -147,3 +155,19 @@ class BrokerSettings:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.response_topic_prefix is not None:
+            _check_prefix(self.response_topic_prefix, self.topic_levels)
+
+
+def _check_prefix(prefix: str, topic_levels: int) -> None:
+    """With one level more it is a topic that clients can publish and subscribe to."""
+    problem = None
+    if prefix.startswith("$"):
+        problem = "topics that begin with $ are the broker's own"
+    try:
+        check_topic_name(prefix, "the topic", None)
+        check_levels(f"{prefix}/client", topic_levels)
+    except Violation as violation:
+        problem = f"{violation.rule.sentence} Seen: {violation.seen}"
+    if problem is not None:
+        raise SettingsError([f"[broker] response_topic_prefix is {quoted(prefix)}: {problem}"])
