@@ -1,7 +1,8 @@
 """Whether a CONNECT is taken, and on what terms.
 
     CONNECT ─▶ Doorkeeper.judge ─┬─▶ Refused    a CONNACK, then the end
-                                 └─▶ Accepted   what the CONNACK says and what the broker holds to
+                                 ├─▶ Accepted   what the CONNACK says and what the broker holds to
+    AUTH ─▶ Doorkeeper.weigh ────┴─▶ Asked      AUTH 0x18: enhanced authentication goes on
 
 It decides and changes nothing: the core carries a verdict out. What CONNACK tells a client is read
 from the same settings by which the core serves it, so that it says exactly what is enforced. What
@@ -12,10 +13,11 @@ identifiers) is not mentioned, which means in 5.0 that it is there.
 from collections.abc import Callable, Container
 from typing import Final, final
 
-from semel.broker.authority import Authority
+from semel.broker.authority import Authentication, Authority, Challenge, Granted, Step
 from semel.broker.settings import BrokerSettings
 from semel.mqtt.codec import encode
 from semel.mqtt.packet_types import CONNACK, MQTT5, MQTT311
+from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.connect import Connect
 from semel.mqtt.properties import NO_PROPERTIES, Properties
@@ -23,6 +25,7 @@ from semel.mqtt.reasons import (
     BAD_AUTHENTICATION_METHOD,
     BAD_USER_NAME_OR_PASSWORD,
     CLIENT_IDENTIFIER_NOT_VALID,
+    CONTINUE_AUTHENTICATION,
     QUOTA_EXCEEDED,
     REASONS_5,
     REFUSED_BAD_USER_NAME_OR_PASSWORD,
@@ -69,6 +72,18 @@ class Refused:
 
 
 @final
+class Asked:
+    """The client is neither in nor out: `auth` asks it for more, and nothing has happened yet."""
+
+    authentication: Final[Authentication]
+    auth: Final[Auth]
+
+    def __init__(self, authentication: Authentication, auth: Auth) -> None:
+        self.authentication = authentication
+        self.auth = auth
+
+
+@final
 class Accepted:
     """The terms of a connection: the core holds to them, and `properties` tell the client."""
 
@@ -79,6 +94,8 @@ class Accepted:
     # QoS 1 and 2 messages sent to it before it acknowledges any.
     window: Final[int]
     properties: Final[Properties]
+    # By which it may authenticate again.
+    authentication: Final[Authentication | None]
 
     def __init__(
         self,
@@ -88,15 +105,17 @@ class Accepted:
         keep_alive: int,
         window: int,
         properties: Properties,
+        authentication: Authentication | None,
     ) -> None:
         self.client_id = client_id
         self.expiry_interval = expiry_interval
         self.keep_alive = keep_alive
         self.window = window
         self.properties = properties
+        self.authentication = authentication
 
 
-Verdict = Refused | Accepted
+Verdict = Refused | Asked | Accepted
 
 
 @final
@@ -128,9 +147,6 @@ class Doorkeeper:
         if connections > settings.maximum_connections:
             why = f"no more than {settings.maximum_connections} connections at a time"
             return refused(packet, SERVER_BUSY, why)
-        if packet.properties.authentication_method is not None:
-            # [MQTT-4.12.0-1] no method is known here
-            return refused(packet, BAD_AUTHENTICATION_METHOD)
         if packet.will is not None:
             try:
                 check_levels(packet.will.topic_name, settings.topic_levels)
@@ -140,9 +156,30 @@ class Doorkeeper:
         reason = self._authority.connect(packet, peer)
         if reason != SUCCESS:
             return refused(packet, reason)
-        return self._accepted(packet)
+        method = packet.properties.authentication_method
+        if method is None:
+            return self._accepted(packet, None, None)
+        authentication = self._authority.begin_authentication(method, packet, peer)
+        if authentication is None:
+            # [MQTT-4.12.0-1]
+            return refused(packet, BAD_AUTHENTICATION_METHOD)
+        step = authentication.start(packet.properties.authentication_data)
+        return self.weigh(packet, authentication, step)
 
-    def _accepted(self, packet: Connect) -> Accepted:
+    def weigh(self, packet: Connect, authentication: Authentication, step: Step) -> Verdict:
+        """What becomes of a CONNECT whose enhanced authentication has got as far as `step`."""
+        if isinstance(step, Granted):
+            return self._accepted(packet, authentication, step.data)
+        if isinstance(step, Challenge):
+            method = packet.properties.authentication_method
+            assert method is not None
+            return Asked(authentication, next_auth(method, step))
+        # [MQTT-4.12.0-4]
+        return refused(packet, step.reason, step.reason_string)
+
+    def _accepted(
+        self, packet: Connect, authentication: Authentication | None, data: bytes | None
+    ) -> Accepted:
         settings = self._settings
         client_id = packet.client_id or self._assigned_id()
         asked = asked_expiry(packet)
@@ -159,6 +196,9 @@ class Doorkeeper:
                 receive_maximum=settings.receive_maximum,
                 maximum_packet_size=settings.maximum_packet_size,
                 topic_alias_maximum=settings.topic_alias_maximum or None,
+                # [MQTT-4.12.0-5] the method of CONNECT, or none
+                authentication_method=packet.properties.authentication_method,
+                authentication_data=data,
             )
             properties = self._with_response_information(packet, client_id, properties)
         return Accepted(
@@ -167,6 +207,7 @@ class Doorkeeper:
             keep_alive=keep_alive,
             window=window,
             properties=properties,
+            authentication=authentication,
         )
 
     def _with_response_information(
@@ -203,6 +244,13 @@ def asked_expiry(packet: Connect) -> int:
     if packet.version == MQTT311:
         return 0 if packet.clean_start else NEVER_EXPIRES
     return packet.properties.session_expiry_interval or 0
+
+
+def next_auth(method: str, step: Challenge | Granted) -> Auth:
+    """The server's AUTH for a step: 0x18 [MQTT-4.12.0-2], or 0x00 after a re-authentication."""
+    reason = CONTINUE_AUTHENTICATION if isinstance(step, Challenge) else SUCCESS
+    properties = Properties(authentication_method=method, authentication_data=step.data)
+    return Auth(reason, properties=properties)
 
 
 def response_topic(prefix: str, client_id: str) -> str | None:

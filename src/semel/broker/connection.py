@@ -7,9 +7,11 @@ cannot forgive itself what it forbids its clients.
 
 from typing import Final, final
 
+from semel.broker.authority import Authentication
 from semel.broker.session_state import SessionState
 from semel.mqtt.codec import Decoder, Packet, encode
 from semel.mqtt.exchange import CONNECTED, Exchange
+from semel.mqtt.packets.connect import Connect
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.side import SERVER
 
@@ -25,6 +27,9 @@ class Connection:
     decoder: Final[Decoder]
     exchange: Exchange
     state: SessionState | None
+    # Enhanced authentication, and the CONNECT that waits for its end.
+    authentication: Authentication | None
+    applicant: Connect | None
     # Seconds of silence that it may keep, 0 for any number; when it was last heard.
     keep_alive: int
     heard_at: float
@@ -56,6 +61,8 @@ class Connection:
         )
         self.exchange = Exchange()
         self.state = None
+        self.authentication = None
+        self.applicant = None
         self.keep_alive = 0
         self.heard_at = now
         self.outgoing = []

@@ -12,8 +12,17 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final, final
 
-from semel.broker.admission import Accepted, Doorkeeper, Refused, answer_to_broken_connect
-from semel.broker.authority import Authority
+from semel.broker.admission import (
+    Accepted,
+    Asked,
+    Doorkeeper,
+    Refused,
+    Verdict,
+    answer_to_broken_connect,
+    next_auth,
+    refused,
+)
+from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
 from semel.broker.router import Router
 from semel.broker.session_state import SessionState
@@ -23,8 +32,9 @@ from semel.broker.sys_topics import Counters, sys_topics
 from semel.mqtt.codec import Packet, encode
 from semel.mqtt.exchange import CONNECTED, NEW, Exchange
 from semel.mqtt.message import Message, received_message
-from semel.mqtt.packet_types import CONNECT, DISCONNECT, MQTT5, MQTT311
+from semel.mqtt.packet_types import CONNACK, CONNECT, DISCONNECT, MQTT5, MQTT311
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
+from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.connect import Connect, Will
 from semel.mqtt.packets.disconnect import Disconnect
@@ -41,6 +51,7 @@ from semel.mqtt.reasons import (
     NO_SUBSCRIPTION_EXISTED,
     NOT_AUTHORIZED,
     PROTOCOL_ERROR,
+    RE_AUTHENTICATE,
     REASONS_5,
     SERVER_SHUTTING_DOWN,
     SESSION_TAKEN_OVER,
@@ -198,7 +209,7 @@ class Broker:
             silent = now - connection.heard_at
             if not connection.is_connected:
                 if now - connection.opened_at >= self.settings.connect_timeout:
-                    self._log(f"{_name(connection)} sent no CONNECT in time")
+                    self._log(f"{_name(connection)} did not connect in time")
                     self._drop(connection, now)
             # [MQTT-3.1.2-22] one and a half times the interval
             elif connection.keep_alive and silent >= connection.keep_alive * 1.5:
@@ -263,7 +274,13 @@ class Broker:
         if connection.is_connected:
             self.disconnect(connection, violation.rule.reason, now, violation.rule.name)
             return
-        if violation.packet_type == CONNECT and connection.exchange.phase == NEW:
+        applicant = connection.applicant
+        if applicant is not None:
+            # While it authenticates, CONNACK is all that can tell it.
+            rule = violation.rule
+            reason = rule.reason if rule.reason in REASONS_5[CONNACK] else PROTOCOL_ERROR
+            self._answer(connection, refused(applicant, reason, rule.name).connack)
+        elif violation.packet_type == CONNECT and connection.exchange.phase == NEW:
             connection.write(answer_to_broken_connect(violation))
         self._drop(connection, now)
 
@@ -352,11 +369,16 @@ class Broker:
 
     def _handle(self, connection: Connection, packet: Packet, now: float) -> None:
         if isinstance(packet, Connect):
-            self._connect(connection, packet, now)
+            verdict = self._doorkeeper.judge(packet, connection.peer, len(self.connections))
+            self._carry_out(connection, packet, verdict, now)
+            return
+        if isinstance(packet, Auth):
+            self._authenticate(connection, packet, now)
             return
         state = connection.state
         if state is None:
-            # [MQTT-3.1.4-6] its CONNECT was refused
+            # DISCONNECT while it authenticates: Exchange lets nothing else pass
+            self._drop(connection, now)
             return
         if isinstance(packet, Disconnect):
             self._disconnected(connection, state, packet, now)
@@ -380,20 +402,50 @@ class Broker:
             self._answer(connection, PingResp())
         self.router.dirty[state.client_id] = state
 
-    def _connect(self, connection: Connection, packet: Connect, now: float) -> None:
-        verdict = self._doorkeeper.judge(packet, connection.peer, len(self.connections))
+    def _authenticate(self, connection: Connection, packet: Auth, now: float) -> None:
+        """One step of enhanced authentication [4.12], which the Exchange found to be in turn."""
+        authentication = connection.authentication
+        assert authentication is not None
+        data = packet.properties.authentication_data
+        if packet.reason == RE_AUTHENTICATE:
+            step = authentication.start(data)
+        else:
+            step = authentication.answer(data)
+        applicant = connection.applicant
+        if applicant is not None:
+            verdict = self._doorkeeper.weigh(applicant, authentication, step)
+            self._carry_out(connection, applicant, verdict, now)
+        elif isinstance(step, Challenge | Granted):
+            method = packet.properties.authentication_method
+            assert method is not None
+            self._answer(connection, next_auth(method, step))
+        else:
+            # [MQTT-4.12.1-2]
+            self._log(f"{_name(connection)} could not authenticate again: 0x{step.reason:02x}")
+            reason = step.reason if step.reason in REASONS_5[DISCONNECT] else NOT_AUTHORIZED
+            self.disconnect(connection, reason, now, step.reason_string)
+
+    def _carry_out(
+        self, connection: Connection, packet: Connect, verdict: Verdict, now: float
+    ) -> None:
         if isinstance(verdict, Accepted):
             self._accept(connection, packet, verdict, now)
+        elif isinstance(verdict, Asked):
+            connection.applicant = packet
+            connection.authentication = verdict.authentication
+            # It is not connected yet, and may send small packets only.
+            connection.decoder.before_connect = self.settings.before_connect_packet_size
+            self._answer(connection, verdict.auth)
         else:
             self._turn_away(connection, packet, verdict, now)
 
     def _turn_away(
-        self, connection: Connection, packet: Connect, refused: Refused, now: float
+        self, connection: Connection, packet: Connect, verdict: Refused, now: float
     ) -> None:
-        why = "" if refused.why is None else f", {refused.why!a}"
-        code = f"0x{refused.reason:02x}"
+        why = "" if verdict.why is None else f", {verdict.why!a}"
+        code = f"0x{verdict.reason:02x}"
         self._log(f"{connection.peer} was refused as {packet.client_id!a}: {code}{why}")
-        self._answer(connection, refused.connack)
+        self._answer(connection, verdict.connack)
         self._drop(connection, now)
 
     def _accept(self, connection: Connection, packet: Connect, terms: Accepted, now: float) -> None:
@@ -414,6 +466,9 @@ class Broker:
             state = SessionState(client_id, Session(), 0)
             self.router.sessions[client_id] = state
         connection.state = state
+        connection.applicant = None
+        connection.authentication = terms.authentication
+        connection.decoder.before_connect = 0
         connection.keep_alive = terms.keep_alive
         state.connection = connection.number
         state.expiry_interval = terms.expiry_interval

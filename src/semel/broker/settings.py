@@ -42,7 +42,8 @@ class BrokerSettings:
     )
     connect_timeout: float = setting(
         10.0,
-        "How long a new connection may take to send its CONNECT. After that it is closed.",
+        "How long a new connection may take to send its CONNECT, and to authenticate if it does "
+        "that by AUTH. After that it is closed.",
         unit=SECONDS,
         minimum=0.1,
         maximum=3600,
@@ -57,8 +58,8 @@ class BrokerSettings:
     )
     before_connect_packet_size: int = setting(
         64 * KIB,
-        "The largest packet taken from a client that is not connected yet, which is its CONNECT "
-        "with its will. A larger one closes the connection.",
+        "The largest packet taken from a client that is not connected yet: its CONNECT with its "
+        "will, or an AUTH. A larger one closes the connection.",
         unit=BYTES,
         minimum=16,
         maximum=LARGEST_PACKET,
