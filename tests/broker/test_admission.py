@@ -361,6 +361,20 @@ def test_a_refused_3_1_1_client_gets_a_return_code_and_no_words() -> None:
     assert client.is_closed()
 
 
+@pytest.mark.parametrize("alias", ["0000", "0001"])
+def test_a_property_that_has_no_place_in_connect_makes_it_malformed(alias: str) -> None:
+    """[2.2.2.2]: also a Topic Alias of 0, whose own code 0x94 CONNACK does not have"""
+    client = World().open()
+    data = f"101100044d5154540502003c0323{alias}000161"
+    assert client.send_bytes(bytes.fromhex(data)) == [ConnAck(0x81)]
+    assert client.is_closed()
+    # The same with a Receive Maximum of 1.
+    right = "101100044d5154540502003c03210001000161"
+    (connack,) = World().open().send_bytes(bytes.fromhex(right))
+    assert isinstance(connack, ConnAck)
+    assert connack.reason == 0
+
+
 @VERSIONS
 @pytest.mark.parametrize("code", [0x01, 0x8E, 0xFF])
 def test_a_code_that_connack_does_not_have_still_refuses(version: int, code: int) -> None:

@@ -26,6 +26,8 @@ from semel.mqtt.reasons import (
     BAD_USER_NAME_OR_PASSWORD,
     CLIENT_IDENTIFIER_NOT_VALID,
     CONTINUE_AUTHENTICATION,
+    MALFORMED_PACKET,
+    PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
     REASONS_5,
     REFUSED_BAD_USER_NAME_OR_PASSWORD,
@@ -218,8 +220,6 @@ class Doorkeeper:
         if prefix is None or packet.properties.request_response_information != 1:
             return properties
         topic_name = response_topic(prefix, client_id)
-        if topic_name is None:
-            return properties
         told = Properties(properties.items, response_information=topic_name)
         return told if _fits(ConnAck(properties=told), packet) else properties
 
@@ -271,14 +271,22 @@ def refused(packet: Connect, reason: int, why: str | None = None) -> Refused:
         reason = UNSPECIFIED_ERROR
     if packet.version == MQTT311:
         return Refused(reason, why, ConnAck(_RETURN_CODES.get(reason, REFUSED_NOT_AUTHORIZED)))
-    connack = ConnAck(reason)
-    if why is not None:
-        # [MQTT-3.1.2-29] whether or not the client asked for Problem Information
-        told = ConnAck(reason, properties=Properties(reason_string=why))
-        # [MQTT-3.2.2-19]
-        if _fits(told, packet):
-            connack = told
-    return Refused(reason, why, connack)
+    # [MQTT-3.1.2-29] in CONNACK whether or not the client asked for Problem Information
+    told = ConnAck(reason, properties=Properties(reason_string=why))
+    # [MQTT-3.2.2-19]
+    return Refused(reason, why, told if _fits(told, packet) else ConnAck(reason))
+
+
+def refused_by_rule(packet: Connect, violation: Violation) -> Refused:
+    """The refusal of a CONNECT whose client then broke a rule before it was in."""
+    # [MQTT-3.1.2-30] a packet whose own code CONNACK does not have may not come now anyway
+    return refused(packet, _code_of(violation, PROTOCOL_ERROR), violation.rule.name)
+
+
+def _code_of(violation: Violation, otherwise: int) -> int:
+    """The code of the rule, or another if CONNACK does not have it."""
+    reason = violation.rule.reason
+    return reason if reason in REASONS_5[CONNACK] else otherwise
 
 
 def _fits(connack: ConnAck, packet: Connect) -> bool:
@@ -294,10 +302,9 @@ def answer_to_broken_connect(violation: Violation) -> bytes:
     form. Anything else malformed in 3.1.1 [MQTT-3.1.4-1], or before the level could be read,
     gets no answer. There is no Reason String: nobody knows how much this client takes.
     """
-    rule = violation.rule
     if violation.version == MQTT5:
-        if rule.reason in REASONS_5[CONNACK]:
-            return encode(ConnAck(rule.reason), MQTT5)
-    elif rule.return_code:
-        return encode(ConnAck(rule.return_code), MQTT311)
+        # [2.2.2.2] a property whose own code CONNACK does not have has no place in CONNECT
+        return encode(ConnAck(_code_of(violation, MALFORMED_PACKET)), MQTT5)
+    if violation.rule.return_code:
+        return encode(ConnAck(violation.rule.return_code), MQTT311)
     return b""

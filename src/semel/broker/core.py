@@ -20,7 +20,7 @@ from semel.broker.admission import (
     Verdict,
     answer_to_broken_connect,
     next_auth,
-    refused,
+    refused_by_rule,
 )
 from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
@@ -32,7 +32,7 @@ from semel.broker.sys_topics import Counters, sys_topics
 from semel.mqtt.codec import Packet, encode
 from semel.mqtt.exchange import CONNECTED, NEW, Exchange
 from semel.mqtt.message import Message, received_message
-from semel.mqtt.packet_types import CONNACK, CONNECT, DISCONNECT, MQTT5, MQTT311
+from semel.mqtt.packet_types import CONNECT, DISCONNECT, MQTT5, MQTT311
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
 from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
@@ -277,9 +277,7 @@ class Broker:
         applicant = connection.applicant
         if applicant is not None:
             # While it authenticates, CONNACK is all that can tell it.
-            rule = violation.rule
-            reason = rule.reason if rule.reason in REASONS_5[CONNACK] else PROTOCOL_ERROR
-            self._answer(connection, refused(applicant, reason, rule.name).connack)
+            self._answer(connection, refused_by_rule(applicant, violation).connack)
         elif violation.packet_type == CONNECT and connection.exchange.phase == NEW:
             connection.write(answer_to_broken_connect(violation))
         self._drop(connection, now)
