@@ -4,6 +4,7 @@ import pytest
 
 from semel.broker.authority import Authority
 from semel.broker.settings import MIB, BrokerSettings
+from semel.broker.store import Commit, Store
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -24,12 +25,23 @@ from semel.mqtt import (
     encode,
 )
 from semel.settings import SettingsError
-from tests.broker.test_core import VERSIONS, payloads
+from tests.broker.test_core import KEPT, VERSIONS, payloads
 from tests.broker.world import Client, World
 
 # More levels than the settings below allow.
 DEEP = Will("a/b/c/d", b"x")
 SHALLOW = BrokerSettings(topic_levels=3)
+
+
+class Refusing(Authority):
+    """Refuses one client, or all of them, with a code."""
+
+    def __init__(self, code: int, client_id: str | None = None) -> None:
+        self.code = code
+        self.client_id = client_id
+
+    def connect(self, packet: Connect, peer: str) -> int:
+        return self.code if self.client_id in (None, packet.client_id) else 0
 
 
 def admitted(
@@ -301,17 +313,45 @@ def test_a_prefix_that_makes_no_topic_for_clients_is_refused(prefix: str) -> Non
     assert BrokerSettings(response_topic_prefix="a/b", topic_levels=3)
 
 
+# --- what lasts, and what people read -------------------------------------------------------------
+
+
+class Recorder(Store):
+    """Keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.sessions: list[tuple[str, int | None]] = []
+        self.wills: list[tuple[str, Will | None]] = []
+
+    def write(self, commit: Commit) -> bool:
+        self.sessions += commit.sessions
+        self.wills += commit.wills
+        return True
+
+
+def test_the_terms_of_a_connection_are_in_the_commit_that_its_connack_waits_for() -> None:
+    """The expiry as it is granted, and the will; a refused CONNECT leaves nothing there"""
+    world = World(BrokerSettings(maximum_session_expiry=60, topic_levels=3))
+    recorder = world.broker.store = Recorder()
+    world.open().send(Connect("b", will=DEEP))
+    assert (recorder.sessions, recorder.wills) == ([], [])
+    will = Will("gone", b"bye")
+    world.open().send(Connect("a", will=will, properties=KEPT))
+    assert (recorder.sessions, recorder.wills) == ([("a", 60)], [("a", will)])
+
+
+@VERSIONS
+def test_the_log_says_who_connected_who_gave_way_and_who_was_refused(version: int) -> None:
+    world = World(authority=Refusing(0x87, "b"))
+    world.connect("a", version)
+    world.connect("a", version)
+    world.open(version).send(Connect("b", version=version))
+    connected = f"'a' (test:1) connected with MQTT {'5.0' if version == MQTT5 else '3.1.1'}"
+    gives_way = "'a' (test:1) gives way to a new connection from test:1"
+    assert world.log == [connected, gives_way, connected, "test:1 was refused as 'b': 0x87"]
+
+
 # --- refusals -------------------------------------------------------------------------------------
-
-
-class Wrong(Authority):
-    """Refuses with a code that CONNACK does not have."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-    def connect(self, packet: Connect, peer: str) -> int:
-        return self.code
 
 
 def test_a_client_above_the_limit_is_told_the_limit() -> None:
@@ -376,13 +416,26 @@ def test_a_property_that_has_no_place_in_connect_makes_it_malformed(alias: str) 
 
 
 @VERSIONS
+@pytest.mark.parametrize("again", ["c100", "101500044d515454051e003c000001610000017700016d"])
+def test_an_accepted_client_that_then_breaks_a_rule_gets_no_second_connack(
+    version: int, again: str
+) -> None:
+    """[MQTT-3.2.0-2]: by wrong flags or a broken CONNECT, in one piece with the first"""
+    client = World().open(version)
+    first = encode(Connect("a", version=version), version)
+    answer = client.send_bytes(first + bytes.fromhex(again))
+    assert [packet.reason for packet in answer if isinstance(packet, ConnAck)] == [0]
+    assert client.is_closed()
+
+
+@VERSIONS
 @pytest.mark.parametrize("code", [0x01, 0x8E, 0xFF])
 def test_a_code_that_connack_does_not_have_still_refuses(version: int, code: int) -> None:
     """Class 12: an Authority that is wrong about its code does not open the door"""
-    world = World(authority=Wrong(code))
+    world = World(authority=Refusing(code))
     client = world.open(version)
     assert client.send(Connect("a", version=version)) == [ConnAck(0x80 if version == MQTT5 else 5)]
     assert client.is_closed()
     assert world.broker.router.sessions == {}
-    other = World(authority=Wrong(0)).connect("a", version)
+    other = World(authority=Refusing(0)).connect("a", version)
     assert other.send(PingReq()) == [PingResp()]
