@@ -5,7 +5,6 @@ import pytest
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
-    Connect,
     Disconnect,
     Packet,
     Properties,
@@ -469,20 +468,3 @@ def test_a_message_that_a_member_of_a_share_refuses_goes_to_nobody_else(
     world.wait(5)
     assert persistent(world, "m", MQTT5, present=True).take() == goes_on
     assert other.take() == []
-
-
-def test_no_packet_of_the_broker_carries_a_topic_alias() -> None:
-    """A client that allows 10 aliases gets none: [MQTT-3.1.2-26] and [MQTT-3.3.2-11] hold"""
-    world = World()
-    client = world.open()
-    client.send(Connect("a", properties=Properties(topic_alias_maximum=10)))
-    client.subscribe("t/#", qos=1)
-    publisher = world.connect("p")
-    for packet_id in range(1, 30):
-        publisher.send(
-            Publish("t/long/name", qos=1, packet_id=packet_id, properties=Properties(topic_alias=1))
-        )
-    packets = [packet for packet in client.take() if isinstance(packet, Publish)]
-    assert len(packets) == 29
-    assert all(packet.topic_name == "t/long/name" for packet in packets)
-    assert all(packet.properties.topic_alias is None for packet in packets)

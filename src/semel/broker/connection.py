@@ -9,11 +9,13 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from semel.broker.authority import Authentication
 from semel.broker.session_state import SessionState
 from semel.mqtt.codec import Decoder, Packet, decode, encode
 from semel.mqtt.exchange import CONNECTED, Exchange
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
 from semel.mqtt.packet_types import PUBLISH
+from semel.mqtt.packets.connect import Connect
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import TOPIC_ALIAS, Properties, PropertyItem
 from semel.mqtt.side import SERVER
@@ -33,6 +35,9 @@ class Connection:
     decoder: Final[Decoder]
     exchange: Exchange
     state: SessionState | None
+    # Enhanced authentication, and the CONNECT that waits for its end.
+    authentication: Authentication | None
+    applicant: Connect | None
     # Seconds of silence that it may keep, 0 for any number; when it was last heard.
     keep_alive: int
     heard_at: float
@@ -66,6 +71,8 @@ class Connection:
         )
         self.exchange = Exchange()
         self.state = None
+        self.authentication = None
+        self.applicant = None
         self.keep_alive = 0
         self.heard_at = now
         self.outgoing = []

@@ -12,7 +12,17 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final, final
 
-from semel.broker.authority import Authority
+from semel.broker.admission import (
+    Accepted,
+    Asked,
+    Doorkeeper,
+    Refused,
+    Verdict,
+    answer_to_broken_connect,
+    next_auth,
+    refused_by_rule,
+)
+from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
 from semel.broker.hot_path import HotPath
 from semel.broker.router import Router
@@ -23,8 +33,9 @@ from semel.broker.sys_topics import Counters, sys_topics
 from semel.mqtt.codec import Packet, encode
 from semel.mqtt.exchange import CONNECTED, NEW, Exchange
 from semel.mqtt.message import Message, received_message
-from semel.mqtt.packet_types import CONNACK, CONNECT, DISCONNECT, MQTT5, MQTT311, PUBLISH
+from semel.mqtt.packet_types import CONNECT, DISCONNECT, MQTT5, MQTT311, PUBLISH
 from semel.mqtt.packets.acks import Ack
+from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.connect import Connect, Will
 from semel.mqtt.packets.disconnect import Disconnect
@@ -34,9 +45,6 @@ from semel.mqtt.packets.subscribe import SubAck, Subscribe
 from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
 from semel.mqtt.reasons import (
-    BAD_AUTHENTICATION_METHOD,
-    BAD_USER_NAME_OR_PASSWORD,
-    CLIENT_IDENTIFIER_NOT_VALID,
     DISCONNECT_WITH_WILL_MESSAGE,
     FAILURE,
     KEEP_ALIVE_TIMEOUT,
@@ -44,29 +52,16 @@ from semel.mqtt.reasons import (
     NO_SUBSCRIPTION_EXISTED,
     NOT_AUTHORIZED,
     PROTOCOL_ERROR,
-    QUOTA_EXCEEDED,
+    RE_AUTHENTICATE,
     REASONS_5,
-    SERVER_BUSY,
     SERVER_SHUTTING_DOWN,
-    SERVER_UNAVAILABLE,
     SESSION_TAKEN_OVER,
     SUCCESS,
-    UNSUPPORTED_PROTOCOL_VERSION,
 )
-from semel.mqtt.session import NEVER_EXPIRES, Session
+from semel.mqtt.session import Session
 from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.topics import check_levels
 from semel.mqtt.violation import Violation
-
-# [3.1.1 §3.2.2.3] the return code of 3.1.1 for a reason code of 5.0; any other is 5.
-_RETURN_CODES: Final = {
-    UNSUPPORTED_PROTOCOL_VERSION: 1,
-    CLIENT_IDENTIFIER_NOT_VALID: 2,
-    SERVER_UNAVAILABLE: 3,
-    SERVER_BUSY: 3,
-    QUOTA_EXCEEDED: 3,
-    BAD_USER_NAME_OR_PASSWORD: 4,
-}
 
 # Topics that are the broker's own: a client's message to one of them goes nowhere.
 _OWN_TOPICS: Final = "$SYS/"
@@ -89,7 +84,7 @@ class Broker:
     counters: Final[Counters]
     # None: every packet goes the plain way.
     hot_path: HotPath | None
-    _new_client_id: Final[Callable[[], str]]
+    _doorkeeper: Final[Doorkeeper]
     _log: Final[Callable[[str], None]]
     _number: int
     # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
@@ -120,7 +115,9 @@ class Broker:
         self.ready = {}
         self.counters = Counters()
         self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
-        self._new_client_id = new_client_id
+        self._doorkeeper = Doorkeeper(
+            settings, authority, new_client_id=new_client_id, taken=self.router.sessions
+        )
         self._log = log
         self._number = 0
         self._due = []
@@ -243,7 +240,7 @@ class Broker:
             silent = now - connection.heard_at
             if not connection.is_connected:
                 if now - connection.opened_at >= self.settings.connect_timeout:
-                    self._log(f"{_name(connection)} sent no CONNECT in time")
+                    self._log(f"{_name(connection)} did not connect in time")
                     self._drop(connection, now)
             # [MQTT-3.1.2-22] one and a half times the interval
             elif connection.keep_alive and silent >= connection.keep_alive * 1.5:
@@ -308,23 +305,13 @@ class Broker:
         if connection.is_connected:
             self.disconnect(connection, violation.rule.reason, now, violation.rule.name)
             return
-        if violation.packet_type == CONNECT and connection.exchange.phase == NEW:
-            self._answer_bad_connect(connection, violation)
+        applicant = connection.applicant
+        if applicant is not None:
+            # While it authenticates, CONNACK is all that can tell it.
+            self._answer(connection, refused_by_rule(applicant, violation).connack)
+        elif violation.packet_type == CONNECT and connection.exchange.phase == NEW:
+            connection.write(answer_to_broken_connect(violation))
         self._drop(connection, now)
-
-    def _answer_bad_connect(self, connection: Connection, violation: Violation) -> None:
-        """A CONNACK for a CONNECT that cannot be understood, where its version has one.
-
-        3.1.1 has two [MQTT-3.1.2-2] [MQTT-3.1.3-8], and for a level that nobody knows we use its
-        form. Anything else malformed in 3.1.1 [MQTT-3.1.4-1], or before the level could be read,
-        gets no answer.
-        """
-        rule = violation.rule
-        if violation.version == MQTT5:
-            if rule.reason in REASONS_5[CONNACK]:
-                connection.write(encode(ConnAck(rule.reason), MQTT5))
-        elif rule.return_code:
-            connection.write(encode(ConnAck(rule.return_code), MQTT311))
 
     def _drop(self, connection: Connection, now: float) -> None:
         """Close without a word."""
@@ -412,11 +399,16 @@ class Broker:
 
     def _handle(self, connection: Connection, packet: Packet, now: float) -> None:
         if isinstance(packet, Connect):
-            self._connect(connection, packet, now)
+            verdict = self._doorkeeper.judge(packet, connection.peer, len(self.connections))
+            self._carry_out(connection, packet, verdict, now)
+            return
+        if isinstance(packet, Auth):
+            self._authenticate(connection, packet, now)
             return
         state = connection.state
         if state is None:
-            # [MQTT-3.1.4-6] its CONNECT was refused
+            # DISCONNECT while it authenticates: Exchange lets nothing else pass
+            self._drop(connection, now)
             return
         if isinstance(packet, Disconnect):
             self._disconnected(connection, state, packet, now)
@@ -433,12 +425,54 @@ class Broker:
             self._answer(connection, PingResp())
         self.router.mark(state)
 
-    def _connect(self, connection: Connection, packet: Connect, now: float) -> None:
-        refused = self._judge_connect(connection, packet)
-        if refused:
-            self._refuse_connect(connection, packet, refused, now)
-            return
-        client_id = packet.client_id or self._assigned_id()
+    def _authenticate(self, connection: Connection, packet: Auth, now: float) -> None:
+        """One step of enhanced authentication [4.12], which the Exchange found to be in turn."""
+        authentication = connection.authentication
+        assert authentication is not None
+        data = packet.properties.authentication_data
+        if packet.reason == RE_AUTHENTICATE:
+            step = authentication.start(data)
+        else:
+            step = authentication.answer(data)
+        applicant = connection.applicant
+        if applicant is not None:
+            verdict = self._doorkeeper.weigh(applicant, authentication, step)
+            self._carry_out(connection, applicant, verdict, now)
+        elif isinstance(step, Challenge | Granted):
+            method = packet.properties.authentication_method
+            assert method is not None
+            self._answer(connection, next_auth(method, step))
+        else:
+            # [MQTT-4.12.1-2]
+            self._log(f"{_name(connection)} could not authenticate again: 0x{step.reason:02x}")
+            reason = step.reason if step.reason in REASONS_5[DISCONNECT] else NOT_AUTHORIZED
+            self.disconnect(connection, reason, now, step.reason_string)
+
+    def _carry_out(
+        self, connection: Connection, packet: Connect, verdict: Verdict, now: float
+    ) -> None:
+        if isinstance(verdict, Accepted):
+            self._accept(connection, packet, verdict, now)
+        elif isinstance(verdict, Asked):
+            connection.applicant = packet
+            connection.authentication = verdict.authentication
+            # It is not connected yet, and may send small packets only.
+            connection.decoder.before_connect = self.settings.before_connect_packet_size
+            self._answer(connection, verdict.auth)
+        else:
+            self._turn_away(connection, packet, verdict, now)
+
+    def _turn_away(
+        self, connection: Connection, packet: Connect, verdict: Refused, now: float
+    ) -> None:
+        why = "" if verdict.why is None else f", {verdict.why!a}"
+        code = f"0x{verdict.reason:02x}"
+        self._log(f"{connection.peer} was refused as {packet.client_id!a}: {code}{why}")
+        self._answer(connection, verdict.connack)
+        self._drop(connection, now)
+
+    def _accept(self, connection: Connection, packet: Connect, terms: Accepted, now: float) -> None:
+        client_id = terms.client_id
         old = self.router.sessions.get(client_id)
         if old is not None and old.connection:
             # [MQTT-3.1.4-3] the newer connection takes over
@@ -454,92 +488,31 @@ class Broker:
         if state is None:
             state = SessionState(client_id, Session(), 0)
             self.router.sessions[client_id] = state
-        self._accept(connection, state, packet, present=old is not None, now=now)
-
-    def _assigned_id(self) -> str:
-        """[MQTT-3.2.2-16] an identifier that no session has."""
-        while True:
-            client_id = self._new_client_id()
-            if client_id not in self.router.sessions:
-                return client_id
-
-    def _judge_connect(self, connection: Connection, packet: Connect) -> int:
-        """SUCCESS, or why this CONNECT is refused."""
-        if len(self.connections) > self.settings.maximum_connections:
-            return SERVER_BUSY
-        if packet.properties.authentication_method is not None:
-            # [MQTT-4.12.0-1] no method is known here
-            return BAD_AUTHENTICATION_METHOD
-        if packet.will is not None:
-            try:
-                check_levels(packet.will.topic_name, self.settings.topic_levels)
-            except Violation as violation:
-                return violation.rule.reason
-        return self.router.authority.connect(packet, connection.peer)
-
-    def _refuse_connect(
-        self, connection: Connection, packet: Connect, reason: int, now: float
-    ) -> None:
-        self._log(f"{connection.peer} was refused as {packet.client_id!a}: 0x{reason:02x}")
-        if packet.version == MQTT311:
-            self._answer(connection, ConnAck(_RETURN_CODES.get(reason, 5)))
-        else:
-            self._answer(connection, ConnAck(reason))
-        self._drop(connection, now)
-
-    def _accept(
-        self,
-        connection: Connection,
-        state: SessionState,
-        packet: Connect,
-        *,
-        present: bool,
-        now: float,
-    ) -> None:
-        settings = self.settings
-        asked = _asked_expiry(packet)
-        expiry = min(asked, settings.maximum_session_expiry)
-        keep_alive = packet.keep_alive
-        maximum = settings.maximum_keep_alive
-        imposed = bool(maximum) and packet.version == MQTT5
-        if imposed and (keep_alive == 0 or keep_alive > maximum) and maximum < 65_535:
-            keep_alive = maximum
         connection.state = state
-        connection.keep_alive = keep_alive
+        connection.applicant = None
+        connection.authentication = terms.authentication
+        connection.decoder.before_connect = 0
+        connection.keep_alive = terms.keep_alive
         state.connection = connection.number
-        state.expiry_interval = expiry
+        state.expiry_interval = terms.expiry_interval
         state.session.durable = state.is_durable()
         # [MQTT-3.1.3-9] the session is back before its will was due
         state.will = packet.will
         state.will_due = None
-        self.router.commit.sessions.append((state.client_id, expiry))
-        self.router.commit.wills.append((state.client_id, packet.will))
-        connack = ConnAck(session_present=present)
-        if packet.version == MQTT5:
-            properties = Properties(
-                assigned_client_identifier=None if packet.client_id else state.client_id,
-                session_expiry_interval=expiry if expiry != asked else None,
-                server_keep_alive=keep_alive if keep_alive != packet.keep_alive else None,
-                receive_maximum=settings.receive_maximum,
-                maximum_packet_size=settings.maximum_packet_size,
-                topic_alias_maximum=settings.topic_alias_maximum or None,
-            )
-            connack = ConnAck(session_present=present, properties=properties)
+        self.router.commit.sessions.append((client_id, terms.expiry_interval))
+        self.router.commit.wills.append((client_id, packet.will))
         exchange = Exchange(state.session.open_exchanges(SERVER, CLIENT))
         exchange.observe(CLIENT, packet, 0)
         connection.exchange = exchange
-        self._answer(connection, connack)
-        limits = packet.properties
-        window = limits.receive_maximum or 65_535
-        if packet.version == MQTT311:
-            window = settings.inflight_window
+        present = old is not None
+        self._answer(connection, ConnAck(session_present=present, properties=terms.properties))
         state.session.connect(
             packet.version,
-            receive_maximum=window,
+            receive_maximum=terms.window,
             maximum_packet_size=exchange.client.maximum_packet_size,
         )
-        state.session.room = settings.maximum_outgoing_bytes
-        aliases = min(exchange.client.topic_alias_maximum, settings.client_topic_aliases)
+        state.session.room = self.settings.maximum_outgoing_bytes
+        aliases = min(exchange.client.topic_alias_maximum, self.settings.client_topic_aliases)
         connection.alias_maximum = aliases
         connection.aliases = {} if aliases else None
         state.uses_aliases = aliases > 0
@@ -605,13 +578,6 @@ class Broker:
             self.router.commit.sessions.append((state.client_id, state.expiry_interval))
         self._log(f"{_name(connection)} disconnected")
         self._drop(connection, now)
-
-
-def _asked_expiry(packet: Connect) -> int:
-    """How long the client wants its session kept [3.1.2.11.2]; 3.1.1 knows all or nothing."""
-    if packet.version == MQTT311:
-        return 0 if packet.clean_start else NEVER_EXPIRES
-    return packet.properties.session_expiry_interval or 0
 
 
 def _will_message(will: Will, now: float) -> Message:

@@ -105,11 +105,11 @@ class Peer(asyncio.Protocol):
 class Server:
     """Listens, ticks and stops."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, authority: Authority | None = None) -> None:
         self.settings = settings
         self.broker = Broker(
             settings,
-            authority=Authority(),
+            authority=Authority() if authority is None else authority,
             store=Store(),
             new_client_id=lambda: f"semel-{secrets.token_hex(8)}",
             log=LOG.info,
@@ -192,14 +192,14 @@ def raise_file_limit() -> int:
     return soft
 
 
-async def serve(settings: BrokerSettings) -> None:
-    """Run until SIGTERM or SIGINT."""
+async def serve(settings: BrokerSettings, authority: Authority | None = None) -> None:
+    """Run until SIGTERM or SIGINT. Without an Authority everybody may do everything."""
     files = raise_file_limit()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = Server(settings)
+    server = Server(settings, authority)
     host, port = await server.start()
     LOG.info("listening on %s:%d, MQTT 3.1.1 and 5.0, up to %d open files", host, port, files)
     await stopping.wait()
@@ -207,11 +207,11 @@ async def serve(settings: BrokerSettings) -> None:
     await server.stop()
 
 
-def run(settings: BrokerSettings) -> None:
+def run(settings: BrokerSettings, authority: Authority | None = None) -> None:
     """`serve` on the quickest loop there is."""
     try:
         uvloop = import_module("uvloop")
     except ImportError:
-        asyncio.run(serve(settings))
+        asyncio.run(serve(settings, authority))
     else:
-        uvloop.run(serve(settings))
+        uvloop.run(serve(settings, authority))

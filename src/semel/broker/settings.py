@@ -8,7 +8,9 @@ from typing import ClassVar
 
 from semel.mqtt.codec import LARGEST_PACKET
 from semel.mqtt.session import NEVER_EXPIRES
-from semel.settings import BYTES, SECONDS, check, setting
+from semel.mqtt.topics import check_levels, check_topic_name, quoted
+from semel.mqtt.violation import Violation
+from semel.settings import BYTES, SECONDS, SettingsError, check, setting
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -40,7 +42,8 @@ class BrokerSettings:
     )
     connect_timeout: float = setting(
         10.0,
-        "How long a new connection may take to send its CONNECT. After that it is closed.",
+        "How long a new connection may take to send its CONNECT, and to authenticate if it does "
+        "that by AUTH. After that it is closed.",
         unit=SECONDS,
         minimum=0.1,
         maximum=3600,
@@ -55,8 +58,8 @@ class BrokerSettings:
     )
     before_connect_packet_size: int = setting(
         64 * KIB,
-        "The largest packet taken from a client that is not connected yet, which is its CONNECT "
-        "with its will. A larger one closes the connection.",
+        "The largest packet taken from a client that is not connected yet: its CONNECT with its "
+        "will, or an AUTH. A larger one closes the connection.",
         unit=BYTES,
         minimum=16,
         maximum=LARGEST_PACKET,
@@ -146,6 +149,12 @@ class BrokerSettings:
         minimum=0,
         maximum=65_535,
     )
+    response_topic_prefix: str | None = setting(
+        None,
+        "Where MQTT 5.0 clients that ask for Response Information are told to receive answers: the "
+        "topic `<prefix>/<client identifier>`. It gives no rights. A client whose identifier has "
+        "+, # or / in it is told nothing, and without a prefix nobody is.",
+    )
     sys_interval: float = setting(
         10.0,
         "The time between two updates of the topics under $SYS. 0 publishes none.",
@@ -162,3 +171,19 @@ class BrokerSettings:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.response_topic_prefix is not None:
+            _check_prefix(self.response_topic_prefix, self.topic_levels)
+
+
+def _check_prefix(prefix: str, topic_levels: int) -> None:
+    """With one level more it is a topic that clients can publish and subscribe to."""
+    problem = None
+    if prefix.startswith("$"):
+        problem = "topics that begin with $ are the broker's own"
+    try:
+        check_topic_name(prefix, "the topic", None)
+        check_levels(f"{prefix}/client", topic_levels)
+    except Violation as violation:
+        problem = f"{violation.rule.sentence} Seen: {violation.seen}"
+    if problem is not None:
+        raise SettingsError([f"[broker] response_topic_prefix is {quoted(prefix)}: {problem}"])
