@@ -240,6 +240,7 @@ class Twins:
             for broker, end in zip(self.brokers, peer.ends, strict=True):
                 broker.written(end, unsent, self.now)
             assert peer.ends[0].closing == peer.ends[1].closing
+            assert peer.ends[0].held == peer.ends[1].held
             for packet in peer.decoder.receive(hot):
                 assert not isinstance(packet, Violation), packet
                 self.owe(peer, packet)

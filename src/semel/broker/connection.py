@@ -48,6 +48,8 @@ class Connection:
     # Topics that the peer knows by an alias, and how many there may be; None: it wants none.
     aliases: dict[str, int] | None
     alias_maximum: int
+    # A reader of its messages is behind: nothing is read from it for a while.
+    held: bool
     # Nothing is read from it any more, and it closes when its last bytes are out.
     closing: bool
     # It does not read: closing does not wait for what is still to be written.
@@ -80,6 +82,7 @@ class Connection:
         self.unsent = 0
         self.aliases = None
         self.alias_maximum = 0
+        self.held = False
         self.closing = False
         self.stuck = False
 

@@ -25,6 +25,7 @@ from semel.broker.admission import (
 from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
 from semel.broker.hot_path import HotPath
+from semel.broker.pressure import Pressure
 from semel.broker.router import Router
 from semel.broker.session_state import SessionState
 from semel.broker.settings import BrokerSettings
@@ -84,6 +85,7 @@ class Broker:
     counters: Final[Counters]
     # None: every packet goes the plain way.
     hot_path: HotPath | None
+    pressure: Final[Pressure]
     _doorkeeper: Final[Doorkeeper]
     _log: Final[Callable[[str], None]]
     _number: int
@@ -108,6 +110,7 @@ class Broker:
             maximum_subscriptions=settings.maximum_subscriptions,
             maximum_queued=settings.maximum_queued_messages,
             maximum_queued_bytes=settings.maximum_queued_bytes,
+            maximum_outgoing=settings.maximum_outgoing_bytes,
             maximum_retained=settings.maximum_retained,
         )
         self.store = store
@@ -115,6 +118,7 @@ class Broker:
         self.ready = {}
         self.counters = Counters()
         self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
+        self.pressure = Pressure(settings.publisher_patience)
         self._doorkeeper = Doorkeeper(
             settings, authority, new_client_id=new_client_id, taken=self.router.sessions
         )
@@ -143,6 +147,12 @@ class Broker:
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
         """Bytes arrived on a connection."""
         self.counters.bytes_received += len(data)
+        self._receive(connection, data, now)
+        if self.router.behind:
+            self.pressure.hold(connection, self.router.behind, now)
+            self.router.behind = []
+
+    def _receive(self, connection: Connection, data: bytes, now: float) -> None:
         decoder = connection.decoder
         decoder.feed(data)
         while not connection.closing:
@@ -167,10 +177,14 @@ class Broker:
         if not connection.closing:
             self._log(f"{_name(connection)} is gone")
         self._leave(connection, now)
+        self.pressure.forget(connection)
 
     def flush(self, now: float) -> None:
         """The tick ends: what has to last goes to the store, and packets leave when it is safe."""
         router = self.router
+        if not self.pressure.is_idle():
+            for state in self.pressure.expire(router.sessions, now):
+                self._log(f"{state.client_id!a} reads too slowly: publishers wait no longer")
         dirty = router.dirty
         router.dirty = []
         for state in dirty:
@@ -231,6 +245,8 @@ class Broker:
             if not had_room:
                 # What waited for room is looked at again.
                 self.router.mark(state)
+            if self.pressure.waits_for(state) and self.router.has_caught_up(state):
+                self.pressure.caught_up(state)
 
     def sweep(self, now: float) -> None:
         """Once a second: silent connections, delayed wills, sessions that end."""
@@ -346,6 +362,7 @@ class Broker:
         if state is None:
             return
         state.connection = 0
+        self.pressure.caught_up(state)
         state.session.disconnect(now, state.expiry_interval)
         self.router.pass_on(state, now)
         self.router.mark(state)

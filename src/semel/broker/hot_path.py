@@ -191,6 +191,7 @@ class HotPath:
                 ):
                     session.append(piece, size)
                     self._router.mark(state)
+                    self._router.note_behind(state)
                     sent += 1
                 elif plain is None:
                     plain = {state.client_id}
@@ -249,6 +250,7 @@ class HotPath:
                 and receiver.send_encoded(message, head, tail)
             ):
                 self._router.mark(state)
+                self._router.note_behind(state)
                 sent += 1
             elif plain is None:
                 plain = {state.client_id}

@@ -54,6 +54,9 @@ class Router:
     maximum_subscriptions: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
+    # Sessions that were given a message while they had half of their bounds in use.
+    behind: list[SessionState]
+    _low_room: Final[int]
     # Messages that a full queue turned away, or that a slow reader had no room for.
     dropped: int
 
@@ -64,6 +67,7 @@ class Router:
         maximum_subscriptions: int,
         maximum_queued: int,
         maximum_queued_bytes: int,
+        maximum_outgoing: int,
         maximum_retained: int,
     ) -> None:
         self.sessions = {}
@@ -75,6 +79,8 @@ class Router:
         self.maximum_subscriptions = maximum_subscriptions
         self.maximum_queued = maximum_queued
         self.maximum_queued_bytes = maximum_queued_bytes
+        self.behind = []
+        self._low_room = maximum_outgoing // 2
         self.dropped = 0
 
     def mark(self, state: SessionState) -> None:
@@ -82,6 +88,18 @@ class Router:
         if not state.dirty:
             state.dirty = True
             self.dirty.append(state)
+
+    def note_behind(self, state: SessionState) -> None:
+        """A connected session was given a message: is it behind?"""
+        session = state.session
+        if session.connected:
+            if session.room < self._low_room or session.waiting * 2 > self.maximum_queued:
+                self.behind.append(state)
+
+    def has_caught_up(self, state: SessionState) -> bool:
+        """Whether no more than a quarter of what is kept for a session is in use."""
+        session = state.session
+        return session.room * 2 >= self._low_room * 3 and session.waiting * 4 <= self.maximum_queued
 
     def route(
         self, message: Message, publisher: str, now: float, only: set[str] | None = None
@@ -192,6 +210,7 @@ class Router:
         session.send(message, now, share)
         self.dropped += session.dropped - dropped
         self.mark(state)
+        self.note_behind(state)
 
     def subscribe(
         self, state: SessionState, subscription: Subscription, identifier: int, now: float

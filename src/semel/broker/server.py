@@ -39,6 +39,7 @@ class Peer(asyncio.Protocol):
         self.server = server
         self.transport: asyncio.Transport | None = None
         self.connection: Connection | None = None
+        self.held = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # What uvloop hands us is one by its methods, not by its class.
@@ -59,7 +60,24 @@ class Peer(asyncio.Protocol):
             # The fault domain of one connection ends here: nobody else may feel what it was.
             LOG.exception("serving %s failed: closed", connection.peer)
             self.abort()
+        if connection.held and not self.held:
+            self.hold()
         self.server.schedule()
+
+    def hold(self) -> None:
+        """Stop reading until the core lets it go, which it does in a tick."""
+        assert self.transport is not None
+        self.held = True
+        self.transport.pause_reading()
+        patience = self.server.settings.publisher_patience
+        asyncio.get_running_loop().call_later(patience, self.server.schedule)
+
+    def release(self) -> None:
+        """Read again."""
+        assert self.transport is not None
+        if self.held:
+            self.held = False
+            self.transport.resume_reading()
 
     def connection_lost(self, problem: Exception | None) -> None:
         connection = self.connection
@@ -174,6 +192,13 @@ class Server:
             peer = self.peers.get(number)
             if peer is not None:
                 peer.write_out()
+        released = self.broker.pressure.released
+        if released:
+            self.broker.pressure.released = []
+            for connection in released:
+                peer = self.peers.get(connection.number)
+                if peer is not None:
+                    peer.release()
 
     async def _sweep(self) -> None:
         while True:

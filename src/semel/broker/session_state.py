@@ -25,6 +25,8 @@ class SessionState:
     # Whether this tick has given it anything; whether the session is over.
     dirty: bool
     ended: bool
+    # Publishers have waited for it in vain.
+    given_up: bool
     # Its connection is sent topic aliases, so that its packets are like nobody else's.
     uses_aliases: bool
 
@@ -39,6 +41,7 @@ class SessionState:
         self.subscriptions = 0
         self.dirty = False
         self.ended = False
+        self.given_up = False
         self.uses_aliases = False
 
     def is_durable(self) -> bool:

@@ -104,6 +104,15 @@ class BrokerSettings:
         unit=BYTES,
         minimum=1,
     )
+    publisher_patience: float = setting(
+        0.5,
+        "How long a publisher is not read from while a connected subscriber of its messages has "
+        "half of maximum_outgoing_bytes or of maximum_queued_messages in use. After that nobody "
+        "waits for this subscriber until it has caught up. 0: nobody ever waits.",
+        unit=SECONDS,
+        minimum=0,
+        maximum=60,
+    )
     route_cache: int = setting(
         200_000,
         "Entries kept of what is known about topics: one for each topic, and one for each session "

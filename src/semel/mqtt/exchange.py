@@ -168,8 +168,8 @@ class Exchange:
     wants_response_information: bool
     wants_problem_information: bool
     authentication_method: str | None
-    # A re-authentication is under way; the server has asked and the client owes the answer.
-    authenticating: bool
+    # Re-authentications under way; whether the server has asked and the client owes the answer.
+    authenticating: int
     client_owes_auth: bool
     # What the server's CONNACK offers.
     maximum_qos: int
@@ -191,7 +191,7 @@ class Exchange:
         self.wants_response_information = False
         self.wants_problem_information = True
         self.authentication_method = None
-        self.authenticating = False
+        self.authenticating = 0
         self.client_owes_auth = False
         self.maximum_qos = 2
         self.retain_available = True
@@ -368,7 +368,7 @@ class Exchange:
             if self.phase == CONNECTING:
                 in_turn = reason == CONTINUE_AUTHENTICATION
             else:
-                in_turn = self.authenticating
+                in_turn = self.authenticating > 0
             if not in_turn:
                 report_auth_turn(sender, reason, found)
         elif reason == RE_AUTHENTICATE:
@@ -580,7 +580,11 @@ class Exchange:
         elif isinstance(packet, Auth):
             self.client_owes_auth = sender == SERVER and packet.reason == CONTINUE_AUTHENTICATION
             if self.phase == CONNECTED:
-                self.authenticating = packet.reason != SUCCESS
+                # [4.12.1] at any time: also before the one before has ended
+                if packet.reason == RE_AUTHENTICATE:
+                    self.authenticating += 1
+                elif packet.reason == SUCCESS and self.authenticating:
+                    self.authenticating -= 1
 
     def _apply_connect(self, packet: Connect) -> None:
         properties = packet.properties

@@ -1,0 +1,76 @@
+"""`semel broker` in a process of its own, started as a user would start it."""
+
+import re
+import signal
+import subprocess
+import sys
+from threading import Thread
+from types import TracebackType
+
+# Generous: it only ends what would hang.
+PATIENCE = 20.0
+
+# The same command on asyncio's own loop, as where uvloop is not installed.
+WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None; from semel.cli import main; main()"
+
+
+class Process:
+    """A broker on a port that the system chose. As a context, it must also end well."""
+
+    def __init__(self, *arguments: str, uvloop: bool = True) -> None:
+        program = ["-m", "semel"] if uvloop else ["-c", WITHOUT_UVLOOP]
+        self.process = subprocess.Popen(
+            [sys.executable, *program, "broker", "--port", "0", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        self._stderr = self.process.stderr
+        line = self._stderr.readline()
+        found = re.search(r"listening on ([\d.]+):(\d+)", line)
+        assert found, line + self._stderr.read()
+        self.address = (found[1], int(found[2]))
+        self.log = [line]
+        # A pipe that nobody reads fills up, and then the broker would wait for us.
+        self._reader = Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    def _read_log(self) -> None:
+        self.log.extend(self._stderr)
+
+    def pause(self) -> None:
+        """Let the broker do nothing at all: what is sent to it waits in the system's buffers."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """End a pause, if there is one."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask the broker to end, and wait until it has. Its exit code."""
+        if self.process.poll() is None:
+            self.resume()
+            self.process.send_signal(number)
+        try:
+            code = self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        self._reader.join()
+        self._stderr.close()
+        return code
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        code = self.stop()
+        log = "".join(self.log)
+        assert code == 0, log
+        # No client, right or wrong, brings the broker to an exception.
+        assert "Traceback" not in log, log

@@ -1,0 +1,201 @@
+"""Back-pressure: publishers wait for readers that are behind, and not for ever."""
+
+import socket
+import threading
+import time
+
+from semel.broker.settings import BrokerSettings
+from semel.mqtt import (
+    MQTT311,
+    Connect,
+    Packet,
+    Properties,
+    PubAck,
+    Publish,
+    Subscribe,
+    Subscription,
+    encode,
+)
+from tests.broker.live import Process
+from tests.broker.world import Client, World
+
+SETTINGS = BrokerSettings(
+    maximum_outgoing_bytes=1_000, maximum_queued_messages=10, publisher_patience=2.0
+)
+
+
+def pair(world: World) -> tuple[Client, Client]:
+    reader = world.connect("reader", properties=Properties(receive_maximum=1))
+    reader.subscribe("t", qos=1)
+    return reader, world.connect("publisher")
+
+
+def fall_behind(world: World, reader: Client, publisher: Client) -> None:
+    reader.unread = 600
+    world.tick()
+    publisher.send(Publish("t", b"x"))
+
+
+def test_a_publisher_waits_until_the_reader_has_caught_up() -> None:
+    world = World(SETTINGS)
+    reader, publisher = pair(world)
+    publisher.send(Publish("t", bytes(100)))
+    assert not publisher.connection.held
+    fall_behind(world, reader, publisher)
+    assert publisher.connection.held
+    reader.unread = 400
+    world.tick()
+    assert publisher.connection.held
+    reader.unread = 250
+    world.tick()
+    assert not publisher.connection.held
+    assert world.broker.pressure.released == [publisher.connection]
+    assert world.broker.pressure.is_idle()
+
+
+def test_messages_that_wait_for_acknowledgements_count_too() -> None:
+    world = World(SETTINGS)
+    reader, publisher = pair(world)
+    for number in range(1, 7):
+        publisher.send(Publish("t", b"%d" % number, qos=1, packet_id=number))
+    assert not publisher.connection.held
+    publisher.send(Publish("t", b"7", qos=1, packet_id=7))
+    assert publisher.connection.held
+    received: list[Packet] = []
+    while publisher.connection.held:
+        (packet,) = reader.take()
+        assert isinstance(packet, Publish)
+        received.append(packet)
+        reader.inbox = reader.send(PubAck(packet.packet_id))
+    assert 3 <= len(received) <= 6
+
+
+def test_a_reader_that_is_stuck_holds_a_publisher_up_once() -> None:
+    world = World(SETTINGS)
+    reader, publisher = pair(world)
+    fall_behind(world, reader, publisher)
+    world.wait(1.5)
+    assert publisher.connection.held
+    world.wait(0.5)
+    assert not publisher.connection.held
+    publisher.send(Publish("t", b"y"))
+    assert not publisher.connection.held
+    assert sum("publishers wait no longer" in line for line in world.log) == 1
+    # Once it has caught up, it is worth waiting for again.
+    reader.unread = 0
+    world.tick()
+    fall_behind(world, reader, publisher)
+    assert publisher.connection.held
+
+
+def test_others_are_not_held_up() -> None:
+    world = World(SETTINGS)
+    reader, publisher = pair(world)
+    other = world.connect("other")
+    fall_behind(world, reader, publisher)
+    other.send(Publish("elsewhere", b"x"))
+    assert not other.connection.held
+    other.send(Publish("t", b"x"))
+    assert other.connection.held
+    # Two wait for one reader: one patience is enough for both.
+    world.wait(2.0)
+    assert not publisher.connection.held
+    assert not other.connection.held
+
+
+def test_a_reader_that_leaves_lets_its_publishers_go() -> None:
+    world = World(SETTINGS)
+    reader, publisher = pair(world)
+    fall_behind(world, reader, publisher)
+    reader.cut()
+    assert not publisher.connection.held
+
+
+def test_a_publisher_that_waits_for_two_goes_on_when_both_have_caught_up() -> None:
+    world = World(SETTINGS)
+    reader, publisher = pair(world)
+    second = world.connect("second")
+    second.subscribe("t")
+    second.unread = 600
+    fall_behind(world, reader, publisher)
+    reader.unread = 0
+    world.tick()
+    assert publisher.connection.held
+    second.unread = 0
+    world.tick()
+    assert not publisher.connection.held
+
+
+def test_a_publisher_that_leaves_while_it_waits_is_forgotten() -> None:
+    world = World(SETTINGS)
+    reader, publisher = pair(world)
+    fall_behind(world, reader, publisher)
+    publisher.cut()
+    assert world.broker.pressure.is_idle()
+    world.wait(3)
+    assert world.broker.pressure.released == []
+
+
+def test_nobody_waits_for_a_message_to_oneself_nor_without_patience() -> None:
+    world = World(SETTINGS)
+    reader, _ = pair(world)
+    fall_behind(world, reader, reader)
+    assert not reader.connection.held
+    world = World(BrokerSettings(maximum_outgoing_bytes=1_000, publisher_patience=0.0))
+    reader, publisher = pair(world)
+    fall_behind(world, reader, publisher)
+    assert not publisher.connection.held
+
+
+def open_client(address: tuple[str, int], client_id: str, *filters: str) -> socket.socket:
+    sock = socket.create_connection(address, timeout=30)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    packets: list[Packet] = [Connect(client_id, version=MQTT311)]
+    answer = 4
+    if filters:
+        packets.append(Subscribe(1, [Subscription(name) for name in filters]))
+        answer += 4 + len(filters)
+    sock.sendall(b"".join(encode(packet, MQTT311) for packet in packets))
+    while answer:
+        answer -= len(sock.recv(answer))
+    return sock
+
+
+def test_a_slow_reader_gets_every_qos_0_message_of_a_quick_publisher() -> None:
+    """32 MB through a bound of 1 MiB: without waiting, most of it would be dropped."""
+    broker = Process("--maximum-outgoing-bytes", "1MiB", "--publisher-patience", "20s")
+    data = encode(Publish("t", bytes(1_000)), MQTT311)
+    count = 32_000
+    received = 0
+    try:
+        reader = open_client(broker.address, "reader", "t")
+        publisher = open_client(broker.address, "publisher")
+        sender = threading.Thread(target=publisher.sendall, args=(data * count,))
+        sender.start()
+        while received < len(data) * count:
+            piece = reader.recv(1 << 20)
+            assert piece, "the broker closed the reader's connection"
+            received += len(piece)
+            time.sleep(0.0005)
+        sender.join()
+        reader.close()
+        publisher.close()
+    finally:
+        assert broker.stop() == 0
+    assert received == len(data) * count
+
+
+def test_a_stuck_reader_does_not_stop_a_publisher_or_another_reader() -> None:
+    broker = Process("--maximum-outgoing-bytes", "256KiB", "--publisher-patience", "100ms")
+    data = encode(Publish("t", bytes(1_000)), MQTT311)
+    last = encode(Publish("end", b"end"), MQTT311)
+    try:
+        stuck = open_client(broker.address, "stuck", "t")
+        reader = open_client(broker.address, "reader", "end")
+        publisher = open_client(broker.address, "publisher")
+        publisher.sendall(data * 16_000 + last)
+        assert reader.recv(100) == last
+        for sock in (stuck, reader, publisher):
+            sock.close()
+    finally:
+        assert broker.stop() == 0
