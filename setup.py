@@ -2,8 +2,9 @@
 
 They are semel.mqtt, and semel.broker but for its settings and its network shell. The sources are
 ordinary Python and work uncompiled, so compiling is all or nothing: either every one of them (but
-the ``__init__`` files) becomes an extension module, or none does and one sentence says why. None does when SEMEL_PURE=1 is set, when no C compiler works, when
-compilation fails, and in an editable install, which exists to run the sources.
+the ``__init__`` files) becomes an extension module, or none does and one sentence says why. None
+does when SEMEL_PURE=1 is set, when no C compiler works, when compilation fails, and in an editable
+install, which exists to run the sources.
 
 Everything that is generated goes to a temporary folder, and each attempt has its own: nothing is
 written under src/, and nothing left by an earlier build can end up in a wheel.
@@ -19,7 +20,6 @@ from setuptools import setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 from setuptools.extension import Extension
-
 
 # What is compiled, and what is left out of it.
 COMPILED = ("src/semel/mqtt", "src/semel/broker")

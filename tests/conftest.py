@@ -1,7 +1,7 @@
 """The suite runs in two modes, and a run may not mistake one for the other.
 
-SEMEL_TEST_MODE=interpreted: semel comes from this repository's src/, and no core module (semel.mqtt,
-and semel.broker but for its settings and its network shell) is an extension.
+SEMEL_TEST_MODE=interpreted: semel comes from this repository's src/, and no core module (those of
+semel.mqtt, and of semel.broker but for its settings and its network shell) is an extension.
 SEMEL_TEST_MODE=compiled: semel comes from site-packages, every core module but the ``__init__``
 files is an extension, and it was built from the sources that are in src/ now. Without the variable
 the run only reports what it found.

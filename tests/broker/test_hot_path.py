@@ -161,8 +161,10 @@ class Twins:
             return
         peer = self.random.choice(self.peers)
         event = self.random.random()
-        if event < 0.55:
+        if event < 0.4:
             data = self.publish(peer)
+        elif event < 0.55:
+            data = self.publish(peer) + self.answers(peer) + self.publish(peer)
         elif event < 0.8:
             data = self.answers(peer)
         elif event < 0.9:

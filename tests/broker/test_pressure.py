@@ -30,6 +30,10 @@ def pair(world: World) -> tuple[Client, Client]:
     return reader, world.connect("publisher")
 
 
+def is_held(client: Client) -> bool:
+    return client.connection.held
+
+
 def fall_behind(world: World, reader: Client, publisher: Client) -> None:
     reader.unread = 600
     world.tick()
@@ -40,15 +44,15 @@ def test_a_publisher_waits_until_the_reader_has_caught_up() -> None:
     world = World(SETTINGS)
     reader, publisher = pair(world)
     publisher.send(Publish("t", bytes(100)))
-    assert not publisher.connection.held
+    assert not is_held(publisher)
     fall_behind(world, reader, publisher)
-    assert publisher.connection.held
+    assert is_held(publisher)
     reader.unread = 400
     world.tick()
-    assert publisher.connection.held
+    assert is_held(publisher)
     reader.unread = 250
     world.tick()
-    assert not publisher.connection.held
+    assert not is_held(publisher)
     assert world.broker.pressure.released == [publisher.connection]
     assert world.broker.pressure.is_idle()
 
@@ -58,11 +62,11 @@ def test_messages_that_wait_for_acknowledgements_count_too() -> None:
     reader, publisher = pair(world)
     for number in range(1, 7):
         publisher.send(Publish("t", b"%d" % number, qos=1, packet_id=number))
-    assert not publisher.connection.held
+    assert not is_held(publisher)
     publisher.send(Publish("t", b"7", qos=1, packet_id=7))
-    assert publisher.connection.held
+    assert is_held(publisher)
     received: list[Packet] = []
-    while publisher.connection.held:
+    while is_held(publisher):
         (packet,) = reader.take()
         assert isinstance(packet, Publish)
         received.append(packet)
@@ -75,17 +79,17 @@ def test_a_reader_that_is_stuck_holds_a_publisher_up_once() -> None:
     reader, publisher = pair(world)
     fall_behind(world, reader, publisher)
     world.wait(1.5)
-    assert publisher.connection.held
+    assert is_held(publisher)
     world.wait(0.5)
-    assert not publisher.connection.held
+    assert not is_held(publisher)
     publisher.send(Publish("t", b"y"))
-    assert not publisher.connection.held
+    assert not is_held(publisher)
     assert sum("publishers wait no longer" in line for line in world.log) == 1
     # Once it has caught up, it is worth waiting for again.
     reader.unread = 0
     world.tick()
     fall_behind(world, reader, publisher)
-    assert publisher.connection.held
+    assert is_held(publisher)
 
 
 def test_others_are_not_held_up() -> None:
@@ -94,13 +98,13 @@ def test_others_are_not_held_up() -> None:
     other = world.connect("other")
     fall_behind(world, reader, publisher)
     other.send(Publish("elsewhere", b"x"))
-    assert not other.connection.held
+    assert not is_held(other)
     other.send(Publish("t", b"x"))
-    assert other.connection.held
+    assert is_held(other)
     # Two wait for one reader: one patience is enough for both.
     world.wait(2.0)
-    assert not publisher.connection.held
-    assert not other.connection.held
+    assert not is_held(publisher)
+    assert not is_held(other)
 
 
 def test_a_reader_that_leaves_lets_its_publishers_go() -> None:
@@ -108,7 +112,7 @@ def test_a_reader_that_leaves_lets_its_publishers_go() -> None:
     reader, publisher = pair(world)
     fall_behind(world, reader, publisher)
     reader.cut()
-    assert not publisher.connection.held
+    assert not is_held(publisher)
 
 
 def test_a_publisher_that_waits_for_two_goes_on_when_both_have_caught_up() -> None:
@@ -120,10 +124,10 @@ def test_a_publisher_that_waits_for_two_goes_on_when_both_have_caught_up() -> No
     fall_behind(world, reader, publisher)
     reader.unread = 0
     world.tick()
-    assert publisher.connection.held
+    assert is_held(publisher)
     second.unread = 0
     world.tick()
-    assert not publisher.connection.held
+    assert not is_held(publisher)
 
 
 def test_a_publisher_that_leaves_while_it_waits_is_forgotten() -> None:
@@ -140,11 +144,11 @@ def test_nobody_waits_for_a_message_to_oneself_nor_without_patience() -> None:
     world = World(SETTINGS)
     reader, _ = pair(world)
     fall_behind(world, reader, reader)
-    assert not reader.connection.held
+    assert not is_held(reader)
     world = World(BrokerSettings(maximum_outgoing_bytes=1_000, publisher_patience=0.0))
     reader, publisher = pair(world)
     fall_behind(world, reader, publisher)
-    assert not publisher.connection.held
+    assert not is_held(publisher)
 
 
 def open_client(address: tuple[str, int], client_id: str, *filters: str) -> socket.socket:

@@ -7,8 +7,9 @@ from semel.mqtt import MQTT311, Packet, Properties, Publish, Subscribe, Subscrip
 from tests.broker.world import Client, World
 
 
-def subscriber(world: World, maximum: int | None, **limits: int) -> Client:
-    client = world.connect("s", properties=Properties(topic_alias_maximum=maximum, **limits))
+def subscriber(world: World, maximum: int | None, size: int | None = None) -> Client:
+    properties = Properties(topic_alias_maximum=maximum, maximum_packet_size=size)
+    client = world.connect("s", properties=properties)
     client.subscribe("#", qos=1)
     return client
 
@@ -94,7 +95,7 @@ def test_the_publishers_alias_is_not_the_subscribers() -> None:
 def test_a_packet_that_an_alias_would_make_too_large_goes_without() -> None:
     """[MQTT-3.1.2-24] 20 bytes are taken, 23 are not"""
     world = World()
-    client = subscriber(world, 10, maximum_packet_size=20)
+    client = subscriber(world, 10, 20)
     publisher = world.connect("p")
     publisher.send(Publish("sensors/1", bytes(6)))
     publisher.send(Publish("sensors/1", bytes(3)))

@@ -17,10 +17,11 @@ CORE = ROOT / "src" / "semel" / "mqtt"
 DATA = {"rules.py", "exchange_rules.py", "packet_types.py"}
 
 
-def own_test(module: Path) -> Path:
-    """tests/mqtt/packets/test_x.py for src/semel/mqtt/packets/x.py."""
+def own_tests(module: Path) -> list[str]:
+    """tests/mqtt/packets/test_x.py, and test_x_….py, for src/semel/mqtt/packets/x.py."""
     folder = ROOT / "tests" / "mqtt" / module.relative_to(CORE).parent
-    return folder / f"test_{module.name}"
+    more = sorted(folder.glob(f"test_{module.stem}_*.py"))
+    return [str(path) for path in (folder / f"test_{module.name}", *more)]
 
 
 def uncovered(module: Path, folder: str) -> str:
@@ -28,7 +29,7 @@ def uncovered(module: Path, folder: str) -> str:
     data = f"--data-file={folder}/{module.stem}"
     coverage = [sys.executable, "-m", "coverage"]
     ran = subprocess.run(
-        [*coverage, "run", data, "-m", "pytest", "-q", str(own_test(module))],
+        [*coverage, "run", data, "-m", "pytest", "-q", *own_tests(module)],
         cwd=ROOT,
         capture_output=True,
         text=True,

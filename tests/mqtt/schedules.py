@@ -31,6 +31,7 @@ from semel.mqtt import (
     decode,
     encode,
 )
+from semel.mqtt.session import Outgoing
 
 SIDES = (CLIENT, SERVER)
 
@@ -191,7 +192,7 @@ class World:
         changes, packets = end.session.drain()
         end.history.extend(changes)
         if changes or packets or owned:
-            end.staged.append(Unit(self.connection, changes, owned or [], packets))
+            end.staged.append(Unit(self.connection, changes, owned or [], only_packets(packets)))
         assert rebuilt(end.history).facts() == end.session.facts()
 
     def settle(self) -> None:
@@ -209,6 +210,15 @@ class World:
             if not busy:
                 return
         raise AssertionError("the two ends never came to rest")
+
+
+def only_packets(outgoing: list[Outgoing]) -> list[Packet]:
+    """What leaves a session that was handed packets, which is packets."""
+    packets: list[Packet] = []
+    for item in outgoing:
+        assert not isinstance(item, bytes)
+        packets.append(item)
+    return packets
 
 
 def rebuilt(changes: list[Change]) -> Session:

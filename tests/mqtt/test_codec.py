@@ -409,3 +409,18 @@ def test_a_smaller_bound_holds_until_a_connect_has_come() -> None:
     (violation,) = early.receive(large)
     assert isinstance(violation, Violation)
     assert violation.rule is rules.PACKET_SIZE_WITHIN_MAXIMUM
+
+
+def test_a_decoder_gives_packets_one_by_one_and_lets_the_caller_skip() -> None:
+    pings = encode(PingReq()) * 3
+    decoder = Decoder(MQTT5)
+    decoder.feed(pings + b"\xc0")
+    assert decoder.next() == PingReq()
+    assert (decoder.data[decoder.at :], decoder.at) == (pings[2:] + b"\xc0", 2)
+    decoder.at += 2
+    assert decoder.next() == PingReq()
+    assert decoder.next() is None
+    assert (decoder.data, decoder.at) == (b"", 0)
+    decoder.feed(b"\x00")
+    assert decoder.next() == PingReq()
+    assert decoder.next() is None

@@ -12,6 +12,7 @@ from semel.mqtt import (
     received_message,
     rules,
 )
+from semel.mqtt.message import without_identifiers
 
 
 def test_a_message_becomes_a_publish_with_identifier_and_dup_of_the_session() -> None:
@@ -116,3 +117,13 @@ def test_a_message_may_have_qos_0_1_or_2_only() -> None:
 
 def test_the_size_of_a_message_is_that_of_topic_and_payload() -> None:
     assert Message("plant/é", b"12345").size == 12
+
+
+def test_a_message_can_leave_its_subscription_identifiers_behind() -> None:
+    items = Properties(subscription_identifiers=(1, 2), content_type="text")
+    message = Message("t", b"x", qos=1, retain=True, properties=items, expires_at=5.0)
+    plain = Message(
+        "t", b"x", qos=1, retain=True, properties=Properties(content_type="text"), expires_at=5.0
+    )
+    assert without_identifiers(message) == plain
+    assert without_identifiers(plain) is plain

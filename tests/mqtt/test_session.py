@@ -23,7 +23,7 @@ from semel.mqtt.delivery import ASSIGNED, ENDS, FINISHED, FREED, MOVED, QUEUED, 
 from semel.mqtt.reasons import NOT_AUTHORIZED, PACKET_IDENTIFIER_NOT_FOUND
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.side import RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
-from tests.mqtt.schedules import rebuilt
+from tests.mqtt.schedules import only_packets, rebuilt
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
 
@@ -35,7 +35,7 @@ def connected(version: int = MQTT5, *, receive_maximum: int = 65_535) -> Session
 
 
 def packets(session: Session) -> list[Packet]:
-    return session.drain()[1]
+    return only_packets(session.drain()[1])
 
 
 def published(session: Session, *payloads: bytes, qos: int = 1) -> list[Packet]:

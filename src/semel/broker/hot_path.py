@@ -24,11 +24,45 @@ from semel.broker.sys_topics import Counters
 from semel.mqtt.codec import decode
 from semel.mqtt.message import Message, received_message
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
-from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBLISH
+from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBLISH, PUBREL
 from semel.mqtt.packets.acks import Ack
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.reasons import NO_MATCHING_SUBSCRIBERS, SUCCESS
 from semel.mqtt.side import CLIENT
+
+
+@final
+class Run:
+    """QoS 0 messages of one topic, one after the other from `start` in the received bytes."""
+
+    route: Route | None
+    start: i64
+    count: i64
+    # The largest packet, and the bytes of all payloads.
+    largest: i64
+    payload: i64
+
+    def __init__(self) -> None:
+        self.route = None
+        self.start = 0
+        self.count = 0
+        self.largest = 0
+        self.payload = 0
+
+    def begin(self, route: Route, start: i64) -> None:
+        """A new run, without a message yet."""
+        self.route = route
+        self.start = start
+        self.count = 0
+        self.largest = 0
+        self.payload = 0
+
+    def add(self, size: i64, payload: i64) -> None:
+        """One more message: the size of its packet, and of its payload."""
+        self.count += 1
+        self.payload += payload
+        if size > self.largest:
+            self.largest = size
 
 
 @final
@@ -39,12 +73,14 @@ class HotPath:
     _router: Final[Router]
     _authority: Final[Authority]
     _counters: Final[Counters]
+    _run: Final[Run]
 
     def __init__(self, router: Router, counters: Counters, route_cache: int) -> None:
         self.routes = Routes(router.subscriptions, router.authority, router.sessions, route_cache)
         self._router = router
         self._authority = router.authority
         self._counters = counters
+        self._run = Run()
 
     def learn(self, state: SessionState, packet: Publish) -> None:
         """The plain path has routed this message: the next ones like it may come here."""
@@ -55,46 +91,30 @@ class HotPath:
         """Take ordinary packets from where the decoder stands, up to the first that is not."""
         decoder = connection.decoder
         data = decoder.data
-        start: i64 = decoder.at
-        at: i64 = start
+        at: i64 = decoder.at
         available: i64 = len(data)
         maximum: i64 = decoder.maximum_packet_size
-        version = connection.exchange.version
-        has_properties: i64 = 1 if version == MQTT5 else 0
-        session = state.session
+        # One byte of property length in 5.0, which says 0 in an ordinary PUBLISH.
+        properties: i64 = 1 if connection.exchange.version == MQTT5 else 0
         routes = self.routes
         routes.refresh()
         rights = self._authority.rights(state.client_id)
+        run = self._run
         packets: i64 = 0
         messages: i64 = 0
-        # The run: where it began, how many messages, the largest packet, bytes of payload.
-        route: Route | None = None
-        run_start: i64 = at
-        run_count: i64 = 0
-        run_largest: i64 = 0
-        run_payload: i64 = 0
         while at + 4 <= available:
             first: i64 = data[at]
             length: i64 = data[at + 1]
             if first >> 4 != PUBLISH:
-                # PUBACK, PUBREC, PUBREL or PUBCOMP in its short form, flags as they must be
-                if length != 2 or first != (0x62 if first >> 4 == 6 else first & 0xF0):
+                self._end_run(state, data, at, now)
+                if length != 2 or not self._answer(connection, state, data, at, first):
                     break
-                if first < PUBACK << 4 or first >= (PUBCOMP + 1) << 4:
-                    break
-                packet_id: i64 = data[at + 2] << 8 | data[at + 3]
-                kind = first >> 4
-                if not ordinary_answer(connection.exchange, CLIENT, kind, packet_id):
-                    break
-                if not session.answered(kind, packet_id):
-                    # The end of an exchange that was never the session's, as its peer began it.
-                    session.receive_answer(_answer_at(data, at, version))
                 at += 4
                 packets += 1
                 continue
             qos: i64 = first >> 1 & 3
             if first & 0b1001 or qos == 3:
-                break
+                break  # DUP, RETAIN
             body: i64 = at + 2
             if length > 127:
                 second: i64 = data[body]
@@ -106,50 +126,34 @@ class HotPath:
             topic: i64 = body + 2
             if end > available or end - at > maximum or topic > end:
                 break
-            payload: i64 = topic + (data[body] << 8 | data[body + 1])
-            after_topic: i64 = payload
+            after_topic: i64 = topic + (data[body] << 8 | data[body + 1])
+            payload: i64 = after_topic + properties
             if qos:
                 payload += 2
-            payload += has_properties
-            if payload > end or (has_properties and data[payload - 1] != 0):
+            if payload > end or (properties and data[payload - 1] != 0):
                 break
-            found = routes.find(data[topic:after_topic])
-            if found is None or not found.allows(rights):
+            route = routes.find(data[topic:after_topic])
+            if route is None or not route.allows(rights):
                 break
             if qos:
-                if route is not None:
-                    self._emit(
-                        route, state, data, run_start, at, run_count, run_largest, run_payload, now
-                    )
-                    route = None
+                self._end_run(state, data, at, now)
+                packet_id: i64 = data[after_topic] << 8 | data[after_topic + 1]
                 head = data[at:after_topic]
                 tail = data[after_topic + 2 : end]
-                packet_id = data[after_topic] << 8 | data[after_topic + 1]
-                content = data[payload:end] if has_properties else tail
+                content = data[payload:end] if properties else tail
                 if not self._publish(
-                    connection, state, found, qos, packet_id, head, tail, content, now
+                    connection, state, route, qos, packet_id, head, tail, content, now
                 ):
                     break
-            elif found is route:
-                run_count += 1
-                run_payload += end - payload
-                if end - at > run_largest:
-                    run_largest = end - at
             else:
-                if route is not None:
-                    self._emit(
-                        route, state, data, run_start, at, run_count, run_largest, run_payload, now
-                    )
-                route = found
-                run_start = at
-                run_count = 1
-                run_largest = end - at
-                run_payload = end - payload
+                if route is not run.route:
+                    self._end_run(state, data, at, now)
+                    run.begin(route, at)
+                run.add(end - at, end - payload)
             at = end
             packets += 1
             messages += 1
-        if route is not None:
-            self._emit(route, state, data, run_start, at, run_count, run_largest, run_payload, now)
+        self._end_run(state, data, at, now)
         if packets:
             decoder.at = at
             connection.heard_at = now
@@ -157,23 +161,36 @@ class HotPath:
             self._counters.messages_received += messages
             self._router.mark(state)
 
-    def _emit(
-        self,
-        route: Route,
-        publisher: SessionState,
-        data: bytes,
-        start: i64,
-        end: i64,
-        count: i64,
-        largest: i64,
-        payload: i64,
-        now: float,
-    ) -> None:
-        """Give a run of QoS 0 messages, `data[start:end]`, to everyone who gets it."""
+    def _answer(
+        self, connection: Connection, state: SessionState, data: bytes, at: i64, first: i64
+    ) -> bool:
+        """An acknowledgement in its short form. False, and nothing has happened, if unusual."""
+        kind = first >> 4
+        if kind < PUBACK or kind > PUBCOMP or first & 15 != (2 if kind == PUBREL else 0):
+            return False
+        packet_id: i64 = data[at + 2] << 8 | data[at + 3]
+        if not ordinary_answer(connection.exchange, CLIENT, kind, packet_id):
+            return False
+        if not state.session.answered(kind, packet_id):
+            # The end of an exchange that the peer began with an answer to nothing.
+            decoded = decode(data, connection.exchange.version, start=at)
+            assert decoded is not None
+            packet = decoded[0]
+            assert isinstance(packet, Ack)
+            state.session.receive_answer(packet)
+        return True
+
+    def _end_run(self, publisher: SessionState, data: bytes, end: i64, now: float) -> None:
+        """Give the run, if there is one, to everyone who gets it."""
+        run = self._run
+        route = run.route
+        if route is None:
+            return
+        run.route = None
         version = publisher.session.version
-        piece = data[start:end]
+        piece = data[run.start : end]
         # What it takes of the room, as the plain path counts.
-        size = count * len(route.topic_name) + payload
+        size = run.count * len(route.topic_name) + run.payload
         grants = route.grants
         plain: set[str] | None = None
         sent: i64 = 0
@@ -186,7 +203,7 @@ class HotPath:
                     grants[at] & PLAIN == 0
                     and not state.uses_aliases
                     and session.version == version
-                    and session.maximum_packet_size >= largest
+                    and session.maximum_packet_size >= run.largest
                     and session.room > size
                 ):
                     session.append(piece, size)
@@ -198,8 +215,8 @@ class HotPath:
                 else:
                     plain.add(state.client_id)
         counters = self._counters
-        counters.messages_sent += sent * count
-        counters.packets_sent += sent * count
+        counters.messages_sent += sent * run.count
+        counters.packets_sent += sent * run.count
         if plain is not None:
             self._route_plainly(route, publisher, piece, plain, now)
 
@@ -267,11 +284,3 @@ class HotPath:
         self._counters.packets_sent += sent
         session.acknowledge(qos, packet_id, reason)
         return True
-
-
-def _answer_at(data: bytes, at: int, version: int) -> Ack:
-    decoded = decode(data, version, start=at)
-    assert decoded is not None
-    packet = decoded[0]
-    assert isinstance(packet, Ack)
-    return packet

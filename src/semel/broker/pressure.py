@@ -37,8 +37,11 @@ class Pressure:
 
     def hold(self, publisher: Connection, readers: list[SessionState], now: float) -> None:
         """These readers are behind with what this publisher has just sent."""
+        if not self.patience or publisher.closing:
+            return
         for reader in readers:
-            if self.patience and not reader.given_up and reader is not publisher.state:
+            # It may have left meanwhile, by what came in the same piece.
+            if reader.session.connected and not reader.given_up and reader is not publisher.state:
                 if publisher.number not in self._held:
                     publisher.held = True
                     self._held[publisher.number] = (publisher, now + self.patience)

@@ -674,10 +674,10 @@ class Session:
 
     def _waiting_with(self, number: int) -> Delivery:
         assert self._waiting is not None
-        for delivery in self._waiting:
-            if delivery.number == number:
-                return delivery
-        raise AssertionError(f"delivery {number} does not wait")
+        at = 0
+        while self._waiting[at].number != number:
+            at += 1
+        return self._waiting[at]
 
     def facts(self) -> tuple[object, ...]:
         """The durable state, as values that can be compared."""

@@ -1,0 +1,28 @@
+"""The parts of a session are plain values."""
+
+from semel.mqtt import Change, Delivery, Message, Receipt
+from semel.mqtt.delivery import ENDS, QUEUED
+from semel.mqtt.properties import NO_PROPERTIES
+
+
+def test_a_change_has_what_its_kind_uses_and_nothing_else() -> None:
+    message = Message("t", qos=1)
+    change = Change(QUEUED, number=3, message=message, share="$share/g/t")
+    assert (change.kind, change.number, change.message) == (QUEUED, 3, message)
+    assert (change.share, change.packet_id, change.at) == ("$share/g/t", 0, None)
+    assert change == Change(QUEUED, number=3, message=message, share="$share/g/t")
+    assert change != Change(QUEUED, number=3, message=message)
+    assert Change(ENDS, at=1.0) != Change(ENDS)
+
+
+def test_a_delivery_begins_without_an_identifier() -> None:
+    message = Message("t", qos=2)
+    delivery = Delivery(1, message, "")
+    assert (delivery.number, delivery.qos, delivery.message) == (1, 2, message)
+    assert (delivery.packet_id, delivery.released, delivery.share) == (0, 0, "")
+
+
+def test_a_receipt_begins_unsettled() -> None:
+    receipt = Receipt(7, 2)
+    assert (receipt.packet_id, receipt.qos, receipt.settled) == (7, 2, False)
+    assert (receipt.reason, receipt.properties) == (0, NO_PROPERTIES)
