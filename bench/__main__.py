@@ -1,6 +1,7 @@
-"""`python -m bench [codec | imports] [--json] [--rounds N]`: measure, print, judge by the targets.
+"""`python -m bench [codec | imports | broker | soak]`: measure, print, judge by the targets.
 
-A missed target is printed, not an exit code: timing belongs to a machine and a moment.
+Without a word it measures everything but the soak. A missed target is printed, not an exit code:
+timing belongs to a machine and a moment. The soak does end with 1 if the broker's memory grows.
 """
 
 import argparse
@@ -8,12 +9,19 @@ import json
 import platform
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import semel.mqtt.codec
+from bench.broker.contenders import MOSQUITTO, parse_contenders, version_of
+from bench.broker.measure import Measured, measure_broker
+from bench.broker.report import crowded, losses, table, targets
+from bench.broker.scenarios import parse_scenarios, parse_versions
+from bench.broker.soak import soak
 from bench.timing import import_milliseconds
 
+ROUNDS: Final = 15
+BROKER_ROUNDS: Final = 3
 IMPORT_TARGET: Final = 60.0
 TIMES_FASTER_THAN_AMQTT: Final = 8.0
 
@@ -78,29 +86,73 @@ def print_codec(rows: list[dict[str, Any]]) -> None:
     print()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("codec", "imports"))
+def installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def options_of(arguments: list[str]) -> argparse.Namespace:
+    """What was asked for; wrong words end the program."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", nargs="?", choices=("codec", "imports", "broker", "soak"))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    if not str(semel.mqtt.codec.__file__).endswith(tuple(EXTENSION_SUFFIXES)):
+    parser.add_argument(
+        "--rounds", type=int, help=f"default {ROUNDS}, for the broker {BROKER_ROUNDS}"
+    )
+    parser.add_argument(
+        "--version", type=parse_versions, default="both", help="broker: 3.1.1, 5.0 or both"
+    )
+    parser.add_argument(
+        "--only", type=parse_scenarios, default="", help="broker: scenarios, such as a,c,p50"
+    )
+    parser.add_argument(
+        "--contenders",
+        type=parse_contenders,
+        default="",
+        help="broker: such as semel,mosquitto",
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="soak: how long")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    options = options_of(sys.argv[1:])
+    if options.what == "soak":
+        return soak(options.minutes)
+    compiled = str(semel.mqtt.codec.__file__).endswith(tuple(EXTENSION_SUFFIXES))
+    if not compiled and options.what == "broker":
+        print("bench: semel is not compiled here, its figures are those of Python", file=sys.stderr)
+    elif not compiled:
         print("bench: semel.mqtt is not compiled here; `make bench` has it so", file=sys.stderr)
         return 2
+    rounds = options.rounds or ROUNDS
+    broker_rounds = options.rounds or BROKER_ROUNDS
+    names = ("mqtt5", "amqtt", "paho-mqtt", "librt", "uvloop")
     report: dict[str, Any] = {
         "python": platform.python_version(),
         "versions": {
-            name: version(name) for name in ("semel", "mqtt5", "amqtt", "paho-mqtt", "librt")
+            "semel": semel.__version__,
+            **{name: installed(name) for name in names},
+            MOSQUITTO: version_of(MOSQUITTO) or "missing",
         },
-        "rounds": options.rounds,
+        "compiled": compiled,
+        "rounds": rounds,
+        "broker_rounds": broker_rounds,
         "targets": [],
     }
+    cells: list[Measured] = []
     if options.what in (None, "codec"):
-        report["codec"], judged = measure_codec(options.rounds)
+        report["codec"], judged = measure_codec(rounds)
         report["targets"] += judged
     if options.what in (None, "imports"):
         modules = ["semel.mqtt", "mqtt5", "amqtt.mqtt", "paho.mqtt.client"]
-        report["import_milliseconds"] = times = import_milliseconds(modules, options.rounds)
+        report["import_milliseconds"] = times = import_milliseconds(modules, rounds)
         ours = times["semel.mqtt"]
         report["targets"].append(
             target(
@@ -108,15 +160,22 @@ def main() -> int:
                 f"import semel.mqtt takes less than {IMPORT_TARGET:.0f} ms: {ours:.1f} ms",
             )
         )
+    if options.what in (None, "broker"):
+        cells = measure_broker(broker_rounds, options.version, options.only, options.contenders)
+        report["broker"] = [cell.as_json() for cell in cells]
+        report["targets"] += targets(cells)
     if options.json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
         return 0
-    print(f"Python {report['python']}, {report['versions']}, median of {options.rounds} rounds\n")
+    medians = broker_rounds if options.what == "broker" else rounds
+    print(f"Python {report['python']}, {report['versions']}, median of {medians} rounds\n")
     if "codec" in report:
         print_codec(report["codec"])
     for module, milliseconds in report.get("import_milliseconds", {}).items():
         print(f"import {module}: {milliseconds:.1f} ms")
     print()
+    if cells:
+        print("\n".join([*table(cells), "", losses(cells), crowded(cells), ""]))
     print("\n".join(report["targets"]))
     return 0
 

@@ -1,0 +1,1 @@
+"""The broker beside real brokers: processor time per delivered message, memory, latency."""

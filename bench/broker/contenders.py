@@ -1,0 +1,189 @@
+"""The brokers that are compared, each started fresh for every run, with nothing in its way.
+
+    semel      of the interpreter that runs this, so of whatever PYTHONPATH says; as it comes
+    Mosquitto  from the system, no persistence, its queues without bounds, TCP_NODELAY
+    amqtt      of the same environment; 3.1.1 only; anonymous, no plug-in that logs packets
+
+Each logs who connects into a file, as it does by default.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import semel
+from bench.broker.wire import WINDOW
+from semel.mqtt import MQTT5, MQTT311
+
+HOST: Final = "127.0.0.1"
+
+SEMEL: Final = "semel"
+MOSQUITTO: Final = "Mosquitto"
+AMQTT: Final = "amqtt"
+CONTENDERS: Final = (SEMEL, MOSQUITTO, AMQTT)
+SPEAKS: Final = {SEMEL: (MQTT311, MQTT5), MOSQUITTO: (MQTT311, MQTT5), AMQTT: (MQTT311,)}
+
+START_SECONDS: Final = 15.0
+STOP_SECONDS: Final = 5.0
+
+_MOSQUITTO_SETTINGS: Final = """
+listener {port} {host}
+allow_anonymous true
+persistence false
+set_tcp_nodelay true
+max_inflight_messages {window}
+max_queued_messages 0
+max_queued_bytes 0
+log_dest stderr
+"""
+
+_AMQTT_SETTINGS: Final = """
+listeners:
+  default:
+    type: tcp
+    bind: {host}:{port}
+plugins:
+  amqtt.plugins.authentication.AnonymousAuthPlugin:
+    allow_anonymous: true
+"""
+
+
+class DidNotStart(Exception):
+    """A broker does not listen; with the last line of its log."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A broker that listens."""
+
+    pid: int
+    port: int
+    log: Path
+
+    def cpu_ns(self) -> int:
+        """Processor time of all its threads, user and system.
+
+        What /proc/<pid>/stat counts in steps of 10 ms, in nanoseconds: the clock of a process has
+        this number (see clock_getcpuclockid(3)).
+        """
+        return time.clock_gettime_ns(~self.pid << 3 | 2)
+
+    def resident_kb(self) -> int:
+        """Memory that is in use, VmRSS."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0])
+
+
+def mosquitto_path() -> str | None:
+    """Systems keep it where only administrators look."""
+    return shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def version_of(name: str) -> str | None:
+    """The version of a contender on this machine, None if it is missing."""
+    if name == SEMEL:
+        return semel.__version__
+    if name == AMQTT:
+        return installed_version("amqtt") if find_spec("amqtt") else None
+    path = mosquitto_path()
+    if path is None:
+        return None
+    # It says so in the first line of its help, which is not a success for it.
+    told = subprocess.run([path, "-h"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"version (\S+)", told)
+    return found[1] if found else "?"
+
+
+def parse_contenders(text: str) -> list[str]:
+    """Those with these names, in any spelling, parted by commas; all for none."""
+    known = {name.lower(): name for name in CONTENDERS}
+    wanted = text.lower().split(",") if text else list(known)
+    unknown = set(wanted) - set(known)
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no contender {', '.join(sorted(unknown))}")
+    return [known[name] for name in known if name in wanted]
+
+
+def _command(name: str, port: int, folder: Path) -> list[str]:
+    if name == SEMEL:
+        return [sys.executable, "-m", "semel", "broker", "--host", HOST, "--port", str(port)]
+    settings = folder / "settings"
+    if name == AMQTT:
+        settings.write_text(_AMQTT_SETTINGS.format(host=HOST, port=port))
+        start = "from amqtt.scripts.broker_script import main; main()"
+        return [sys.executable, "-c", start, "-c", str(settings)]
+    path = mosquitto_path()
+    assert path is not None
+    settings.write_text(_MOSQUITTO_SETTINGS.format(host=HOST, port=port, window=WINDOW))
+    return [path, "-c", str(settings)]
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[set[int]]:
+    """The load keeps to one processor in this block, and the rest are for the brokers.
+
+    Left to the system, both share a processor in some runs and not in others.
+    """
+    processors = os.sched_getaffinity(0)
+    own = {max(processors)}
+    try:
+        os.sched_setaffinity(0, own)
+        yield processors - own or processors
+    finally:
+        os.sched_setaffinity(0, processors)
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def started(name: str, processors: set[int]) -> Iterator[Process]:
+    """A broker of its own for this block, on a port of its own."""
+    with tempfile.TemporaryDirectory(prefix="semel-bench-") as folder:
+        log_path = Path(folder) / "log"
+        port = _free_port()
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                _command(name, port, Path(folder)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            os.sched_setaffinity(process.pid, processors)
+            _wait_for_listener(process, port, log_path)
+            yield Process(process.pid, port, log_path)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_for_listener(process: "subprocess.Popen[bytes]", port: int, log_path: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, port), 1):
+            return
+        time.sleep(0.02)
+    lines = log_path.read_text(errors="replace").splitlines() or ["it says nothing"]
+    raise DidNotStart(f"does not listen: {lines[-1]}")

@@ -1,0 +1,181 @@
+"""Runs: each a fresh broker, a warm-up, a measured span in full flow, and a count of losses.
+
+Contenders take turns within a round, so that a slow moment of the machine falls on all of them.
+A run lasts a time, not a number of messages: what counts is processor time for one message, and a
+slow broker delivers fewer.
+"""
+
+import resource
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from bench.broker.contenders import SPEAKS, DidNotStart, Process, apart, started, version_of
+from bench.broker.load import Fault, Load, Paced, links
+from bench.broker.scenarios import CONNECTIONS, Scenario, build, idle_connections, version_name
+
+WARM_UP_SECONDS: Final = 0.4
+SPAN_SECONDS: Final = 1.5
+# A slow broker gets longer, until so many messages are delivered or so much time is over.
+ENOUGH: Final = 500
+SPAN_LIMIT: Final = 10.0
+# When no more is to be expected: so long nothing came, or so long in all.
+SILENCE_SECONDS: Final = 3.0
+DRAIN_LIMIT: Final = 15.0
+
+TOO_SLOW: Final = "too slow"
+MISSING: Final = "missing"
+
+
+@dataclass
+class Run:
+    """One run. `figures` are what the scenario's title names, empty if there are none to trust."""
+
+    scenario: str
+    contender: str
+    version: int
+    figures: tuple[float, ...] = ()
+    delivered: int = 0
+    lost: int = 0
+    # Parts of one processor that the broker and the load took.
+    broker_busy: float = 0.0
+    load_busy: float = 0.0
+    # What went wrong, in a few words.
+    fault: str = ""
+
+
+@dataclass
+class Measured:
+    """All runs of a scenario by one contender with one version, and the medians of them."""
+
+    scenario: Scenario
+    contender: str
+    version: int
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def figures(self) -> tuple[float, ...]:
+        told = [run.figures for run in self.runs if run.figures]
+        return tuple(statistics.median(values) for values in zip(*told, strict=True))
+
+    @property
+    def lost(self) -> int:
+        return sum(run.lost for run in self.runs)
+
+    @property
+    def faults(self) -> list[str]:
+        return sorted({run.fault for run in self.runs if run.fault})
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "scenario": self.scenario.name,
+            "contender": self.contender,
+            "mqtt": version_name(self.version),
+            "figures": self.figures,
+            "lost": self.lost,
+            "faults": self.faults,
+            "runs": [asdict(run) for run in self.runs],
+        }
+
+
+def measure_broker(
+    rounds: int, versions: list[int], scenarios: list[Scenario], contenders: list[str]
+) -> list[Measured]:
+    """Measure everything asked for; progress goes to standard error."""
+    # For thousands of connections; brokers inherit it.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    cells = [
+        Measured(scenario, contender, version)
+        for scenario in scenarios
+        for version in versions
+        for contender in contenders
+        if version in SPEAKS[contender]
+    ]
+    present = {contender: version_of(contender) is not None for contender in contenders}
+    for number in range(1, rounds + 1):
+        for cell in cells:
+            if not present[cell.contender]:
+                cell.runs = [Run(cell.scenario.name, cell.contender, cell.version, fault=MISSING)]
+                continue
+            if TOO_SLOW in cell.faults:
+                continue
+            what = f"{cell.scenario.name} {cell.contender} {version_name(cell.version)}"
+            print(f"bench: round {number}/{rounds}, {what} … ", end="", file=sys.stderr, flush=True)
+            run = run_once(cell.scenario, cell.contender, cell.version)
+            cell.runs.append(run)
+            told = " / ".join(f"{figure:.4g}" for figure in run.figures) or "–"
+            lost = f", lost {run.lost}" if run.lost else ""
+            fault = f", {run.fault}" if run.fault else ""
+            print(f"{told}{lost}{fault}", file=sys.stderr)
+    return cells
+
+
+def run_once(scenario: Scenario, contender: str, version: int) -> Run:
+    """One run of one scenario by a broker of its own."""
+    run = Run(scenario.name, contender, version)
+    try:
+        with apart() as processors, started(contender, processors) as process:
+            if scenario.name == CONNECTIONS:
+                run.figures = idle_connections(process, version)
+            else:
+                with links(process.port, version) as clients:
+                    drive(build(scenario, clients), process, run)
+                if run.lost > 0 and scenario.qos:
+                    run.fault = f"lost at QoS {scenario.qos}"
+                elif run.lost < 0:
+                    run.fault = "delivered twice"
+    except (Fault, DidNotStart, OSError) as problem:
+        run.fault = str(problem)
+    return run
+
+
+def drive(load: Load, process: Process, run: Run) -> None:
+    """Warm up, measure in full flow, let everything arrive, and fill in the run."""
+    keep_going(load, WARM_UP_SECONDS)
+    if isinstance(load, Paced):
+        load.latencies.clear()
+    began, cpu, own_cpu = time.monotonic(), process.cpu_ns(), time.process_time_ns()
+    received = load.received
+    keep_going(load, SPAN_SECONDS)
+    used, own_used = process.cpu_ns() - cpu, time.process_time_ns() - own_cpu
+    elapsed = time.monotonic() - began
+    run.delivered = load.received - received
+    run.broker_busy = used / elapsed / 1e9
+    run.load_busy = own_used / elapsed / 1e9
+    drain(load)
+    run.lost = load.sent * load.fan_out - load.received
+    if not run.delivered:
+        run.fault = "stalled"
+    elif run.delivered < ENOUGH:
+        run.fault = TOO_SLOW
+    elif isinstance(load, Paced):
+        parts = statistics.quantiles(load.latencies, n=100)
+        run.figures = (parts[49] / 1e3, parts[98] / 1e3)
+    else:
+        run.figures = (used / run.delivered / 1e3,)
+
+
+def keep_going(load: Load, seconds: float) -> None:
+    """Send and receive for so long, longer where little was delivered."""
+    began, received = time.monotonic(), load.received
+    while True:
+        load.step()
+        elapsed = time.monotonic() - began
+        if elapsed >= seconds and (load.received - received >= ENOUGH or elapsed >= SPAN_LIMIT):
+            return
+
+
+def drain(load: Load) -> None:
+    """Receive until everything is there, or nothing comes any more."""
+    began = moved = time.monotonic()
+    received = load.received
+    while load.received < load.sent * load.fan_out:
+        load.finish()
+        now = time.monotonic()
+        if load.received > received:
+            received, moved = load.received, now
+        if now - moved >= SILENCE_SECONDS or now - began >= DRAIN_LIMIT:
+            return
