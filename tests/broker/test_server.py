@@ -1,13 +1,11 @@
-"""The broker on a real socket: started as a user would start it, used by real clients."""
+"""The broker on a real socket: started as a user would start it."""
 
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from queue import Queue
 
 import pytest
 
@@ -23,39 +21,13 @@ from semel.mqtt import (
     Subscription,
     encode,
 )
-
-mqtt = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
-
-
-class Process:
-    """`semel broker` in a process of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "semel", "broker", "--port", "0", *arguments],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        found = re.search(r"listening on ([\d.]+):(\d+)", line)
-        assert found, line + self.process.stderr.read()
-        self.address = (found[1], int(found[2]))
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        code = self.process.wait(10)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
+from tests.broker.live import Process
 
 
 @pytest.fixture
 def broker() -> Iterator[Process]:
-    process = Process()
-    yield process
-    assert process.stop() == 0
+    with Process() as process:
+        yield process
 
 
 def talk(address: tuple[str, int], *packets: Packet, version: int) -> list[Packet]:
@@ -82,30 +54,6 @@ def test_a_connect_over_tcp_is_answered_in_both_versions(broker: Process) -> Non
     (connack,) = talk(broker.address, Connect("a"), version=MQTT5)
     assert isinstance(connack, ConnAck)
     assert connack.reason == 0
-
-
-@pytest.mark.parametrize("protocol", ["MQTTv311", "MQTTv5"])
-@pytest.mark.parametrize("qos", [0, 1, 2])
-def test_paho_publishes_and_receives(broker: Process, protocol: str, qos: int) -> None:
-    inbox: Queue[tuple[str, bytes, int]] = Queue()
-    ready: Queue[int] = Queue()
-    client = mqtt.Client(
-        mqtt.CallbackAPIVersion.VERSION2, client_id="paho", protocol=getattr(mqtt, protocol)
-    )
-    client.on_message = lambda _c, _u, m: inbox.put((m.topic, m.payload, m.qos))
-    client.on_subscribe = lambda *_: ready.put(1)
-    client.connect(*broker.address)
-    client.loop_start()
-    try:
-        client.subscribe("plant/+/temp", qos=2)
-        ready.get(timeout=5)
-        for number in range(50):
-            client.publish("plant/1/temp", b"%d" % number, qos=qos)
-        received = [inbox.get(timeout=5) for _ in range(50)]
-        assert received == [("plant/1/temp", b"%d" % n, qos) for n in range(50)]
-    finally:
-        client.disconnect()
-        client.loop_stop()
 
 
 def test_one_clients_garbage_does_not_touch_another(broker: Process) -> None:
