@@ -240,7 +240,7 @@ class Twins:
             assert hot == plain
             unsent = self.random.choice((0, 0, 0, 250, 400))
             for broker, end in zip(self.brokers, peer.ends, strict=True):
-                broker.written(end, unsent, self.now)
+                broker.written(end, unsent)
             assert peer.ends[0].closing == peer.ends[1].closing
             assert peer.ends[0].held == peer.ends[1].held
             for packet in peer.decoder.receive(hot):

@@ -128,7 +128,7 @@ class World:
         self.broker.ready = {}
         for client in self.clients:
             data = client.connection.take_outgoing()
-            self.broker.written(client.connection, client.unread, self.now)
+            self.broker.written(client.connection, client.unread)
             for item in client.decoder.receive(data):
                 assert not isinstance(item, Violation), item
                 client.inbox.append(item)

@@ -234,7 +234,7 @@ class Broker:
                 connection.stuck = True
                 self._drop(connection, now)
 
-    def written(self, connection: Connection, unsent: int, now: float) -> None:
+    def written(self, connection: Connection, unsent: int) -> None:
         """The network has what was outgoing, but for `unsent` bytes that wait in memory."""
         connection.unsent = unsent
         state = connection.state

@@ -8,6 +8,7 @@ and touches nobody else.
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import resource
 import secrets
@@ -26,6 +27,12 @@ LOG: Final = logging.getLogger("semel.broker")
 SWEEP_SECONDS: Final = 1.0
 # How long a connection that is being closed may take to read its last bytes.
 CLOSE_SECONDS: Final = 5.0
+
+
+# Ticks gather what many sockets send, but not more than this many bytes.
+TICK_BYTES: Final = 1024 * 1024
+# New containers before the garbage collector looks at them, and looks before it goes deeper.
+COLLECTOR_THRESHOLDS: Final = (50_000, 20, 50)
 
 
 class CannotListen(Exception):
@@ -62,6 +69,10 @@ class Peer(asyncio.Protocol):
             self.abort()
         if connection.held and not self.held:
             self.hold()
+        self.server.gathered += len(data)
+        if self.server.gathered >= TICK_BYTES:
+            self.server.tick()
+            return
         self.server.schedule()
 
     def hold(self) -> None:
@@ -70,7 +81,7 @@ class Peer(asyncio.Protocol):
         self.held = True
         self.transport.pause_reading()
         patience = self.server.settings.publisher_patience
-        asyncio.get_running_loop().call_later(patience, self.server.schedule)
+        self.server.loop.call_later(patience, self.server.schedule)
 
     def release(self) -> None:
         """Read again."""
@@ -92,7 +103,7 @@ class Peer(asyncio.Protocol):
         assert connection is not None
         assert transport is not None
         unsent = transport.get_write_buffer_size()
-        self.server.broker.written(connection, unsent, self.server.now())
+        self.server.broker.written(connection, unsent)
         self.server.schedule()
 
     def abort(self) -> None:
@@ -111,13 +122,13 @@ class Peer(asyncio.Protocol):
         if data:
             self.server.broker.counters.bytes_sent += len(data)
             transport.write(data)
-        self.server.broker.written(connection, transport.get_write_buffer_size(), self.server.now())
+        self.server.broker.written(connection, transport.get_write_buffer_size())
         if connection.stuck:
             transport.abort()
         elif connection.closing:
             transport.close()
             # A peer that does not read must not keep its connection open that way.
-            asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.abort)
+            self.server.loop.call_later(CLOSE_SECONDS, transport.abort)
 
 
 class Server:
@@ -125,6 +136,8 @@ class Server:
 
     def __init__(self, settings: BrokerSettings, authority: Authority | None = None) -> None:
         self.settings = settings
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
         self.broker = Broker(
             settings,
             authority=Authority() if authority is None else authority,
@@ -135,16 +148,14 @@ class Server:
         )
         self.peers: dict[int, Peer] = {}
         self.scheduled = False
+        # Bytes received since the last tick.
+        self.gathered = 0
         self.listener: asyncio.Server | None = None
         self.sweeper: asyncio.Task[None] | None = None
 
-    def now(self) -> float:
-        """The loop's monotonic clock."""
-        return asyncio.get_running_loop().time()
-
     async def start(self) -> tuple[str, int]:
         """Listen. Returns host and port, which may be one that the system chose for port 0."""
-        loop = asyncio.get_running_loop()
+        loop = self.loop
         host, port = self.settings.host, self.settings.port
         try:
             self.listener = await loop.create_server(lambda: Peer(self), host, port)
@@ -178,10 +189,15 @@ class Server:
         """Flush once at the end of this tick, however many sockets had something."""
         if not self.scheduled:
             self.scheduled = True
-            asyncio.get_running_loop().call_soon(self._tick)
+            self.loop.call_soon(self._scheduled_tick)
 
-    def _tick(self) -> None:
+    def _scheduled_tick(self) -> None:
         self.scheduled = False
+        self.tick()
+
+    def tick(self) -> None:
+        """Commit what has happened since the last one, and write what may leave."""
+        self.gathered = 0
         self.broker.flush(self.now())
         self._write_out()
 
@@ -204,7 +220,7 @@ class Server:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.broker.sweep(self.now())
-            self._tick()
+            self.tick()
 
 
 def raise_file_limit() -> int:
@@ -215,6 +231,16 @@ def raise_file_limit() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     return soft
+
+
+def tune_collector() -> None:
+    """Let the garbage collector look rarely, and never again at what is there from the start.
+
+    Messages and packets hold no cycles: they go when nobody refers to them any more.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 async def serve(settings: BrokerSettings, authority: Authority | None = None) -> None:
@@ -234,6 +260,7 @@ async def serve(settings: BrokerSettings, authority: Authority | None = None) ->
 
 def run(settings: BrokerSettings, authority: Authority | None = None) -> None:
     """`serve` on the quickest loop there is."""
+    tune_collector()
     try:
         uvloop = import_module("uvloop")
     except ImportError:

@@ -224,12 +224,12 @@ class Writer:
     def __init__(self) -> None:
         self._bytes = BytesWriter()
 
-    def byte(self, value: int) -> None:
-        self._bytes.append(value)
+    def byte(self, value: i64) -> None:
+        self._bytes.append(u8(value))
 
-    def two_bytes(self, value: int) -> None:
-        self._bytes.append(value >> 8)
-        self._bytes.append(value & 255)
+    def two_bytes(self, value: i64) -> None:
+        self._bytes.append(u8(value >> 8))
+        self._bytes.append(u8(value & 255))
 
     def four_bytes(self, value: int) -> None:
         self.two_bytes(value >> 16)
