@@ -23,7 +23,9 @@ class Shelf:
         self.subscriptions = Subscriptions()
         self.authority = Rights()
         self.sessions: dict[str, SessionState] = {}
-        self.routes = Routes(self.subscriptions, self.authority, self.sessions, maximum)
+        self.routes = Routes(
+            self.subscriptions, self.authority, self.authority.receive, self.sessions, maximum
+        )
 
     def subscribe(
         self,

@@ -40,7 +40,7 @@ from semel.mqtt import (
     rules,
 )
 from semel.mqtt.exchange import CONNECTED, CONNECTING, NEW, REFUSED
-from semel.mqtt.side import RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, Open
+from semel.mqtt.side import MANY_OPEN, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, Open
 from semel.vectors import EXCHANGE, load, parse_bytes
 
 TRACES: list[dict[str, Any]] = load(EXCHANGE)
@@ -557,6 +557,7 @@ def test_a_rule_that_does_not_close_is_one_that_the_receiver_must_answer() -> No
     """[MQTT-4.3.3-10] obliges the receiver to answer what [MQTT-4.4.0-1] forbids the sender."""
     open_rules = [rule.name for rule in vars(exchange_rules).values() if is_open(rule)]
     assert open_rules == [
+        "QOS_2_ID_NOT_IN_USE",
         "NO_RESEND_WHILE_CONNECTED",
         "FIRST_SEND_WITHOUT_DUP",
         "RESEND_SETS_DUP",
@@ -567,3 +568,32 @@ def test_a_rule_that_does_not_close_is_one_that_the_receiver_must_answer() -> No
 
 def is_open(thing: object) -> bool:
     return isinstance(thing, Rule) and not thing.closes
+
+
+def test_all_identifiers_may_wait_for_pubrel_at_once() -> None:
+    """In 3.1.1 nothing else bounds them; of very many, the order is forgotten."""
+    exchange = Exchange([])
+    exchange.observe(CLIENT, Connect("a", version=MQTT311), 0)
+    exchange.observe(SERVER, ConnAck(), 0)
+    for packet_id in range(1, 65_536):
+        exchange.observe(CLIENT, Publish("t", qos=2, packet_id=packet_id), 0)
+        exchange.observe(SERVER, PubRec(packet_id), 0)
+    assert len(exchange.client.opened) == MANY_OPEN
+    with pytest.raises(Violation) as refused:
+        exchange.observe(CLIENT, Subscribe(60_000, [Subscription("t")]), 0)
+    assert refused.value.rule.name == "PACKET_ID_NOT_IN_USE"
+    assert len(exchange.carry()) == 65_535
+    again = Exchange(exchange.carry())
+    assert set(again.carry()) == set(exchange.carry())
+    # Whatever was forgotten, nothing that is right is refused.
+    for packet_id in (60_000, 2, 59_000, 3):
+        exchange.observe(CLIENT, PubRel(packet_id), 0)
+        exchange.observe(SERVER, PubComp(packet_id), 0)
+        exchange.observe(CLIENT, Publish("t", qos=2, packet_id=packet_id), 0)
+    # The first of them are still known in their order.
+    with pytest.raises(Violation) as refused:
+        exchange.observe(CLIENT, PubRel(1), 0)
+    assert refused.value.rule.name == "ANSWERS_IN_ORDER"
+    again.observe(CLIENT, Connect("a", version=MQTT311), 0)
+    again.observe(SERVER, ConnAck(), 0)
+    assert again.carry() == []

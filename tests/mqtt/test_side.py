@@ -1,6 +1,7 @@
 """One side of a connection: identifiers with their stages, order and quota."""
 
 from semel.mqtt.side import (
+    MANY_OPEN,
     PLACE_UNKNOWN,
     RECEIVED,
     RELEASED,
@@ -73,3 +74,23 @@ def test_each_repeat_allows_one_more_answer() -> None:
     side.answer_repeat(5)
     assert side.repeats == {}
     assert side.facts() == Side().facts()
+
+
+def test_of_many_that_wait_for_pubrel_only_the_first_keep_their_order() -> None:
+    side = Side()
+    for packet_id in range(1, MANY_OPEN + 100):
+        side.move(packet_id, SENT_QOS_2)
+        side.move(packet_id, RECEIVED)
+    last = MANY_OPEN + 99
+    assert len(side.opened) == MANY_OPEN
+    assert (side.stage(1), side.stage(last)) == (RECEIVED, RECEIVED)
+    assert side.order(1) > 0
+    assert side.order(last) == 0
+    before = side.facts()
+    side.move(last, RELEASED)
+    assert side.facts() != before
+    assert side.stage(last) == RELEASED
+    side.free(last, 65_535)
+    assert side.stage(last) == 0
+    side.forget_carried()
+    assert side.stage(last - 1) == 0

@@ -10,6 +10,7 @@ one Commit; packets leave when the store has it. One connection's fault ends tha
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.admission import (
@@ -147,6 +148,8 @@ class Broker:
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
         """Bytes arrived on a connection."""
         self.counters.bytes_received += len(data)
+        # An exception may have left some.
+        self.router.behind = []
         self._receive(connection, data, now)
         if self.router.behind:
             self.pressure.hold(connection, self.router.behind, now)
@@ -182,6 +185,10 @@ class Broker:
     def flush(self, now: float) -> None:
         """The tick ends: what has to last goes to the store, and packets leave when it is safe."""
         router = self.router
+        faults = router.faults
+        router.faults = []
+        for client_id, problem in faults:
+            self._end_by_fault(client_id, problem, now)
         if not self.pressure.is_idle():
             for state in self.pressure.expire(router.sessions, now):
                 self._log(f"{state.client_id!a} reads too slowly: publishers wait no longer")
@@ -200,7 +207,18 @@ class Broker:
                 router.commit.packets.append((state.connection, packets))
         commit = router.commit
         router.commit = Commit()
-        if self.store.write(commit):
+        try:
+            safe = self.store.write(commit)
+        except Exception:
+            # Nothing of it is said to anybody. What state this leaves is for the store to know: one
+            # that has lost anything ends the broker.
+            self._log(f"the store failed: {format_exc()}")
+            for number, _ in commit.packets:
+                connection = self.connections.get(number)
+                if connection is not None:
+                    self._drop(connection, now)
+            return
+        if safe:
             self.committed(commit, now)
 
     def committed(self, commit: Commit, now: float) -> None:
@@ -227,6 +245,9 @@ class Broker:
                 # It takes no packet of this size, or we are wrong: it pays with its connection,
                 # and nobody else does.
                 self._log(f"{_name(connection)} cannot be answered: {violation}")
+                self._drop(connection, now)
+            except Exception:
+                self._log(f"serving {_name(connection)} failed: {format_exc()}")
                 self._drop(connection, now)
             if connection.unsent + connection.outgoing_size >= bound:
                 self._log(f"{_name(connection)} reads too slowly: closed")
@@ -353,6 +374,14 @@ class Broker:
             self._answer(connection, packet)
         self._drop(connection, now)
 
+    def _end_by_fault(self, client_id: str, problem: str, now: float) -> None:
+        """Whatever failed over this client, it pays with its connection, and nobody else does."""
+        state = self.router.sessions.get(client_id)
+        connection = None if state is None else self.connections.get(state.connection)
+        if connection is not None and not connection.closing:
+            self._log(f"serving {_name(connection)} failed: closed. {problem}")
+            self._drop(connection, now)
+
     # --- sessions ---------------------------------------------------------------------------------
 
     def _leave(self, connection: Connection, now: float) -> None:
@@ -401,8 +430,12 @@ class Broker:
         if will is None:
             return
         self.router.commit.wills.append((state.client_id, None))
-        if self._may_publish(state.client_id, will.topic_name) == SUCCESS:
-            self.router.route(_will_message(will, now), state.client_id, now)
+        try:
+            if self._may_publish(state.client_id, will.topic_name) == SUCCESS:
+                self.router.route(_will_message(will, now), state.client_id, now)
+        except Exception:
+            # Its client is gone, and whoever is served just now has no part in it.
+            self._log(f"the will of {state.client_id!a} is lost: {format_exc()}")
 
     def _may_publish(self, client_id: str, topic_name: str) -> int:
         if topic_name.startswith(_OWN_TOPICS):
@@ -497,6 +530,10 @@ class Broker:
             self._log(f"{_name(other)} gives way to a new connection from {connection.peer}")
             self.disconnect(other, SESSION_TAKEN_OVER, now)
             old = self.router.sessions.get(client_id)
+        if old is not None:
+            # What was due while it was away is done first, looked at or not.
+            self._look_at(old, now)
+            old = self.router.sessions.get(client_id)
         if old is not None and packet.clean_start:
             # [MQTT-3.1.2-4]
             self._end(old, now)
@@ -543,10 +580,11 @@ class Broker:
         self.counters.messages_received += 1
         topic_name = connection.exchange.topic_name(CLIENT, packet)
         check_levels(topic_name, self.settings.topic_levels)
+        # Asked first: if that fails, the message has not come yet, and may come again.
+        reason = self._may_publish(state.client_id, topic_name)
         receipt = state.session.receive_publish(packet)
         if receipt is None:
             return
-        reason = self._may_publish(state.client_id, topic_name)
         if reason == SUCCESS:
             message = received_message(packet, topic_name, now)
             if not self.router.route(message, state.client_id, now):

@@ -76,7 +76,13 @@ class HotPath:
     _run: Final[Run]
 
     def __init__(self, router: Router, counters: Counters, route_cache: int) -> None:
-        self.routes = Routes(router.subscriptions, router.authority, router.sessions, route_cache)
+        self.routes = Routes(
+            router.subscriptions,
+            router.authority,
+            router.may_receive,
+            router.sessions,
+            route_cache,
+        )
         self._router = router
         self._authority = router.authority
         self._counters = counters
@@ -100,6 +106,8 @@ class HotPath:
         routes.refresh()
         rights = self._authority.rights(state.client_id)
         run = self._run
+        # What an exception may have left behind.
+        run.route = None
         packets: i64 = 0
         messages: i64 = 0
         while at + 4 <= available:

@@ -4,6 +4,7 @@ A client with several matching subscriptions gets one copy, with the highest of 
 of their identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]; the standard would allow one copy for each.
 """
 
+from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.authority import Authority
@@ -54,6 +55,8 @@ class Router:
     maximum_subscriptions: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
+    # Client identifiers over whom the authority failed, and how.
+    faults: list[tuple[str, str]]
     # Sessions that were given a message while they had half of their bounds in use.
     behind: list[SessionState]
     _low_room: Final[int]
@@ -79,6 +82,7 @@ class Router:
         self.maximum_subscriptions = maximum_subscriptions
         self.maximum_queued = maximum_queued
         self.maximum_queued_bytes = maximum_queued_bytes
+        self.faults = []
         self.behind = []
         self._low_room = maximum_outgoing // 2
         self.dropped = 0
@@ -88,6 +92,17 @@ class Router:
         if not state.dirty:
             state.dirty = True
             self.dirty.append(state)
+
+    def may_receive(self, client_id: str, topic_name: str) -> bool:
+        """Whether a message may reach a client. A fault of the authority over it is its alone.
+
+        It must not end what is done for the publisher, or for others who get the message.
+        """
+        try:
+            return self.authority.receive(client_id, topic_name)
+        except Exception:
+            self.faults.append((client_id, format_exc()))
+            return False
 
     def note_behind(self, state: SessionState) -> None:
         """A connected session was given a message: is it behind?"""
@@ -121,7 +136,7 @@ class Router:
                 continue
             copy = copies.get(client_id)
             if copy is None:
-                if not self.authority.receive(client_id, message.topic_name):
+                if not self.may_receive(client_id, message.topic_name):
                     continue
                 copy = copies[client_id] = Copy()
             copy.add(entry)
@@ -146,7 +161,7 @@ class Router:
         """One member gets it: the next that is connected and keeps up, or else the next at all."""
         chosen: Entry | None = None
         for entry in group.members():
-            if not self.authority.receive(entry.client_id, message.topic_name):
+            if not self.may_receive(entry.client_id, message.topic_name):
                 continue
             session = self.sessions[entry.client_id].session
             if session.connected and session.waiting < self.maximum_queued:
@@ -234,7 +249,7 @@ class Router:
         if not share_name and (handling == 0 or (handling == 1 and old is None)):
             identifiers = [identifier] if identifier else []
             for message in self.retained.match(topic_filter, now):
-                if not self.authority.receive(state.client_id, message.topic_name):
+                if not self.may_receive(state.client_id, message.topic_name):
                     continue
                 qos = min(message.qos, subscription.qos)
                 # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1

@@ -12,6 +12,7 @@ session in it. It is two dictionaries. When the young one is full it becomes the
 is asked for in the old one moves to the young: a flood of new names turns out what nobody uses.
 """
 
+from collections.abc import Callable
 from typing import Final, final
 
 from semel.broker.authority import Authority
@@ -64,6 +65,7 @@ class Routes:
 
     _subscriptions: Final[Subscriptions]
     _authority: Final[Authority]
+    _may_receive: Final[Callable[[str, str], bool]]
     _sessions: Final[dict[str, SessionState]]
     _generation: int
     _rights_generation: int
@@ -77,11 +79,13 @@ class Routes:
         self,
         subscriptions: Subscriptions,
         authority: Authority,
+        may_receive: Callable[[str, str], bool],
         sessions: dict[str, SessionState],
         maximum: int,
     ) -> None:
         self._subscriptions = subscriptions
         self._authority = authority
+        self._may_receive = may_receive
         self._sessions = sessions
         self._generation = subscriptions.generation
         self._rights_generation = authority.generation
@@ -146,7 +150,7 @@ class Routes:
         states: list[SessionState] = []
         values: list[int] = []
         for client_id, grant in grants.items():
-            if self._authority.receive(client_id, topic_name):
+            if self._may_receive(client_id, topic_name):
                 states.append(self._sessions[client_id])
                 values.append(grant)
         return Route(topic_name, states, bytes(values), rights)

@@ -48,6 +48,7 @@ from semel.mqtt.exchange_rules import (
     PACKET_ID_NOT_IN_USE,
     PROBLEM_INFORMATION_ON_REQUEST,
     PUBREL_AFTER_PUBREC,
+    QOS_2_ID_NOT_IN_USE,
     QOS_WITHIN_MAXIMUM,
     REASON_CODE_FROM_ITS_SIDE,
     RECEIVE_MAXIMUM_KEPT,
@@ -235,6 +236,8 @@ class Exchange:
             side = self._side(sender)
             for packet_id in side.opened:
                 opened.append((sender, packet_id, side.opened[packet_id] & 15))
+            for packet_id in side.received.listed():
+                opened.append((sender, packet_id, RECEIVED))
         return opened
 
     def topic_name(self, sender: int, packet: Publish) -> str:
@@ -437,7 +440,11 @@ class Exchange:
             ):
                 report(found, Violation(RESEND_IN_ORDER, f"packet_id {packet_id}"))
         elif not packet.dup:
-            self._report_in_use(packet_id, found)
+            if packet.qos == 1:
+                self._report_in_use(packet_id, found)
+            else:
+                # [MQTT-4.3.3-10] any further PUBLISH is answered, whatever its DUP says
+                report(found, Violation(QOS_2_ID_NOT_IN_USE, f"packet_id {packet_id}"))
         elif self.version == MQTT5:
             report(found, Violation(NO_RESEND_WHILE_CONNECTED, f"packet_id {packet_id}"))
 
@@ -461,7 +468,7 @@ class Exchange:
 
     def _check_new_id(self, packet_id: int, found: list[Violation] | None) -> None:
         """The client's SUBSCRIBE and UNSUBSCRIBE share identifiers with its PUBLISH packets."""
-        if packet_id in self.client.requests or packet_id in self.client.opened:
+        if packet_id in self.client.requests or self.client.stage(packet_id):
             self._report_in_use(packet_id, found)
 
     def _check_subscribe(self, packet: Subscribe, found: list[Violation] | None) -> None:
@@ -499,7 +506,8 @@ class Exchange:
 
         What an earlier connection left open has no place in the order of this one.
         """
-        if sender == CLIENT and not side.is_carried(packet_id) and side.order(packet_id) < last:
+        order = side.order(packet_id)
+        if sender == CLIENT and not side.is_carried(packet_id) and 0 < order < last:
             report(found, Violation(ANSWERS_IN_ORDER, f"packet_id {packet_id}"))
 
     def _check_puback(self, sender: int, packet_id: int, found: list[Violation] | None) -> None:
@@ -679,7 +687,7 @@ class Exchange:
     def _apply_pubrel(self, sender: int, packet_id: int) -> None:
         side = self._side(sender)
         stage = side.stage(packet_id)
-        if stage == RECEIVED:
+        if stage == RECEIVED and side.order(packet_id):
             side.last_pubrel = side.order(packet_id)
         if stage == RELEASED and not side.is_carried(packet_id):
             side.repeat(packet_id)

@@ -217,10 +217,19 @@ PACKET_ID_NOT_IN_USE: Final = Rule(
     "PACKET_ID_NOT_IN_USE",
     "A new PUBLISH, SUBSCRIBE or UNSUBSCRIBE takes a Packet Identifier that its sender is not "
     "using.",
-    mqtt311="2.3.1-2 PUBLISH:2.3.1-4 PUBLISH:4.3.2-1 PUBLISH:4.3.3-1",
-    mqtt5="2.2.1-3 PUBLISH:2.2.1-4 PUBLISH:4.3.2-1 PUBLISH:4.3.3-1",
+    mqtt311="2.3.1-2 PUBLISH:2.3.1-4 PUBLISH:4.3.2-1",
+    mqtt5="2.2.1-3 PUBLISH:2.2.1-4 PUBLISH:4.3.2-1",
     at="exchange",
     reason=PROTOCOL_ERROR,
+)
+QOS_2_ID_NOT_IN_USE: Final = Rule(
+    "QOS_2_ID_NOT_IN_USE",
+    "A new QoS 2 PUBLISH takes a Packet Identifier that its sender is not using. Whoever receives "
+    "one answers it as one that was sent again.",
+    mqtt311="PUBLISH:2.3.1-2 PUBLISH:2.3.1-4 PUBLISH:4.3.3-1",
+    mqtt5="PUBLISH:2.2.1-3 PUBLISH:2.2.1-4 PUBLISH:4.3.3-1",
+    at="exchange",
+    reason=SUCCESS,
 )
 NO_RESEND_WHILE_CONNECTED: Final = Rule(
     "NO_RESEND_WHILE_CONNECTED",

@@ -14,7 +14,7 @@ from semel.mqtt.side import CLIENT, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
 def ordinary_publish(exchange: Exchange, sender: int, qos: int, packet_id: int) -> bool:
     """A PUBLISH of QoS 1 or 2 with DUP 0 and without properties, for an identifier that is free."""
     side = exchange.client if sender == CLIENT else exchange.server
-    if exchange.phase != CONNECTED or side.disconnected or packet_id in side.opened:
+    if exchange.phase != CONNECTED or side.disconnected or side.stage(packet_id):
         return False
     if sender == CLIENT and (packet_id in side.requests or qos > exchange.maximum_qos):
         return False
@@ -61,12 +61,10 @@ def ordinary_answer(exchange: Exchange, sender: int, packet_type: int, packet_id
         publisher.free(packet_id, me.receive_maximum)
     elif packet_type == PUBCOMP:
         publisher.free(packet_id, me.receive_maximum)
+    elif packet_type == PUBREC:
+        publisher.last_pubrec = order
+        publisher.move(packet_id, RECEIVED)
     else:
-        publisher.serial += 1
-        if packet_type == PUBREC:
-            publisher.last_pubrec = order
-            publisher.opened[packet_id] = publisher.serial << 4 | RECEIVED
-        else:
-            publisher.last_pubrel = order
-            publisher.opened[packet_id] = publisher.serial << 4 | RELEASED
+        publisher.last_pubrel = order
+        publisher.move(packet_id, RELEASED)
     return True

@@ -24,6 +24,10 @@ Open = tuple[int, int, int]
 
 DEFAULT_RECEIVE_MAXIMUM: Final = 65_535
 
+# With more than this many open, those that wait for PUBREL are kept as one bit each, and their
+# order is forgotten: in 3.1.1 a peer may leave all 65,535 of them open.
+MANY_OPEN: Final = 500
+
 
 @final
 class Side:
@@ -42,6 +46,8 @@ class Side:
     # Its open PUBLISH packets in the order first seen: identifier to
     # serial << 4 | PLACE_UNKNOWN or 0 | stage.
     opened: dict[int, int]
+    # Others that wait for PUBREL, when there are many.
+    received: PacketIds
     serial: int
     # Serials up to here are of an earlier connection.
     carried_until: int
@@ -65,6 +71,7 @@ class Side:
         self.topic_alias_maximum = 0
         self.quota = DEFAULT_RECEIVE_MAXIMUM
         self.opened = {}
+        self.received = PacketIds()
         self.serial = 0
         self.carried_until = 0
         self.last_resend = 0
@@ -79,10 +86,11 @@ class Side:
 
     def stage(self, packet_id: int) -> int:
         """How far the PUBLISH with that identifier has got, 0 if none is open."""
-        return self.opened.get(packet_id, 0) & 7
+        stage = self.opened.get(packet_id, 0) & 7
+        return RECEIVED if stage == 0 and packet_id in self.received else stage
 
     def order(self, packet_id: int) -> int:
-        """The serial of its latest step."""
+        """The serial of its latest step; 0 if nobody knows it."""
         return self.opened.get(packet_id, 0) >> 4
 
     def has_place(self, packet_id: int) -> bool:
@@ -96,6 +104,11 @@ class Side:
     def move(self, packet_id: int, stage: int) -> None:
         """A PUBLISH takes its next step, or its first."""
         self.serial += 1
+        if stage == RECEIVED and len(self.opened) > MANY_OPEN:
+            self.opened.pop(packet_id, None)
+            self.received.add(packet_id)
+            return
+        self.received.discard(packet_id)
         unplaced = self.opened.get(packet_id, 0) & PLACE_UNKNOWN
         self.opened[packet_id] = self.serial << 4 | unplaced | stage
 
@@ -115,6 +128,8 @@ class Side:
         for packet_id in list(self.opened):
             if self.is_carried(packet_id):
                 del self.opened[packet_id]
+        # What is received here is received after CONNACK.
+        self.received = PacketIds()
 
     def repeat(self, packet_id: int) -> None:
         """An open packet was sent once more: one answer more will come."""
@@ -133,6 +148,7 @@ class Side:
             (self.quota, self.serial, self.carried_until, self.disconnected),
             (self.last_resend, self.last_puback, self.last_pubrec, self.last_pubrel),
             tuple(self.opened.items()),
+            tuple(self.received.listed()),
             tuple(self.used.listed()),
             tuple(self.repeats.items()),
             tuple(self.requests.items()),
