@@ -115,8 +115,17 @@ def test_a_message_may_have_qos_0_1_or_2_only() -> None:
     assert caught.value.rule is rules.QOS_NOT_3
 
 
-def test_the_size_of_a_message_is_that_of_topic_and_payload() -> None:
-    assert Message("plant/é", b"12345").size == 12
+def test_the_size_of_a_message_is_that_of_all_that_its_publisher_can_make_long() -> None:
+    assert Message("plant", b"12345").size == 10
+    assert Message("plant/é", b"12345").size == 13
+    properties = Properties(
+        content_type="é" * 100,
+        correlation_data=bytes(200),
+        user_properties=[("k" * 30, "v" * 40)],
+        payload_format_indicator=0,
+    )
+    size = Message("t", properties=properties).size
+    assert 1 + 200 + 200 + 70 < size < 1 + 200 + 200 + 70 + 4 * 8
 
 
 def test_a_message_can_leave_its_subscription_identifiers_behind() -> None:

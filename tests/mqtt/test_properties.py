@@ -43,6 +43,7 @@ from semel.mqtt.properties import (
     check_property_known,
     encode_properties,
     is_property,
+    properties_size,
     property_identifier,
     read_properties,
 )
@@ -412,3 +413,13 @@ def test_a_section_that_was_read_becomes_properties_and_an_empty_one_none() -> N
     assert section_of([(TOPIC_ALIAS, 3)]) == Properties(topic_alias=3)
     with refuses(rules.TOPIC_ALIAS_NOT_ZERO):
         section_of([(TOPIC_ALIAS, 0)])
+
+
+def test_the_size_of_properties_grows_with_every_text_and_every_item() -> None:
+    assert properties_size(Properties()) == 0
+    short = properties_size(Properties(content_type="a"))
+    assert properties_size(Properties(content_type="a" * 100)) == short + 99
+    assert properties_size(Properties(content_type="é" * 100)) == short + 199
+    assert properties_size(Properties(correlation_data=bytes(100))) == short + 99
+    assert properties_size(Properties(user_properties=[("ab", "c")])) == short + 2
+    assert 0 < properties_size(Properties(topic_alias=1)) < short

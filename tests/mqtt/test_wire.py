@@ -15,6 +15,7 @@ from semel.mqtt.wire import (
     check_text,
     check_variable_byte_integer,
     frame,
+    text_size,
 )
 from tests.mqtt.verdicts import refuses
 
@@ -282,3 +283,9 @@ def test_an_observing_reader_keeps_each_field_under_its_name() -> None:
 )
 def test_a_frame_is_first_byte_remaining_length_and_body(size: int, header: str) -> None:
     assert frame(0xC0, bytes(size)) == bytes.fromhex(header) + bytes(size)
+
+
+def test_the_size_of_a_text_is_that_of_its_bytes() -> None:
+    assert text_size("") == 0
+    assert text_size("abc") == 3
+    assert text_size("é\U0001f600") == 6

@@ -9,7 +9,7 @@ one Commit; packets leave when the store has it. One connection's fault ends tha
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from traceback import format_exc
 from typing import Final, final
 
@@ -69,6 +69,9 @@ from semel.mqtt.violation import Violation
 _OWN_TOPICS: Final = "$SYS/"
 
 
+# Appointments with sessions that are no more: beyond so many, the list is made anew.
+_STALE: Final = 50
+
 # Retained messages looked at for expiry in one sweep.
 _SWEPT: Final = 1_000
 
@@ -91,7 +94,7 @@ class Broker:
     _log: Final[Callable[[str], None]]
     _number: int
     # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
-    _due: Final[list[tuple[float, str]]]
+    _due: list[tuple[float, str]]
     _report_due: float
     _started_at: Final[float]
 
@@ -415,6 +418,13 @@ class Broker:
         if due is not None and (state.look_at is None or due < state.look_at):
             state.look_at = due
             heappush(self._due, (due, state.client_id))
+            if len(self._due) > 2 * len(self.router.sessions) + _STALE:
+                self._due = [
+                    (state.look_at, state.client_id)
+                    for state in self.router.sessions.values()
+                    if state.look_at is not None
+                ]
+                heapify(self._due)
 
     def _end(self, state: SessionState, now: float) -> None:
         # [3.1.3.2.2] a will whose delay was not over is sent when the session ends
@@ -612,6 +622,8 @@ class Broker:
     def _unsubscribe(
         self, connection: Connection, state: SessionState, packet: Unsubscribe
     ) -> None:
+        for topic_filter in packet.topic_filters:
+            check_levels(topic_filter, self.settings.topic_levels)
         reasons: list[int] = []
         for topic_filter in packet.topic_filters:
             existed = self.router.unsubscribe(state, topic_filter)

@@ -198,7 +198,7 @@ class HotPath:
         version = publisher.session.version
         piece = data[run.start : end]
         # What it takes of the room, as the plain path counts.
-        size = run.count * len(route.topic_name) + run.payload
+        size = run.count * route.topic_size + run.payload
         grants = route.grants
         plain: set[str] | None = None
         sent: i64 = 0

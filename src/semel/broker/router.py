@@ -16,6 +16,7 @@ from semel.mqtt.message import Message, without_identifiers
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER, Properties, PropertyItem
 from semel.mqtt.reasons import QUOTA_EXCEEDED
+from semel.mqtt.session import Session
 from semel.mqtt.topics import split_share
 
 
@@ -60,6 +61,7 @@ class Router:
     # Sessions that were given a message while they had half of their bounds in use.
     behind: list[SessionState]
     _low_room: Final[int]
+    _much_room: Final[int]
     # Messages that a full queue turned away, or that a slow reader had no room for.
     dropped: int
 
@@ -85,6 +87,7 @@ class Router:
         self.faults = []
         self.behind = []
         self._low_room = maximum_outgoing // 2
+        self._much_room = maximum_outgoing - maximum_outgoing // 4
         self.dropped = 0
 
     def mark(self, state: SessionState) -> None:
@@ -114,7 +117,7 @@ class Router:
     def has_caught_up(self, state: SessionState) -> bool:
         """Whether no more than a quarter of what is kept for a session is in use."""
         session = state.session
-        return session.room * 2 >= self._low_room * 3 and session.waiting * 4 <= self.maximum_queued
+        return session.room >= self._much_room and session.waiting * 4 <= self.maximum_queued
 
     def route(
         self, message: Message, publisher: str, now: float, only: set[str] | None = None
@@ -215,17 +218,22 @@ class Router:
 
     def _send(self, state: SessionState, message: Message, now: float, share: str = "") -> None:
         session = state.session
-        if message.qos and (
-            session.waiting >= self.maximum_queued
-            or session.waiting_bytes + message.size > self.maximum_queued_bytes
-        ):
-            self.dropped += 1
-            return
+        if message.qos and self._is_full(session, message):
+            session.give_up_expired(now)
+            if self._is_full(session, message):
+                self.dropped += 1
+                return
         dropped = session.dropped
         session.send(message, now, share)
         self.dropped += session.dropped - dropped
         self.mark(state)
         self.note_behind(state)
+
+    def _is_full(self, session: Session, message: Message) -> bool:
+        return (
+            session.waiting >= self.maximum_queued
+            or session.waiting_bytes + message.size > self.maximum_queued_bytes
+        )
 
     def subscribe(
         self, state: SessionState, subscription: Subscription, identifier: int, now: float

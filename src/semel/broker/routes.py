@@ -18,6 +18,7 @@ from typing import Final, final
 from semel.broker.authority import Authority
 from semel.broker.session_state import SessionState
 from semel.broker.subscriptions import Matches, Subscriptions
+from semel.mqtt.wire import text_size
 
 # Added to the QoS of a session in a route: it gets its copy the plain way.
 PLAIN: Final = 4
@@ -31,6 +32,7 @@ class Route:
     """Who gets the messages of one topic, and whose messages."""
 
     topic_name: Final[str]
+    topic_size: Final[int]
     # One after the other; `grants` has for each the highest QoS of its subscriptions, | PLAIN.
     states: Final[list[SessionState]]
     grants: Final[bytes]
@@ -42,6 +44,7 @@ class Route:
         self, topic_name: str, states: list[SessionState], grants: bytes, rights: str
     ) -> None:
         self.topic_name = topic_name
+        self.topic_size = text_size(topic_name)
         self.states = states
         self.grants = grants
         self.allowed = rights

@@ -14,7 +14,7 @@ import resource
 import secrets
 import signal
 from importlib import import_module
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
@@ -35,6 +35,11 @@ TICK_BYTES: Final = 1024 * 1024
 COLLECTOR_THRESHOLDS: Final = (50_000, 20, 50)
 
 
+# Why the system may give no new connection, for the moment.
+OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+QUIET_SECONDS: Final = 10.0
+
+
 class CannotListen(Exception):
     """Why the broker cannot listen where it was told to, in one sentence."""
 
@@ -51,6 +56,10 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # What uvloop hands us is one by its methods, not by its class.
         self.transport = cast(asyncio.Transport, transport)
+        # Whoever has more unread than this is heard of again when it has not, by `resume_writing`:
+        # there is room for more then, and nobody has to wait for it.
+        mark = self.server.settings.maximum_outgoing_bytes // 4
+        self.transport.set_write_buffer_limits(high=mark, low=mark)
         name = transport.get_extra_info("peername")
         peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
         self.connection = self.server.broker.opened(peer, self.server.now())
@@ -243,11 +252,31 @@ def tune_collector() -> None:
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
+class LoopFaults:
+    """What the loop itself cannot do, for the log: no file for a new connection, above all.
+
+    Such a thing repeats itself many times a second, and is said once in a while.
+    """
+
+    def __init__(self) -> None:
+        self.quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        problem = context.get("exception")
+        if isinstance(problem, OSError) and problem.errno in OUT_OF_RESOURCES:
+            if loop.time() >= self.quiet_until:
+                self.quiet_until = loop.time() + QUIET_SECONDS
+                LOG.warning("new connections cannot be taken now: %s", problem.strerror)
+            return
+        LOG.error("%s", context.get("message"), exc_info=problem)
+
+
 async def serve(settings: BrokerSettings, authority: Authority | None = None) -> None:
     """Run until SIGTERM or SIGINT. Without an Authority everybody may do everything."""
     files = raise_file_limit()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(LoopFaults())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = Server(settings, authority)

@@ -19,8 +19,9 @@ from semel.mqtt.properties import (
     TOPIC_ALIAS,
     Properties,
     PropertyItem,
+    properties_size,
 )
-from semel.mqtt.wire import MAXIMUM_FOUR_BYTES
+from semel.mqtt.wire import MAXIMUM_FOUR_BYTES, text_size
 
 
 @final
@@ -39,6 +40,8 @@ class Message:
     retain: Final[bool]
     properties: Final[Properties]
     expires_at: Final[float | None]
+    # Bytes of topic, payload and what the properties hold: what the bounds of queues count.
+    size: Final[int]
 
     def __init__(
         self,
@@ -61,11 +64,10 @@ class Message:
         self.retain = retain
         self.properties = properties
         self.expires_at = expires_at
-
-    @property
-    def size(self) -> int:
-        """Characters of its topic and bytes of its payload: what bounds of queues count."""
-        return len(self.topic_name) + len(self.payload)
+        size = text_size(topic_name) + len(payload)
+        if properties.present:
+            size += properties_size(properties)
+        self.size = size
 
     def is_expired(self, now: float) -> bool:
         """Whether its Message Expiry Interval has passed [3.3.2.3.3]."""

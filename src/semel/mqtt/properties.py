@@ -52,6 +52,7 @@ from semel.mqtt.wire import (
     check_integer,
     check_text,
     check_variable_byte_integer,
+    text_size,
 )
 
 PropertyValue = int | str | bytes | tuple[str, str]
@@ -95,6 +96,9 @@ _VARIABLE: Final = 4
 _TEXT: Final = 5
 _BINARY: Final = 6
 _PAIR: Final = 7
+
+# What a property takes besides its text: identifier, lengths, a number.
+_ITEM_SIZE: Final = 5
 
 
 def _in(*packet_types: int) -> int:
@@ -560,6 +564,20 @@ def _read_value(reader: Reader, identifier: int) -> PropertyValue:
     if kind == _BINARY:
         return reader.binary(name)
     return reader.text(name), reader.text(name)
+
+
+def properties_size(properties: Properties) -> int:
+    """About how many bytes they take: those of texts and binary data, and some for each."""
+    size = 0
+    for _, value in properties.items:
+        size += _ITEM_SIZE
+        if isinstance(value, str):
+            size += text_size(value)
+        elif isinstance(value, bytes):
+            size += len(value)
+        elif isinstance(value, tuple):
+            size += text_size(value[0]) + text_size(value[1])
+    return size
 
 
 def encode_properties(properties: Properties) -> bytes:

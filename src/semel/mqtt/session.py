@@ -96,6 +96,8 @@ class Session:
     _receive_maximum: int
     _waiting: deque[Delivery] | None
     _waiting_bytes: int
+    # When the first of those that wait expires; None: nobody does.
+    _next_expiry: float | None
     _in_flight: dict[int, Delivery]
     _resend: deque[Delivery] | None
     _requests: PacketIds
@@ -123,6 +125,7 @@ class Session:
         # A session costs little while it is idle: an empty deque alone takes 760 bytes.
         self._waiting = None
         self._waiting_bytes = 0
+        self._next_expiry = None
         self._in_flight = {}
         self._resend = None
         self._requests = PacketIds()
@@ -286,6 +289,25 @@ class Session:
         """Send the bytes of QoS 0 PUBLISH packets that the peer takes; `size` as messages count."""
         self.room -= size
         self._packets.append(data)
+
+    def give_up_expired(self, now: float) -> int:
+        """Let go of what has expired while it waited [MQTT-3.3.2-5]. How many that were."""
+        if self._next_expiry is None or now < self._next_expiry:
+            return 0
+        expired = 0
+        waiting, self._waiting = self._waiting, None
+        self._waiting_bytes = 0
+        self._next_expiry = None
+        for delivery in waiting or ():
+            message = delivery.message
+            assert message is not None
+            if message.is_expired(now):
+                expired += 1
+                if self.durable:
+                    self._changes.append(Change(FINISHED, number=delivery.number))
+            else:
+                self._wait(delivery)
+        return expired
 
     def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
         """Let go of what these shared subscriptions (None: all) brought, for others [4.8.2].
@@ -573,8 +595,12 @@ class Session:
         if self._waiting is None:
             self._waiting = deque()
         self._waiting.append(delivery)
-        assert delivery.message is not None
-        self._waiting_bytes += delivery.message.size
+        message = delivery.message
+        assert message is not None
+        self._waiting_bytes += message.size
+        at = message.expires_at
+        if at is not None and (self._next_expiry is None or at < self._next_expiry):
+            self._next_expiry = at
 
     def _assign(self, number: int, packet_id: int) -> None:
         """ASSIGNED"""

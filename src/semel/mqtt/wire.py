@@ -52,6 +52,11 @@ def check_text(value: str, name: str, found: list[Violation] | None) -> None:
         report(found, Violation(TEXT_WITHOUT_NUL, f"{name} has U+0000 at {value.index(chr(0))}"))
 
 
+def text_size(value: str) -> int:
+    """How many bytes a string takes, without its length."""
+    return len(value) if value.isascii() else len(value.encode("utf-8"))
+
+
 def check_binary(value: bytes, name: str, found: list[Violation] | None) -> None:
     """Binary data fits the two bytes of its length."""
     if len(value) > MAXIMUM_TWO_BYTES:
