@@ -8,6 +8,7 @@ A tick is whatever the loop did since the last flush. Everything that has to las
 one Commit; packets leave when the store has it. One connection's fault ends that connection.
 """
 
+from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from traceback import format_exc
@@ -202,6 +203,8 @@ class Broker:
             if state.ended:
                 continue
             state.session.poll(now)
+            if state.backlog is not None:
+                router.send_backlog(state, now)
             changes, packets = state.session.drain()
             if state.is_durable():
                 for change in changes:
@@ -266,7 +269,7 @@ class Broker:
             session = state.session
             had_room = session.room > 0
             session.room = self.settings.maximum_outgoing_bytes - unsent
-            if not had_room:
+            if not had_room or state.backlog is not None:
                 # What waited for room is looked at again.
                 self.router.mark(state)
             if self.pressure.waits_for(state) and self.router.has_caught_up(state):
@@ -395,6 +398,9 @@ class Broker:
             return
         state.connection = 0
         self.pressure.caught_up(state)
+        # At QoS 0 it goes with the connection; the rest stays for the next.
+        if state.backlog is not None:
+            state.backlog = deque(item for item in state.backlog if item[1])
         state.session.disconnect(now, state.expiry_interval)
         self.router.pass_on(state, now)
         self.router.mark(state)

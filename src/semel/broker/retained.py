@@ -75,6 +75,11 @@ class Retained:
             del self._expiring[topic_name]
         return True
 
+    def get(self, topic_name: str) -> Message | None:
+        """The message of the topic, if it has one."""
+        node = self._by_name.get(topic_name)
+        return None if node is None else node.message
+
     def delete(self, topic_name: str) -> None:
         """Let the topic have no message, whether it had one or not."""
         node = self._by_name.get(topic_name)

@@ -4,6 +4,7 @@ A client with several matching subscriptions gets one copy, with the highest of 
 of their identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]; the standard would allow one copy for each.
 """
 
+from collections import deque
 from traceback import format_exc
 from typing import Final, final
 
@@ -257,12 +258,36 @@ class Router:
         if not share_name and (handling == 0 or (handling == 1 and old is None)):
             identifiers = [identifier] if identifier else []
             for message in self.retained.match(topic_filter, now):
-                if not self.may_receive(state.client_id, message.topic_name):
-                    continue
-                qos = min(message.qos, subscription.qos)
+                if self.may_receive(state.client_id, message.topic_name):
+                    qos = min(message.qos, subscription.qos)
+                    self._put_off(state, message, qos, identifiers)
+            self.send_backlog(state, now)
+        return subscription.qos
+
+    def _put_off(
+        self, state: SessionState, message: Message, qos: int, identifiers: list[int]
+    ) -> None:
+        backlog = state.backlog
+        if backlog is None:
+            backlog = state.backlog = deque()
+        # Whoever subscribes again and again and does not read has them once.
+        if len(backlog) < self.retained.maximum:
+            backlog.append((message, qos, identifiers))
+        else:
+            self.dropped += 1
+
+    def send_backlog(self, state: SessionState, now: float) -> None:
+        """Send retained messages to a new subscriber, as many as it takes at the moment."""
+        session = state.session
+        backlog = state.backlog
+        while backlog and session.connected and session.room > 0 and not session.waiting:
+            message, qos, identifiers = backlog.popleft()
+            # One that was replaced meanwhile would look as if it were newer.
+            if self.retained.get(message.topic_name) is message:
                 # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1
                 self._send(state, _variant(message, qos, True, identifiers), now)
-        return subscription.qos
+        if not backlog:
+            state.backlog = None
 
     def unsubscribe(self, state: SessionState, topic_filter: str) -> bool:
         """Remove a subscription. Whether there was one."""

@@ -224,6 +224,9 @@ class Server:
                 peer = self.peers.get(connection.number)
                 if peer is not None:
                     peer.release()
+        if self.broker.router.dirty:
+            # What waited for room has some now.
+            self.schedule()
 
     async def _sweep(self) -> None:
         while True:

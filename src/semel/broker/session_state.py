@@ -1,7 +1,9 @@
 """What the broker knows of one client identifier, connected or not."""
 
+from collections import deque
 from typing import Final, final
 
+from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.session import Session
 
@@ -25,6 +27,9 @@ class SessionState:
     # Whether this tick has given it anything; whether the session is over.
     dirty: bool
     ended: bool
+    # Retained messages that a new subscription brings and for which there was no room yet: each
+    # with its QoS and the identifiers of the subscription.
+    backlog: deque[tuple[Message, int, list[int]]] | None
     # Publishers have waited for it in vain.
     given_up: bool
     # Its connection is sent topic aliases, so that its packets are like nobody else's.
@@ -41,6 +46,7 @@ class SessionState:
         self.subscriptions = 0
         self.dirty = False
         self.ended = False
+        self.backlog = None
         self.given_up = False
         self.uses_aliases = False
 

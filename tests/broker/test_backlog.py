@@ -1,0 +1,150 @@
+"""Many retained messages reach a new subscriber however many there are, at its own pace."""
+
+import socket
+
+from semel.broker.settings import BrokerSettings
+from semel.mqtt import (
+    MQTT5,
+    MQTT311,
+    Connect,
+    Decoder,
+    Packet,
+    Properties,
+    PubAck,
+    Publish,
+    Subscribe,
+    Subscription,
+    encode,
+)
+from tests.broker.live import Process
+from tests.broker.world import Client, World
+
+MANY = 40
+
+
+def filled(settings: BrokerSettings | None = None, *, qos: int = 0) -> World:
+    """A broker with retained messages of 100 bytes and a bit."""
+    world = World(settings or BrokerSettings(maximum_outgoing_bytes=1_000))
+    publisher = world.connect("p")
+    for number in range(MANY):
+        publisher.send(retained(number, qos=qos))
+    publisher.cut()
+    return world
+
+
+def retained(number: int, text: bytes = b"old", *, qos: int = 0) -> Publish:
+    payload = text + bytes(100)
+    return Publish(f"t/{number:02}", payload, qos, 1 if qos else 0, retain=True)
+
+
+def topics(packets: list[Packet]) -> list[str]:
+    return [packet.topic_name for packet in packets if isinstance(packet, Publish)]
+
+
+ALL = [f"t/{number:02}" for number in range(MANY)]
+
+
+def test_a_subscriber_gets_all_of_them_as_it_reads() -> None:
+    world = filled()
+    client = world.connect("s")
+    first = topics(client.subscribe("#"))
+    assert 5 < len(first) < 15
+    while len(first) < MANY:
+        before = len(first)
+        world.tick()
+        first += topics(client.take())
+        assert len(first) > before
+    assert first == ALL
+    assert world.broker.router.dropped == 0
+    world.tick()
+    assert client.take() == []
+
+
+def test_nothing_more_comes_while_it_does_not_read() -> None:
+    world = filled()
+    client = world.connect("s")
+    client.unread = 1_000
+    first = client.subscribe("#")
+    for _ in range(5):
+        world.tick()
+    assert client.take() == []
+    client.unread = 0
+    for _ in range(10):
+        world.tick()
+    assert topics(first + client.take()) == ALL
+
+
+def test_qos_1_goes_as_it_is_acknowledged() -> None:
+    settings = BrokerSettings(maximum_queued_messages=5)
+    world = filled(settings, qos=1)
+    client = world.connect("s", properties=Properties(receive_maximum=3))
+    got = client.subscribe("#", qos=1)
+    seen = topics(got)
+    assert len(seen) == 3
+    while len(seen) < MANY:
+        got = client.send(*(PubAck(p.packet_id) for p in got if isinstance(p, Publish)))
+        seen += topics(got)
+    assert seen == ALL
+    assert world.broker.router.dropped == 0
+
+
+def test_a_message_that_was_replaced_meanwhile_is_not_sent_late() -> None:
+    world = filled()
+    client = world.connect("s")
+    first = client.subscribe("#")
+    publisher = world.connect("p")
+    publisher.send(retained(39, b"new"), retained(38, b""))
+    for _ in range(10):
+        world.tick()
+    packets = [p for p in first + client.take() if isinstance(p, Publish)]
+    last = [p.payload[:3] for p in packets if p.topic_name == "t/39"]
+    assert last == [b"new"]
+    assert sorted(set(topics(list(packets)))) == ALL
+
+
+def test_what_is_left_at_qos_0_goes_with_the_connection_and_the_rest_stays() -> None:
+    for qos, more in ((0, False), (1, True)):
+        world = filled(BrokerSettings(maximum_outgoing_bytes=1_000), qos=1)
+        kept = Properties(session_expiry_interval=100)
+        client = world.connect("s", properties=kept)
+        first = topics(client.subscribe("#", qos=qos))
+        client.cut()
+        client = world.connect("s", clean_start=False, present=True, properties=kept)
+        for _ in range(20):
+            world.tick()
+        rest = set(topics(client.take()))
+        assert set(first) | rest == set(ALL) if more else not rest
+
+
+def test_subscribing_again_and_again_is_bounded() -> None:
+    settings = BrokerSettings(maximum_outgoing_bytes=1_000, maximum_retained=MANY)
+    world = filled(settings)
+    client: Client = world.connect("s")
+    client.unread = 1_000
+    for number in range(1, 6):
+        client.send(Subscribe(number, [Subscription("#")]))
+    assert world.broker.router.dropped > 2 * MANY
+    client.unread = 0
+    for _ in range(20):
+        world.tick()
+    assert set(topics(client.take())) == set(ALL)
+
+
+def test_a_live_subscriber_gets_more_than_the_bound_at_once() -> None:
+    """2 MB of retained messages through 64 KiB, on a real socket."""
+    with Process("--maximum-outgoing-bytes", "64KiB") as broker:
+        for version in (MQTT311, MQTT5):
+            with socket.create_connection(broker.address, timeout=20) as sock:
+                sock.sendall(encode(Connect("p", version=version), version))
+                for number in range(200):
+                    packet = Publish(f"t/{number}", bytes(10_000), retain=True)
+                    sock.sendall(encode(packet, version))
+                sock.sendall(encode(Subscribe(1, [Subscription("t/#")]), version))
+                decoder = Decoder(version)
+                seen: set[str] = set()
+                while len(seen) < 200:
+                    data = sock.recv(1 << 16)
+                    assert data
+                    for packet_or_fault in decoder.receive(data):
+                        if isinstance(packet_or_fault, Publish):
+                            seen.add(packet_or_fault.topic_name)
