@@ -25,7 +25,16 @@ from semel.mqtt import (
 from semel.mqtt.exchange import Exchange
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
 from semel.mqtt.packet_types import PUBACK, PUBCOMP, PUBREC, PUBREL
-from semel.mqtt.side import CLIENT, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, SERVER, Open
+from semel.mqtt.side import (
+    CLIENT,
+    MANY_OPEN,
+    RECEIVED,
+    RELEASED,
+    SENT_QOS_1,
+    SENT_QOS_2,
+    SERVER,
+    Open,
+)
 
 ANSWERS: dict[int, Callable[[int], Packet]] = {
     PUBACK: PubAck,
@@ -177,3 +186,15 @@ def test_an_answer_out_of_order_is_not_ordinary(version: int) -> None:
     assert ordinary_publish(exchange, SERVER, 1, 2)
     assert ordinary_answer(exchange, CLIENT, PUBACK, 2)
     assert not ordinary_answer(exchange, CLIENT, PUBACK, 1)
+
+
+def test_of_very_many_open_exchanges_the_short_cut_keeps_no_more_than_observe() -> None:
+    quick, plain = connected(MQTT311), connected(MQTT311)
+    for packet_id in range(1, MANY_OPEN + 50):
+        assert ordinary_publish(quick, CLIENT, 2, packet_id)
+        assert ordinary_answer(quick, SERVER, PUBREC, packet_id)
+        plain.observe(CLIENT, Publish("t", qos=2, packet_id=packet_id), 0)
+        plain.observe(SERVER, PubRec(packet_id), 0)
+    assert quick.facts() == plain.facts()
+    assert not ordinary_publish(quick, CLIENT, 2, MANY_OPEN + 49)
+    assert not ordinary_answer(quick, CLIENT, PUBREL, MANY_OPEN + 49)

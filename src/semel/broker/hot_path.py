@@ -49,6 +49,10 @@ class Run:
         self.largest = 0
         self.payload = 0
 
+    def clear(self) -> None:
+        """No run: an exception may have left one behind."""
+        self.route = None
+
     def begin(self, route: Route, start: i64) -> None:
         """A new run, without a message yet."""
         self.route = route
@@ -106,8 +110,7 @@ class HotPath:
         routes.refresh()
         rights = self._authority.rights(state.client_id)
         run = self._run
-        # What an exception may have left behind.
-        run.route = None
+        run.clear()
         packets: i64 = 0
         messages: i64 = 0
         while at + 4 <= available:

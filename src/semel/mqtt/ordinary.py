@@ -8,7 +8,7 @@ caller goes through `observe`, which knows the rules.
 
 from semel.mqtt.exchange import CONNECTED, Exchange
 from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBREC
-from semel.mqtt.side import CLIENT, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
+from semel.mqtt.side import CLIENT, MANY_OPEN, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
 
 
 def ordinary_publish(exchange: Exchange, sender: int, qos: int, packet_id: int) -> bool:
@@ -63,8 +63,13 @@ def ordinary_answer(exchange: Exchange, sender: int, packet_type: int, packet_id
         publisher.free(packet_id, me.receive_maximum)
     elif packet_type == PUBREC:
         publisher.last_pubrec = order
-        publisher.move(packet_id, RECEIVED)
+        if len(publisher.opened) > MANY_OPEN:
+            publisher.move(packet_id, RECEIVED)
+        else:
+            publisher.serial += 1
+            publisher.opened[packet_id] = publisher.serial << 4 | RECEIVED
     else:
         publisher.last_pubrel = order
-        publisher.move(packet_id, RELEASED)
+        publisher.serial += 1
+        publisher.opened[packet_id] = publisher.serial << 4 | RELEASED
     return True

@@ -108,7 +108,8 @@ class Side:
             self.opened.pop(packet_id, None)
             self.received.add(packet_id)
             return
-        self.received.discard(packet_id)
+        if len(self.received):
+            self.received.discard(packet_id)
         unplaced = self.opened.get(packet_id, 0) & PLACE_UNKNOWN
         self.opened[packet_id] = self.serial << 4 | unplaced | stage
 
