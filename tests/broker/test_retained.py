@@ -50,6 +50,7 @@ def nodes_of(retained: Retained) -> int:
 def is_bare(retained: Retained) -> bool:
     return (
         len(retained) == 0
+        and retained.size == 0
         and not retained._by_name
         and not retained._expiring
         and not retained._root.children
@@ -66,6 +67,7 @@ def check_size(retained: Retained, names: dict[str, Message]) -> None:
     }
     assert nodes_of(retained) == len(beginnings)
     assert len(retained) == len(names)
+    assert retained.size == sum(message.size for message in names.values())
     assert set(retained._expiring) == {
         name for name, message in names.items() if message.expires_at is not None
     }
@@ -201,6 +203,58 @@ def test_a_store_for_nothing_takes_nothing() -> None:
     assert Retained(1).put("a", Message("a", b"x"))
 
 
+def test_messages_are_kept_as_far_as_their_bytes_fit() -> None:
+    """A message has the size of its topic and its payload, and exactly the bound fits"""
+    retained = Retained(PLENTY, 10)
+    assert retained.put("a", Message("a", bytes(5)))
+    assert not retained.put("b", Message("b", bytes(4)))
+    assert retained.put("b", Message("b", bytes(3)))
+    assert not retained.put("c", Message("c"))
+    assert (retained.size, matched(retained, "#")) == (10, ["a", "b"])
+    retained.delete("b")
+    assert retained.size == 6
+    assert retained.put("c", Message("c", bytes(3)))
+    assert matched(retained, "#") == ["a", "c"]
+
+
+@pytest.mark.parametrize("expires_at", [None, 10.0])
+def test_a_next_message_that_does_not_fit_leaves_its_topic_without_one(
+    expires_at: float | None,
+) -> None:
+    """[MQTT-3.3.1-5]: the one before would pass for the last"""
+    retained = Retained(PLENTY, 10)
+    assert retained.put("a/b", Message("a/b", bytes(3), expires_at=expires_at))
+    assert retained.put("c", Message("c", bytes(2)))
+    assert retained.put("a/b", Message("a/b", bytes(4), expires_at=expires_at))
+    assert not retained.put("a/b", Message("a/b", bytes(5), expires_at=expires_at))
+    assert (retained.size, len(retained), nodes_of(retained)) == (3, 1, 1)
+    assert matched(retained, "#") == ["c"]
+    retained.delete("c")
+    assert is_bare(retained)
+
+
+def test_a_smaller_message_fits_where_a_larger_one_was() -> None:
+    retained = Retained(1, 10)
+    for size in (9, 1, 8, 9):
+        assert retained.put("a", Message("a", bytes(size)))
+        assert retained.size == 1 + size
+    assert not retained.put("b", Message("b"))
+    assert matched(retained, "#") == ["a"]
+
+
+@pytest.mark.parametrize("swept", [True, False])
+def test_bytes_of_the_expired_are_free_when_they_are_dropped(swept: bool) -> None:
+    retained = Retained(PLENTY, 10)
+    assert retained.put("a", Message("a", bytes(9), expires_at=10.0))
+    assert not retained.put("b", Message("b", bytes(9)))
+    if swept:
+        assert retained.sweep(10.0, 1) == 1
+    else:
+        assert matched(retained, "a", 10.0) == []
+    assert is_bare(retained)
+    assert retained.put("b", Message("b", bytes(9)))
+
+
 def test_a_message_under_the_name_of_another_topic_is_a_mistake_of_ours() -> None:
     retained = Retained(PLENTY)
     with pytest.raises(AssertionError):
@@ -290,7 +344,8 @@ def test_room_taken_by_the_expired_is_free_after_a_sweep() -> None:
 def test_thousands_of_random_events_agree_with_a_dictionary(seed: int) -> None:
     source = random.Random(seed)
     maximum = source.choice((5, 30, PLENTY))
-    retained = Retained(maximum)
+    maximum_bytes = source.choice((50, 400, PLENTY))
+    retained = Retained(maximum, maximum_bytes)
     names: dict[str, Message] = {}
     pool = [any_name(source) for _ in range(60)]
     now = 0.0
@@ -300,11 +355,16 @@ def test_thousands_of_random_events_agree_with_a_dictionary(seed: int) -> None:
         event = source.random()
         if event < 0.5:
             expires_at = now + source.randint(0, 40) if source.random() < 0.5 else None
-            message = Message(topic_name, str(step).encode(), expires_at=expires_at)
-            has_room = topic_name in names or len(names) < maximum
+            payload = bytes(source.choice((1, 10, 30)))
+            message = Message(topic_name, payload, expires_at=expires_at)
+            others = sum(other.size for name, other in names.items() if name != topic_name)
+            fits = others + message.size <= maximum_bytes
+            has_room = fits and (topic_name in names or len(names) < maximum)
             assert retained.put(topic_name, message) == has_room
             if has_room:
                 names[topic_name] = message
+            elif not fits:
+                names.pop(topic_name, None)
         elif event < 0.7:
             retained.delete(topic_name)
             names.pop(topic_name, None)

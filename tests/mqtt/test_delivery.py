@@ -26,3 +26,12 @@ def test_a_receipt_begins_unsettled() -> None:
     receipt = Receipt(7, 2)
     assert (receipt.packet_id, receipt.qos, receipt.settled) == (7, 2, False)
     assert (receipt.reason, receipt.properties) == (0, NO_PROPERTIES)
+
+
+def test_a_delivery_knows_the_shared_subscription_that_brought_it() -> None:
+    own, shared = (Delivery(1, Message("t", qos=1), share) for share in ("", "$share/g/t"))
+    assert not own.is_of(None)
+    assert not own.is_of({""})
+    assert shared.is_of(None)
+    assert shared.is_of({"$share/g/t"})
+    assert not shared.is_of({"$share/h/t"})

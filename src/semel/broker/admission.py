@@ -10,7 +10,7 @@ has no limit here (QoS, retained messages, wildcards, shared subscriptions, subs
 identifiers) is not mentioned, which means in 5.0 that it is there.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from typing import Final, final
 
 from semel.broker.authority import Authentication, Authority, Challenge, Granted, Step
@@ -127,7 +127,7 @@ class Doorkeeper:
     _settings: Final[BrokerSettings]
     _authority: Final[Authority]
     _new_client_id: Final[Callable[[], str]]
-    _taken: Final[Container[str]]
+    _taken: Final[Collection[str]]
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Doorkeeper:
         authority: Authority,
         *,
         new_client_id: Callable[[], str],
-        taken: Container[str],
+        taken: Collection[str],
     ) -> None:
         """`taken` has the client identifiers of all sessions there are at the time."""
         self._settings = settings
@@ -158,6 +158,9 @@ class Doorkeeper:
         reason = self._authority.connect(packet, peer)
         if reason != SUCCESS:
             return refused(packet, reason)
+        # After the Authority, so that no stranger learns which sessions there are.
+        if self._is_full_for(packet):
+            return self._full(packet)
         method = packet.properties.authentication_method
         if method is None:
             return self._accepted(packet, None, None)
@@ -171,6 +174,9 @@ class Doorkeeper:
     def weigh(self, packet: Connect, authentication: Authentication, step: Step) -> Verdict:
         """What becomes of a CONNECT whose enhanced authentication has got as far as `step`."""
         if isinstance(step, Granted):
+            if self._is_full_for(packet):
+                # Others came while it authenticated.
+                return self._full(packet)
             return self._accepted(packet, authentication, step.data)
         if isinstance(step, Challenge):
             method = packet.properties.authentication_method
@@ -178,6 +184,16 @@ class Doorkeeper:
             return Asked(authentication, next_auth(method, step))
         # [MQTT-4.12.0-4]
         return refused(packet, step.reason, step.reason_string)
+
+    def _is_full_for(self, packet: Connect) -> bool:
+        """Whether this client would begin a session, and there are as many as there may be."""
+        if len(self._taken) < self._settings.maximum_sessions:
+            return False
+        return packet.client_id not in self._taken
+
+    def _full(self, packet: Connect) -> Refused:
+        why = f"no more than {self._settings.maximum_sessions} sessions at a time"
+        return refused(packet, QUOTA_EXCEEDED, why)
 
     def _accepted(
         self, packet: Connect, authentication: Authentication | None, data: bytes | None

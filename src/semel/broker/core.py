@@ -76,6 +76,9 @@ _STALE: Final = 50
 # Retained messages looked at for expiry in one sweep.
 _SWEPT: Final = 1_000
 
+# Characters of a client identifier that the log shows.
+_SHOWN: Final = 64
+
 
 @final
 class Broker:
@@ -117,6 +120,7 @@ class Broker:
             maximum_queued_bytes=settings.maximum_queued_bytes,
             maximum_outgoing=settings.maximum_outgoing_bytes,
             maximum_retained=settings.maximum_retained,
+            maximum_retained_bytes=settings.maximum_retained_bytes,
         )
         self.store = store
         self.connections = {}
@@ -195,7 +199,7 @@ class Broker:
             self._end_by_fault(client_id, problem, now)
         if not self.pressure.is_idle():
             for state in self.pressure.expire(router.sessions, now):
-                self._log(f"{state.client_id!a} reads too slowly: publishers wait no longer")
+                self._log(f"{_shown(state.client_id)} reads too slowly: publishers wait no longer")
         dirty = router.dirty
         router.dirty = []
         for state in dirty:
@@ -451,7 +455,7 @@ class Broker:
                 self.router.route(_will_message(will, now), state.client_id, now)
         except Exception:
             # Its client is gone, and whoever is served just now has no part in it.
-            self._log(f"the will of {state.client_id!a} is lost: {format_exc()}")
+            self._log(f"the will of {_shown(state.client_id)} is lost: {format_exc()}")
 
     def _may_publish(self, client_id: str, topic_name: str) -> int:
         if topic_name.startswith(_OWN_TOPICS):
@@ -533,7 +537,7 @@ class Broker:
     ) -> None:
         why = "" if verdict.why is None else f", {verdict.why!a}"
         code = f"0x{verdict.reason:02x}"
-        self._log(f"{connection.peer} was refused as {packet.client_id!a}: {code}{why}")
+        self._log(f"{connection.peer} was refused as {_shown(packet.client_id)}: {code}{why}")
         self._answer(connection, verdict.connack)
         self._drop(connection, now)
 
@@ -670,5 +674,12 @@ def _will_message(will: Will, now: float) -> Message:
 def _name(connection: Connection) -> str:
     """How the log calls a connection; what a peer chose is escaped."""
     state = connection.state
-    who = connection.peer if state is None else f"{state.client_id!a} ({connection.peer})"
+    who = connection.peer if state is None else f"{_shown(state.client_id)} ({connection.peer})"
     return who
+
+
+def _shown(client_id: str) -> str:
+    """A client identifier for the log: escaped, and cut if it is long."""
+    if len(client_id) <= _SHOWN:
+        return ascii(client_id)
+    return f"{client_id[:_SHOWN]!a}… of {len(client_id)} characters"

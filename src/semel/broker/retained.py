@@ -12,6 +12,7 @@ to bound that.
 A message that has expired is never given out. It takes up room until `match` or `sweep` meets it.
 """
 
+import sys
 from collections import OrderedDict
 from typing import Final, final
 
@@ -35,17 +36,21 @@ class Node:
 
 @final
 class Retained:
-    """Retained messages, of at most `maximum` topics."""
+    """Retained messages, of at most `maximum` topics and at most `maximum_bytes` in all."""
 
     maximum: Final[int]
+    maximum_bytes: Final[int]
+    size: int  # of all messages together, in bytes
     _by_name: Final[dict[str, Node]]
     _expiring: Final[OrderedDict[str, Node]]  # those with an expiry; the first is swept next
     _root: Final[Node]
     _dollar_root: Final[Node]
     _last_place: int
 
-    def __init__(self, maximum: int) -> None:
+    def __init__(self, maximum: int, maximum_bytes: int = sys.maxsize) -> None:
         self.maximum = maximum
+        self.maximum_bytes = maximum_bytes
+        self.size = 0
         self._by_name = {}
         self._expiring = OrderedDict()
         self._root = Node()
@@ -58,17 +63,26 @@ class Retained:
     def put(self, topic_name: str, message: Message) -> bool:
         """Keep the message in place of the one that the topic has; False if there is no room.
 
-        A topic that has a message always has room for the next. A message with an empty payload
-        is not for keeping: it asks the caller to `delete` [MQTT-3.3.1-6].
+        A topic that has a message counts once, so that only bytes can keep out the next one. Then
+        the topic has none: the old one is not its last any more [MQTT-3.3.1-5]. A message with an
+        empty payload is not for keeping: it asks the caller to `delete` [MQTT-3.3.1-6].
         """
         assert topic_name == message.topic_name
         node = self._by_name.get(topic_name)
+        size = self.size + message.size
+        if node is not None:
+            assert node.message is not None
+            size -= node.message.size
+        if size > self.maximum_bytes:
+            self.delete(topic_name)
+            return False
         if node is None:
             if len(self._by_name) >= self.maximum:
                 return False
             node = self._new_node(topic_name)
             self._by_name[topic_name] = node
         node.message = message
+        self.size = size
         if message.expires_at is not None:
             self._expiring[topic_name] = node
         elif topic_name in self._expiring:
@@ -88,6 +102,8 @@ class Retained:
         del self._by_name[topic_name]
         if topic_name in self._expiring:
             del self._expiring[topic_name]
+        assert node.message is not None
+        self.size -= node.message.size
         node.message = None
         self._prune(topic_name)
 

@@ -75,10 +75,11 @@ class Router:
         maximum_queued_bytes: int,
         maximum_outgoing: int,
         maximum_retained: int,
+        maximum_retained_bytes: int,
     ) -> None:
         self.sessions = {}
         self.subscriptions = Subscriptions()
-        self.retained = Retained(maximum_retained)
+        self.retained = Retained(maximum_retained, maximum_retained_bytes)
         self.authority = authority
         self.dirty = []
         self.commit = Commit()
@@ -155,6 +156,8 @@ class Router:
         if message.payload:
             if not self.retained.put(message.topic_name, message):
                 self.dropped += 1
+                # What the topic had before is not its last any more.
+                self.commit.retained.append((message.topic_name, None))
                 return
             self.commit.retained.append((message.topic_name, message))
         else:

@@ -40,6 +40,13 @@ class BrokerSettings:
         minimum=1,
         maximum=1_000_000,
     )
+    maximum_sessions: int = setting(
+        100_000,
+        "Sessions kept at one time, connected or not; every connected client has one. A client "
+        "that would begin a further one is refused with reason code 0x97 (Quota exceeded), in "
+        "MQTT 3.1.1 with return code 3; one whose session is kept may always come back.",
+        minimum=1,
+    )
     connect_timeout: float = setting(
         10.0,
         "How long a new connection may take to send its CONNECT, and to authenticate if it does "
@@ -94,6 +101,14 @@ class BrokerSettings:
         100_000,
         "Topics that have a retained message. A message to retain for a further topic goes to its "
         "subscribers, but is not retained, and is counted.",
+        minimum=1,
+    )
+    maximum_retained_bytes: int = setting(
+        256 * MIB,
+        "Bytes of all retained messages together. A message to retain that does not fit goes to "
+        "its subscribers, but is not retained, and is counted; what its topic had before is "
+        "deleted, because it is not the last any more.",
+        unit=BYTES,
         minimum=1,
     )
     maximum_outgoing_bytes: int = setting(

@@ -75,6 +75,10 @@ class Delivery:
         self.packet_id = 0
         self.released = 0
 
+    def is_of(self, shares: set[str] | None) -> bool:
+        """Whether one of these shared subscriptions brought it; None: whether any did."""
+        return self.share != "" and (shares is None or self.share in shares)
+
 
 @final
 @mypyc_attr(acyclic=True)

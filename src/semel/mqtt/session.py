@@ -59,6 +59,7 @@ from semel.mqtt.side import (
     SENT_QOS_2,
     Open,
 )
+from semel.mqtt.waiting import Waiting
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 
 # [3.1.2.11.2] a Session Expiry Interval of this many seconds means: never
@@ -94,10 +95,7 @@ class Session:
     _released: int
     _quota: int
     _receive_maximum: int
-    _waiting: deque[Delivery] | None
-    _waiting_bytes: int
-    # When the first of those that wait expires; None: nobody does.
-    _next_expiry: float | None
+    _waiting: Waiting
     _in_flight: dict[int, Delivery]
     _resend: deque[Delivery] | None
     _requests: PacketIds
@@ -123,9 +121,7 @@ class Session:
         self._quota = 0
         self._receive_maximum = DEFAULT_RECEIVE_MAXIMUM
         # A session costs little while it is idle: an empty deque alone takes 760 bytes.
-        self._waiting = None
-        self._waiting_bytes = 0
-        self._next_expiry = None
+        self._waiting = Waiting()
         self._in_flight = {}
         self._resend = None
         self._requests = PacketIds()
@@ -146,12 +142,12 @@ class Session:
     @property
     def waiting(self) -> int:
         """How many deliveries have not been sent yet."""
-        return 0 if self._waiting is None else len(self._waiting)
+        return len(self._waiting)
 
     @property
     def waiting_bytes(self) -> int:
         """How large they are, topics and payloads."""
-        return self._waiting_bytes
+        return self._waiting.size
 
     @property
     def in_flight(self) -> int:
@@ -292,22 +288,9 @@ class Session:
 
     def give_up_expired(self, now: float) -> int:
         """Let go of what has expired while it waited [MQTT-3.3.2-5]. How many that were."""
-        if self._next_expiry is None or now < self._next_expiry:
-            return 0
-        expired = 0
-        waiting, self._waiting = self._waiting, None
-        self._waiting_bytes = 0
-        self._next_expiry = None
-        for delivery in waiting or ():
-            message = delivery.message
-            assert message is not None
-            if message.is_expired(now):
-                expired += 1
-                if self.durable:
-                    self._changes.append(Change(FINISHED, number=delivery.number))
-            else:
-                self._wait(delivery)
-        return expired
+        expired = self._waiting.take_expired(now)
+        self._note_finished(expired)
+        return len(expired)
 
     def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
         """Let go of what these shared subscriptions (None: all) brought, for others [4.8.2].
@@ -319,20 +302,20 @@ class Session:
         given_up: list[Delivery] = []
         if sent:
             for delivery in self._in_flight.values():
-                if delivery.qos == 1 and _is_of(delivery, shares):
+                if delivery.qos == 1 and delivery.is_of(shares):
                     given_up.append(delivery)
             for delivery in given_up:
                 self._finish(delivery)
-        waiting, self._waiting = self._waiting, None
-        self._waiting_bytes = 0
-        for delivery in waiting or ():
-            if _is_of(delivery, shares):
-                given_up.append(delivery)
-                if self.durable:
-                    self._changes.append(Change(FINISHED, number=delivery.number))
-            else:
-                self._wait(delivery)
+        waiting = self._waiting.take_shared(shares)
+        self._note_finished(waiting)
+        given_up.extend(waiting)
         return given_up
+
+    def _note_finished(self, unsent: list[Delivery]) -> None:
+        """FINISHED, for deliveries that no longer wait."""
+        if self.durable:
+            for delivery in unsent:
+                self._changes.append(Change(FINISHED, number=delivery.number))
 
     def _may_send(self) -> bool:
         """Whether a further QoS 1 or 2 message may leave now, and is the next to leave."""
@@ -340,7 +323,7 @@ class Session:
             self.connected
             and self._quota > 0
             and self.room > 0
-            and self._waiting is None
+            and self._waiting.is_empty()
             and not self._resend
         )
 
@@ -357,8 +340,8 @@ class Session:
             # [MQTT-4.3.3-7] what has been sent once does not expire any more
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
-        while self._waiting and self._quota and self.room > 0 and not self._resend:
-            delivery = self._waiting[0]
+        while not self._waiting.is_empty() and self._quota and self.room > 0 and not self._resend:
+            delivery = self._waiting.first()
             message = delivery.message
             assert message is not None
             if message.is_expired(now):
@@ -587,24 +570,13 @@ class Session:
     def _queue(self, number: int, message: Message, share: str) -> None:
         """QUEUED"""
         self._number = number
-        self._wait(Delivery(number, message, share))
+        self._waiting.add(Delivery(number, message, share))
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
 
-    def _wait(self, delivery: Delivery) -> None:
-        if self._waiting is None:
-            self._waiting = deque()
-        self._waiting.append(delivery)
-        message = delivery.message
-        assert message is not None
-        self._waiting_bytes += message.size
-        at = message.expires_at
-        if at is not None and (self._next_expiry is None or at < self._next_expiry):
-            self._next_expiry = at
-
     def _assign(self, number: int, packet_id: int) -> None:
         """ASSIGNED"""
-        self._fly(self._take_waiting(number), packet_id)
+        self._fly(self._waiting.take(number), packet_id)
 
     def _launch(self, number: int, message: Message, share: str, packet_id: int) -> None:
         """QUEUED and ASSIGNED in one: the message leaves without having waited."""
@@ -636,7 +608,7 @@ class Session:
         if delivery.packet_id:
             del self._in_flight[delivery.packet_id]
         else:
-            self._take_waiting(delivery.number)
+            self._waiting.take(delivery.number)
         if self.durable:
             number, packet_id = delivery.number, delivery.packet_id
             self._changes.append(Change(FINISHED, number=number, packet_id=packet_id))
@@ -675,7 +647,7 @@ class Session:
             if change.packet_id:
                 self._finish(self._in_flight[change.packet_id])
             else:
-                self._finish(self._waiting_with(change.number))
+                self._waiting.take(change.number)
         elif kind == STORED:
             self._store(change.packet_id)
         elif kind == FREED:
@@ -684,30 +656,9 @@ class Session:
             self._end_at(change.at)
         self._changes = noted
 
-    def _take_waiting(self, number: int) -> Delivery:
-        """Take one out of those that wait: nearly always the first."""
-        delivery = self._waiting_with(number)
-        assert self._waiting is not None
-        assert delivery.message is not None
-        if self._waiting[0] is delivery:
-            self._waiting.popleft()
-        else:
-            self._waiting.remove(delivery)
-        self._waiting_bytes -= delivery.message.size
-        if not self._waiting:
-            self._waiting = None
-        return delivery
-
-    def _waiting_with(self, number: int) -> Delivery:
-        assert self._waiting is not None
-        at = 0
-        while self._waiting[at].number != number:
-            at += 1
-        return self._waiting[at]
-
     def facts(self) -> tuple[object, ...]:
         """The durable state, as values that can be compared."""
-        waiting = [] if self._waiting is None else list(self._waiting)
+        waiting = self._waiting.listed()
         return (
             tuple((each.number, each.message, each.share) for each in waiting),
             tuple(
@@ -717,10 +668,6 @@ class Session:
             tuple(self._stored.listed()),
             (self._number, self._last_id, self._released, self.ends_at),
         )
-
-
-def _is_of(delivery: Delivery, shares: set[str] | None) -> bool:
-    return delivery.share != "" and (shares is None or delivery.share in shares)
 
 
 def _release_order(delivery: Delivery) -> int:
