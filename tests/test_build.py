@@ -38,9 +38,15 @@ def copy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_copy(copy: Path) -> Path:
-    """A copy whose core is two tiny modules, one importing the other."""
+    """A copy whose core is three tiny modules, and one that is not compiled."""
+    broker = copy / "src" / "semel" / "broker"
+    shutil.rmtree(broker)
+    broker.mkdir()
+    (broker / "__init__.py").touch()
+    (broker / "three.py").write_text("THREE = 3\n", encoding="utf-8")
+    (broker / "server.py").write_text("from semel.broker.three import THREE\n", encoding="utf-8")
     core = copy / "src" / "semel" / "mqtt"
-    shutil.rmtree(core, ignore_errors=True)
+    shutil.rmtree(core)
     (core / "inner").mkdir(parents=True)
     (core / "__init__.py").write_text("from semel.mqtt.one import add\n", encoding="utf-8")
     (core / "inner" / "__init__.py").touch()
@@ -172,7 +178,12 @@ def test_a_normal_wheel_is_compiled_whole_and_keeps_asserts(
     assert SENTENCE not in output
     assert not wheel.name.endswith("-none-any.whl")
     extensions = [name.partition(".")[0] for name in names_in(wheel) if name.endswith(".so")]
-    assert sorted(extensions) == ["semel/mqtt/inner/two", "semel/mqtt/one", "semel__mypyc"]
+    assert sorted(extensions) == [
+        "semel/broker/three",
+        "semel/mqtt/inner/two",
+        "semel/mqtt/one",
+        "semel__mypyc",
+    ]
     program = (
         "import semel.mqtt\n"
         "print(semel.mqtt.add(1))\n"
