@@ -141,13 +141,13 @@ def test_a_message_whose_bytes_do_not_fit_is_forwarded_counted_and_not_retained(
     watcher = world.connect("watcher")
     watcher.subscribe("#")
     client = world.connect("a", version)
-    client.send(Publish("r/1", bytes(597), retain=True))
-    client.send(Publish("r/2", bytes(398), retain=True))
+    client.send(Publish("r.1", bytes(597), retain=True))
+    client.send(Publish("r.2", bytes(398), retain=True))
     assert [len(payload) for payload in payloads(watcher.take())] == [597, 398]
     assert world.broker.router.dropped == 1
     assert [len(p) for p in payloads(world.connect("late").subscribe("#"))] == [597]
     # Three bytes of topic and these are what is left.
-    client.send(Publish("r/2", bytes(397), retain=True))
+    client.send(Publish("r.2", bytes(397), retain=True))
     assert world.broker.router.dropped == 1
     assert [len(p) for p in payloads(world.connect("later").subscribe("#"))] == [597, 397]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.broker.retained import Node, Retained
+from semel.broker.retained import LEVEL_BYTES, Node, Retained, cost
 from semel.mqtt import Message, topic_matches
 
 LEVELS = ("", "a", "b", "c", "$", "$SYS", "__proto__", "é", "e\u0301", "A", " ")
@@ -67,7 +67,7 @@ def check_size(retained: Retained, names: dict[str, Message]) -> None:
     }
     assert nodes_of(retained) == len(beginnings)
     assert len(retained) == len(names)
-    assert retained.size == sum(message.size for message in names.values())
+    assert retained.size == sum(cost(message) for message in names.values())
     assert set(retained._expiring) == {
         name for name, message in names.items() if message.expires_at is not None
     }
@@ -222,7 +222,7 @@ def test_a_next_message_that_does_not_fit_leaves_its_topic_without_one(
     expires_at: float | None,
 ) -> None:
     """[MQTT-3.3.1-5]: the one before would pass for the last"""
-    retained = Retained(PLENTY, 10)
+    retained = Retained(PLENTY, 10 + LEVEL_BYTES)
     assert retained.put("a/b", Message("a/b", bytes(3), expires_at=expires_at))
     assert retained.put("c", Message("c", bytes(2)))
     assert retained.put("a/b", Message("a/b", bytes(4), expires_at=expires_at))
@@ -344,7 +344,7 @@ def test_room_taken_by_the_expired_is_free_after_a_sweep() -> None:
 def test_thousands_of_random_events_agree_with_a_dictionary(seed: int) -> None:
     source = random.Random(seed)
     maximum = source.choice((5, 30, PLENTY))
-    maximum_bytes = source.choice((50, 400, PLENTY))
+    maximum_bytes = source.choice((300, 2_000, PLENTY))
     retained = Retained(maximum, maximum_bytes)
     names: dict[str, Message] = {}
     pool = [any_name(source) for _ in range(60)]
@@ -357,8 +357,8 @@ def test_thousands_of_random_events_agree_with_a_dictionary(seed: int) -> None:
             expires_at = now + source.randint(0, 40) if source.random() < 0.5 else None
             payload = bytes(source.choice((1, 10, 30)))
             message = Message(topic_name, payload, expires_at=expires_at)
-            others = sum(other.size for name, other in names.items() if name != topic_name)
-            fits = others + message.size <= maximum_bytes
+            others = sum(cost(other) for name, other in names.items() if name != topic_name)
+            fits = others + cost(message) <= maximum_bytes
             has_room = fits and (topic_name in names or len(names) < maximum)
             assert retained.put(topic_name, message) == has_room
             if has_room:
@@ -471,3 +471,14 @@ def test_a_topic_above_others_is_deleted_without_them() -> None:
     retained.delete("a")
     assert nodes_of(retained) == 2
     assert matched(retained, "#") == ["a/b"]
+
+
+def test_the_levels_of_a_topic_count_too() -> None:
+    """Each takes a place in the tree, however short the message is."""
+    retained = Retained(PLENTY, 50 * LEVEL_BYTES)
+    deep = "/".join("x" * 50)
+    assert not retained.put(deep + "/x", Message(deep + "/x"))
+    assert retained.put(deep, Message(deep))
+    assert not retained.put("a/b", Message("a/b"))
+    retained.delete(deep)
+    assert retained.put("a/b", Message("a/b"))

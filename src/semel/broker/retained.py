@@ -19,6 +19,9 @@ from typing import Final, final
 from semel.mqtt.message import Message
 from semel.mqtt.topics import has_wildcard
 
+# About what a place in the tree takes: a message to a deep topic may need many.
+LEVEL_BYTES: Final = 200
+
 
 @final
 class Node:
@@ -40,7 +43,7 @@ class Retained:
 
     maximum: Final[int]
     maximum_bytes: Final[int]
-    size: int  # of all messages together, in bytes
+    size: int  # what all of them cost, in bytes
     _by_name: Final[dict[str, Node]]
     _expiring: Final[OrderedDict[str, Node]]  # those with an expiry; the first is swept next
     _root: Final[Node]
@@ -69,10 +72,10 @@ class Retained:
         """
         assert topic_name == message.topic_name
         node = self._by_name.get(topic_name)
-        size = self.size + message.size
+        size = self.size + cost(message)
         if node is not None:
             assert node.message is not None
-            size -= node.message.size
+            size -= cost(node.message)
         if size > self.maximum_bytes:
             self.delete(topic_name)
             return False
@@ -103,7 +106,7 @@ class Retained:
         if topic_name in self._expiring:
             del self._expiring[topic_name]
         assert node.message is not None
-        self.size -= node.message.size
+        self.size -= cost(node.message)
         node.message = None
         self._prune(topic_name)
 
@@ -203,3 +206,8 @@ def nodes_from(nodes: list[Node]) -> list[Node]:
             found.append(node)
         waiting.extend(node.children.values())
     return found
+
+
+def cost(message: Message) -> int:
+    """What a retained message takes, with the places that the levels of its topic need."""
+    return message.size + LEVEL_BYTES * message.topic_name.count("/")

@@ -105,9 +105,9 @@ class BrokerSettings:
     )
     maximum_retained_bytes: int = setting(
         256 * MIB,
-        "Bytes of all retained messages together. A message to retain that does not fit goes to "
-        "its subscribers, but is not retained, and is counted; what its topic had before is "
-        "deleted, because it is not the last any more.",
+        "Bytes of all retained messages together, and 200 for each level of a topic. A message to "
+        "retain that does not fit goes to its subscribers, but is not retained, and is counted; "
+        "what its topic had before is deleted, because it is not the last any more.",
         unit=BYTES,
         minimum=1,
     )
