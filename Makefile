@@ -79,12 +79,16 @@ mutants: $(TOOLS) ## Break the sources on purpose; the tests must notice (ARGS=.
 schedules: $(WHEEL_INSTALLED) ## Cut and crash two sessions at random for long (ARGS=...)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.schedules $(ARGS)
 
+.PHONY: histories
+histories: $(WHEEL_INSTALLED) ## Compare the broker's hot and plain path for long (ARGS=...)
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.histories $(ARGS)
+
 .PHONY: coverage
 coverage: $(TOOLS) ## Check that each core module is covered by its own test file
 	env $(SOURCES) .venv/bin/python -m tests.long.coverage
 
 .PHONY: test-long
-test-long: test coverage schedules fuzz mutants ## Run everything, long runs too
+test-long: test coverage schedules histories fuzz mutants ## Run everything, long runs too
 
 .PHONY: wheel
 wheel: $(WHEEL) ## Build the wheel into dist/

@@ -74,6 +74,8 @@ class HotPath:
     """Takes what it can of a connection's bytes."""
 
     routes: Final[Routes]
+    # Packets that came this way.
+    taken: int
     _router: Final[Router]
     _authority: Final[Authority]
     _counters: Final[Counters]
@@ -87,6 +89,7 @@ class HotPath:
             router.sessions,
             route_cache,
         )
+        self.taken = 0
         self._router = router
         self._authority = router.authority
         self._counters = counters
@@ -168,6 +171,7 @@ class HotPath:
         if packets:
             decoder.at = at
             connection.heard_at = now
+            self.taken += packets
             self._counters.packets_received += packets
             self._counters.messages_received += messages
             self._router.mark(state)
