@@ -617,3 +617,30 @@ def test_a_take_over_publishes_the_will_of_the_old_connection() -> None:
     world.connect("a", will=Will("gone", b"bye"))
     world.connect("a")
     assert payloads(watcher.take()) == [b"bye"]
+
+
+class Silencing(Authority):
+    """Nobody may publish."""
+
+    def publish(self, client_id: str, topic_name: str) -> int:
+        return 0x87
+
+
+@pytest.mark.parametrize("authority", [Authority, Silencing])
+def test_a_will_goes_where_its_client_may_publish(authority: type[Authority]) -> None:
+    world = World(authority=authority())
+    watcher = world.connect("w")
+    watcher.subscribe("gone")
+    world.connect("a", will=Will("gone", b"bye")).cut()
+    expected = [] if authority is Silencing else [Publish("gone", b"bye")]
+    assert watcher.take() == expected
+
+
+def test_stopping_leaves_alone_who_is_on_his_way_out() -> None:
+    world = World()
+    leaving, staying = world.connect("a"), world.connect("b")
+    leaving.send(Disconnect())
+    world.broker.stop(world.now)
+    world.tick()
+    assert leaving.take() == []
+    assert staying.take() == [Disconnect(0x8B)]

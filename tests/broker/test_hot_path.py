@@ -3,7 +3,18 @@
 import pytest
 
 from semel.broker.settings import BrokerSettings
-from semel.mqtt import MQTT5, MQTT311, Packet, Publish, encode
+from semel.mqtt import (
+    MQTT5,
+    MQTT311,
+    Packet,
+    PingReq,
+    PingResp,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    encode,
+)
 from tests.broker.twins import history
 from tests.broker.world import World
 
@@ -97,3 +108,16 @@ def test_a_run_is_cut_where_its_bytes_are() -> None:
     assert reader.take() == [Publish("t", b"12")] * 3
     publisher.send_bytes(one[4:])
     assert reader.take() == [Publish("t", b"12")]
+
+
+def test_the_end_of_an_exchange_that_a_client_made_up_is_the_same_both_ways() -> None:
+    """A PUBREC for nothing is answered with PUBREL [MQTT-4.3.3-4], and that with PUBCOMP."""
+    for hot in (True, False):
+        world = World()
+        if not hot:
+            world.broker.hot_path = None
+        client = world.connect("a")
+        assert client.send(PubRec(9)) == [PubRel(9, 0x92)]
+        assert client.send(PubComp(9)) == []
+        assert not client.is_closed()
+        assert client.send(PingReq()) == [PingResp()]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -193,3 +194,18 @@ def test_a_member_whose_queue_is_full_is_passed_over() -> None:
     assert len(payloads(slow.take())) == 1
     assert len(payloads(quick.take())) == 6
     assert world.broker.router.dropped == 0
+
+
+class Deaf(Authority):
+    """One member may not receive."""
+
+    def receive(self, client_id: str, topic_name: str) -> bool:
+        return client_id != "a"
+
+
+def test_a_member_that_may_not_receive_gets_no_turn() -> None:
+    world = World(authority=Deaf())
+    deaf, other = member(world, "a"), member(world, "b")
+    publish(world, b"1", b"2", b"3")
+    assert payloads(deaf.take()) == []
+    assert payloads(other.take()) == [b"1", b"2", b"3"]

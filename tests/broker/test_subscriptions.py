@@ -805,3 +805,21 @@ def test_a_leaf_without_members_is_empty_also_after_it_was_shared() -> None:
         assert not leaf.is_empty()
         leaf.remove(entry)
     assert leaf.is_empty()
+
+
+def test_a_group_is_found_by_its_filter() -> None:
+    subscriptions = Subscriptions()
+    for topic_filter in ("$share/g/a", "$share/g/a/#", "$share/h/+/b", "a/+"):
+        subscriptions.subscribe("c", Subscription(topic_filter))
+    for topic_filter in ("$share/g/a", "$share/g/a/#", "$share/h/+/b"):
+        group = subscriptions.group(topic_filter)
+        assert group is not None
+        assert [entry.topic_filter for entry in group.members()] == [topic_filter]
+    for topic_filter in (
+        "$share/x/a",
+        "$share/g/a/b",
+        "$share/g/b/#",
+        "$share/g/a/+",
+        "$share/g/z",
+    ):
+        assert subscriptions.group(topic_filter) is None

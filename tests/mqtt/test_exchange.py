@@ -597,3 +597,28 @@ def test_all_identifiers_may_wait_for_pubrel_at_once() -> None:
     again.observe(CLIENT, Connect("a", version=MQTT311), 0)
     again.observe(SERVER, ConnAck(), 0)
     assert again.carry() == []
+
+
+@pytest.mark.parametrize("version", [MQTT311, MQTT5])
+def test_a_pubrec_for_nothing_may_be_answered_to_its_end(version: int) -> None:
+    """[MQTT-4.3.3-4] the sender answers it with PUBREL, and that is answered with PUBCOMP"""
+    exchange = Exchange([])
+    exchange.observe(CLIENT, Connect("a", version=version), 0)
+    exchange.observe(SERVER, ConnAck(), 0)
+    with pytest.raises(Violation) as noted:
+        exchange.observe(CLIENT, PubRec(9), 0)
+    assert noted.value.rule.name == "RELEASE_FITS_PUBLISH"
+    with pytest.raises(Violation):
+        exchange.observe(SERVER, PubRel(9), 0)
+    exchange.observe(CLIENT, PubRec(9), 0, [])
+    before = exchange.facts()
+    exchange.observe(SERVER, PubRel(9), 0)
+    assert exchange.facts() == before
+    # Meanwhile the identifier is as free as it was.
+    exchange.observe(SERVER, Publish("t", qos=1, packet_id=9), 0)
+    exchange.observe(CLIENT, PubAck(9), 0)
+    exchange.observe(CLIENT, PubComp(9), 0)
+    assert exchange.facts() != before
+    with pytest.raises(Violation) as refused:
+        exchange.observe(CLIENT, PubComp(9), 0)
+    assert refused.value.rule.name == "ANSWER_FITS_REQUEST"

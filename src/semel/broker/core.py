@@ -445,10 +445,9 @@ class Broker:
     def _publish_will(self, state: SessionState, now: float) -> None:
         """[MQTT-3.1.2-10] published once, then gone."""
         will = state.will
+        assert will is not None
         state.will = None
         state.will_due = None
-        if will is None:
-            return
         self.router.commit.wills.append((state.client_id, None))
         try:
             if self._may_publish(state.client_id, will.topic_name) == SUCCESS:
@@ -491,7 +490,8 @@ class Broker:
             self._subscribe(connection, state, packet, now)
         elif isinstance(packet, Unsubscribe):
             self._unsubscribe(connection, state, packet)
-        elif isinstance(packet, PingReq):
+        else:
+            assert isinstance(packet, PingReq), "the Exchange lets a client send nothing else"
             self._answer(connection, PingResp())
         self.router.mark(state)
 

@@ -206,10 +206,10 @@ class Router:
     def _is_served(self, shared_filter: str) -> bool:
         """Whether a member of the group is connected."""
         group = self.subscriptions.group(shared_filter)
-        if group is not None:
-            for entry in group.members():
-                if self.sessions[entry.client_id].session.connected:
-                    return True
+        assert group is not None
+        for entry in group.members():
+            if self.sessions[entry.client_id].session.connected:
+                return True
         return False
 
     def _deliver(

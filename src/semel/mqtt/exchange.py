@@ -543,7 +543,8 @@ class Exchange:
         stage = side.stage(packet_id)
         if stage == 0:
             # In a resumed session the PUBCOMP that we saw may never have arrived.
-            if self.history_known and not self.session_present:
+            known = self.history_known and not self.session_present
+            if known and packet_id not in side.strays:
                 self._report_no_publish(packet_id, found)
         elif stage == SENT_QOS_1 or stage == SENT_QOS_2:
             report(found, Violation(PUBREL_AFTER_PUBREC, f"packet_id {packet_id}"))
@@ -553,7 +554,8 @@ class Exchange:
     def _check_pubcomp(self, sender: int, packet_id: int, found: list[Violation] | None) -> None:
         publisher = self._other(sender)
         stage = publisher.stage(packet_id)
-        if stage == 0 and (not self.history_known or packet_id in publisher.repeats):
+        answered = packet_id in publisher.repeats or packet_id in publisher.strays
+        if stage == 0 and (not self.history_known or answered):
             return
         if stage != RELEASED:
             self._report_no_request(packet_id, found)
@@ -683,6 +685,8 @@ class Exchange:
                 publisher.free(packet_id, self._side(sender).receive_maximum)
             else:
                 publisher.move(packet_id, RECEIVED)
+        elif publisher.stage(packet_id) == 0:
+            publisher.strays.add(packet_id)
 
     def _apply_pubrel(self, sender: int, packet_id: int) -> None:
         side = self._side(sender)
@@ -691,6 +695,8 @@ class Exchange:
             side.last_pubrel = side.order(packet_id)
         if stage == RELEASED and not side.is_carried(packet_id):
             side.repeat(packet_id)
+        elif stage == 0 and packet_id in side.strays:
+            return
         elif stage != SENT_QOS_1:
             side.move(packet_id, RELEASED)
 
@@ -698,5 +704,7 @@ class Exchange:
         publisher = self._other(sender)
         if publisher.stage(packet_id) == RELEASED:
             publisher.free(packet_id, self._side(sender).receive_maximum)
+        elif packet_id in publisher.strays:
+            publisher.strays.discard(packet_id)
         else:
             publisher.answer_repeat(packet_id)

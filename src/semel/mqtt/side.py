@@ -60,6 +60,9 @@ class Side:
     used: PacketIds
     # Answers still to come for a packet that was sent again while it was open.
     repeats: dict[int, int]
+    # Identifiers for which its peer sent PUBREC though nothing was open: a PUBREL answers it
+    # [MQTT-4.3.3-4], and that is answered with PUBCOMP.
+    strays: PacketIds
     # Open SUBSCRIBE (positive) and UNSUBSCRIBE (negative) requests: how many filters.
     requests: dict[int, int]
     aliases: dict[int, str]
@@ -80,6 +83,7 @@ class Side:
         self.last_pubrel = 0
         self.used = PacketIds()
         self.repeats = {}
+        self.strays = PacketIds()
         self.requests = {}
         self.aliases = {}
         self.disconnected = False
@@ -152,6 +156,7 @@ class Side:
             tuple(self.received.listed()),
             tuple(self.used.listed()),
             tuple(self.repeats.items()),
+            tuple(self.strays.listed()),
             tuple(self.requests.items()),
             tuple(self.aliases.items()),
         )
