@@ -21,6 +21,10 @@ SOURCES := PYTHONPATH=$(CURDIR)/src
 INTERPRETED := env $(SOURCES) SEMEL_TEST_MODE=interpreted .venv/bin/python
 COMPILED := env -u PYTHONPATH SEMEL_TEST_MODE=compiled .venv-wheel/bin/python
 
+# What the suite must cover to the last branch. The broker's network shell runs in processes of
+# its own, where nobody counts.
+COVERED := --include='src/semel/mqtt/*,src/semel/broker/*' --omit='src/semel/broker/server.py'
+
 TOOLS := .venv/.tools
 INSTALLED := .venv/.semel
 WHEEL := .build/wheel
@@ -37,7 +41,7 @@ install: $(INSTALLED) ## Make .venv with pinned tools and the compiled package
 
 .PHONY: test
 test: test-interpreted test-compiled ## Run the suite interpreted, then compiled; check coverage
-	.venv/bin/python -m coverage report --include='src/semel/mqtt/*' --fail-under=100
+	.venv/bin/python -m coverage report $(COVERED) --fail-under=100
 
 .PHONY: test-interpreted
 test-interpreted: $(TOOLS) | .build ## Run the suite on the source tree, measuring coverage

@@ -25,7 +25,6 @@ from semel.mqtt.codec import decode
 from semel.mqtt.message import Message, received_message
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
 from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBLISH, PUBREL
-from semel.mqtt.packets.acks import Ack
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.reasons import NO_MATCHING_SUBSCRIBERS, SUCCESS
 from semel.mqtt.side import CLIENT
@@ -186,13 +185,8 @@ class HotPath:
         packet_id: i64 = data[at + 2] << 8 | data[at + 3]
         if not ordinary_answer(connection.exchange, CLIENT, kind, packet_id):
             return False
-        if not state.session.answered(kind, packet_id):
-            # The end of an exchange that the peer began with an answer to nothing.
-            decoded = decode(data, connection.exchange.version, start=at)
-            assert decoded is not None
-            packet = decoded[0]
-            assert isinstance(packet, Ack)
-            state.session.receive_answer(packet)
+        answered = state.session.answered(kind, packet_id)
+        assert answered, "what the exchange awaits, the session awaits"
         return True
 
     def _end_run(self, publisher: SessionState, data: bytes, end: i64, now: float) -> None:
