@@ -43,8 +43,14 @@ def small_copy(copy: Path) -> Path:
     shutil.rmtree(broker)
     broker.mkdir()
     (broker / "__init__.py").touch()
-    (broker / "three.py").write_text("THREE = 3\n", encoding="utf-8")
-    (broker / "server.py").write_text("from semel.broker.three import THREE\n", encoding="utf-8")
+    # What is not compiled may import what is not there while the wheel is built.
+    (broker / "settings.py").write_text(
+        "try:\n    import package_of_nobody\nexcept ImportError:\n    pass\nONE = 1\n",
+        encoding="utf-8",
+    )
+    (broker / "three.py").write_text(
+        "from semel.broker.settings import ONE\n\nTHREE = ONE + 2\n", encoding="utf-8"
+    )
     core = copy / "src" / "semel" / "mqtt"
     shutil.rmtree(core)
     (core / "inner").mkdir(parents=True)
@@ -185,12 +191,14 @@ def test_a_normal_wheel_is_compiled_whole_and_keeps_asserts(
         "semel__mypyc",
     ]
     program = (
+        "import semel.broker.three\n"
         "import semel.mqtt\n"
+        "print(semel.broker.three.THREE)\n"
         "print(semel.mqtt.add(1))\n"
         "try:\n    semel.mqtt.add(-1)\n"
         "except AssertionError:\n    print('asserts')\n"
     )
-    assert run_installed(wheel, tmp_path / "site", program).split() == ["3", "asserts"]
+    assert run_installed(wheel, tmp_path / "site", program).split() == ["3", "3", "asserts"]
 
 
 @pytest.mark.skipif(
