@@ -644,3 +644,27 @@ def test_stopping_leaves_alone_who_is_on_his_way_out() -> None:
     world.tick()
     assert leaving.take() == []
     assert staying.take() == [Disconnect(0x8B)]
+
+
+class Confused(Authority):
+    """Fails over one receiver."""
+
+    def receive(self, client_id: str, topic_name: str) -> bool:
+        if client_id == "a":
+            raise RuntimeError("who is that?")
+        return True
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_fault_over_a_receiver_is_logged_whether_it_is_there_or_not(connected: bool) -> None:
+    world = World(authority=Confused())
+    client = persistent(world, "a", MQTT5)
+    client.subscribe("t", qos=1)
+    if not connected:
+        client.cut()
+    other = world.connect("b")
+    other.subscribe("t")
+    assert world.connect("p").send(Publish("t", b"x", qos=1, packet_id=1)) == [PubAck(1)]
+    assert other.take() == [Publish("t", b"x")]
+    assert sum("who is that?" in line for line in world.log) == 1
+    assert not connected or client.is_closed()

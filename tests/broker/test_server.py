@@ -112,6 +112,20 @@ def test_a_port_in_use_is_one_clear_sentence() -> None:
     assert result.stderr == f"Error: 127.0.0.1:{port} is in use by another program\n"
 
 
+@pytest.mark.parametrize("host", ["a..b", "no such host", "256.0.0.1"])
+def test_a_host_that_cannot_be_is_one_clear_sentence(host: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "semel", "broker", "--host", host, "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"Error: cannot listen on {host}:0: ")
+    assert result.stderr.count("\n") == 1
+
+
 def test_sigterm_tells_clients_and_exits_0() -> None:
     process = Process()
     with socket.create_connection(process.address, timeout=5) as sock:

@@ -194,8 +194,8 @@ class Broker:
         """The tick ends: what has to last goes to the store, and packets leave when it is safe."""
         router = self.router
         faults = router.faults
-        router.faults = []
-        for client_id, problem in faults:
+        router.faults = {}
+        for client_id, problem in faults.items():
             self._end_by_fault(client_id, problem, now)
         if not self.pressure.is_idle():
             for state in self.pressure.expire(router.sessions, now):
@@ -388,7 +388,9 @@ class Broker:
         """Whatever failed over this client, it pays with its connection, and nobody else does."""
         state = self.router.sessions.get(client_id)
         connection = None if state is None else self.connections.get(state.connection)
-        if connection is not None and not connection.closing:
+        if connection is None:
+            self._log(f"a message for {_shown(client_id)} is lost: {problem}")
+        elif not connection.closing:
             self._log(f"serving {_name(connection)} failed: closed. {problem}")
             self._drop(connection, now)
 

@@ -16,6 +16,11 @@ from semel.broker.connection import Connection
 from semel.broker.session_state import SessionState
 
 
+def caught_up_mark(maximum_outgoing: int) -> int:
+    """With so many bytes unread, or fewer, a reader has caught up."""
+    return maximum_outgoing // 4
+
+
 @final
 class Pressure:
     """Which publishers wait for which readers."""

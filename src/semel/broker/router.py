@@ -9,6 +9,7 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.authority import Authority
+from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
 from semel.broker.store import Commit
@@ -57,8 +58,8 @@ class Router:
     maximum_subscriptions: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
-    # Client identifiers over whom the authority failed, and how.
-    faults: list[tuple[str, str]]
+    # Client identifiers over whom the authority failed in this tick, and how it did first.
+    faults: dict[str, str]
     # Sessions that were given a message while they had half of their bounds in use.
     behind: list[SessionState]
     _low_room: Final[int]
@@ -86,10 +87,10 @@ class Router:
         self.maximum_subscriptions = maximum_subscriptions
         self.maximum_queued = maximum_queued
         self.maximum_queued_bytes = maximum_queued_bytes
-        self.faults = []
+        self.faults = {}
         self.behind = []
         self._low_room = maximum_outgoing // 2
-        self._much_room = maximum_outgoing - maximum_outgoing // 4
+        self._much_room = maximum_outgoing - caught_up_mark(maximum_outgoing)
         self.dropped = 0
 
     def mark(self, state: SessionState) -> None:
@@ -106,7 +107,7 @@ class Router:
         try:
             return self.authority.receive(client_id, topic_name)
         except Exception:
-            self.faults.append((client_id, format_exc()))
+            self.faults.setdefault(client_id, format_exc())
             return False
 
     def note_behind(self, state: SessionState) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
+from semel.broker.pressure import caught_up_mark
 from semel.broker.settings import BrokerSettings
 from semel.broker.store import Store
 
@@ -27,14 +28,10 @@ LOG: Final = logging.getLogger("semel.broker")
 SWEEP_SECONDS: Final = 1.0
 # How long a connection that is being closed may take to read its last bytes.
 CLOSE_SECONDS: Final = 5.0
-
-
 # Ticks gather what many sockets send, but not more than this many bytes.
 TICK_BYTES: Final = 1024 * 1024
 # New containers before the garbage collector looks at them, and looks before it goes deeper.
 COLLECTOR_THRESHOLDS: Final = (50_000, 20, 50)
-
-
 # Why the system may give no new connection, for the moment.
 OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 QUIET_SECONDS: Final = 10.0
@@ -58,7 +55,7 @@ class Peer(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         # Whoever has more unread than this is heard of again when it has not, by `resume_writing`:
         # there is room for more then, and nobody has to wait for it.
-        mark = self.server.settings.maximum_outgoing_bytes // 4
+        mark = caught_up_mark(self.server.settings.maximum_outgoing_bytes)
         self.transport.set_write_buffer_limits(high=mark, low=mark)
         name = transport.get_extra_info("peername")
         peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
@@ -172,6 +169,9 @@ class Server:
             if problem.errno == errno.EADDRINUSE:
                 raise CannotListen(f"{host}:{port} is in use by another program") from None
             raise CannotListen(f"cannot listen on {host}:{port}: {problem.strerror}") from None
+        except ValueError:
+            # A name that cannot even be looked up.
+            raise CannotListen(f"cannot listen on {host}:{port}: no such host name") from None
         self.sweeper = loop.create_task(self._sweep())
         where: tuple[str, int] = self.listener.sockets[0].getsockname()[:2]
         return where

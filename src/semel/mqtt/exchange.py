@@ -136,12 +136,6 @@ _ONLY_SERVER: Final = frozenset((CONNACK, SUBACK, UNSUBACK, PINGRESP))
 _MAY_EXPLAIN: Final = frozenset((CONNACK, DISCONNECT, PUBLISH))
 
 
-def report_auth_turn(sender: int, reason: int, found: list[Violation] | None) -> None:
-    """An AUTH that its side may send, but not now."""
-    seen = f"AUTH 0x{reason:02x} from the {SIDES[sender]} out of turn"
-    report(found, Violation(AUTH_IN_TURN, seen))
-
-
 def _present(packet: Packet) -> int:
     """The properties of a packet, as bits."""
     if isinstance(packet, PingReq | PingResp):
@@ -231,14 +225,7 @@ class Exchange:
 
     def carry(self) -> list[Open]:
         """PUBLISH exchanges still open, for the next connection of the session."""
-        opened: list[Open] = []
-        for sender in (CLIENT, SERVER):
-            side = self._side(sender)
-            for packet_id in side.opened:
-                opened.append((sender, packet_id, side.opened[packet_id] & 15))
-            for packet_id in side.received.listed():
-                opened.append((sender, packet_id, RECEIVED))
-        return opened
+        return self.client.carry(CLIENT) + self.server.carry(SERVER)
 
     def topic_name(self, sender: int, packet: Publish) -> str:
         """The Topic Name of a PUBLISH that has been observed, its alias resolved."""
@@ -367,18 +354,19 @@ class Exchange:
         reason = packet.reason
         if reason == (RE_AUTHENTICATE if sender == SERVER else SUCCESS):
             self._report_reason_side(AUTH, sender, reason, found)
-        elif sender == SERVER:
+            return
+        if sender == SERVER:
             if self.phase == CONNECTING:
                 in_turn = reason == CONTINUE_AUTHENTICATION
             else:
                 in_turn = self.authenticating > 0
-            if not in_turn:
-                report_auth_turn(sender, reason, found)
         elif reason == RE_AUTHENTICATE:
-            if self.phase != CONNECTED:
-                report_auth_turn(sender, reason, found)
-        elif not self.client_owes_auth:
-            report_auth_turn(sender, reason, found)
+            in_turn = self.phase == CONNECTED
+        else:
+            in_turn = self.client_owes_auth
+        if not in_turn:
+            seen = f"AUTH 0x{reason:02x} from the {SIDES[sender]} out of turn"
+            report(found, Violation(AUTH_IN_TURN, seen))
 
     def _report_reason_side(
         self, kind: int, sender: int, reason: int, found: list[Violation] | None

@@ -146,7 +146,7 @@ class Session:
 
     @property
     def waiting_bytes(self) -> int:
-        """How large they are, topics and payloads."""
+        """How large they are, as `Message.size` counts."""
         return self._waiting.size
 
     @property

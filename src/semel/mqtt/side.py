@@ -124,6 +124,15 @@ class Side:
         if self.quota < receive_maximum:
             self.quota += 1
 
+    def carry(self, sender: int) -> list[Open]:
+        """What this side, which is `sender`, has open, for the session's next connection."""
+        opened: list[Open] = []
+        for packet_id, value in self.opened.items():
+            opened.append((sender, packet_id, value & 15))
+        for packet_id in self.received.listed():
+            opened.append((sender, packet_id, RECEIVED))
+        return opened
+
     def sent_here(self) -> int:
         """How many PUBLISH packets are open that this connection has seen."""
         return sum(1 for packet_id in self.opened if not self.is_carried(packet_id))
