@@ -390,7 +390,7 @@ class Broker:
         connection = None if state is None else self.connections.get(state.connection)
         if connection is None:
             self._log(f"a message for {_shown(client_id)} is lost: {problem}")
-        elif not connection.closing:
+        else:
             self._log(f"serving {_name(connection)} failed: closed. {problem}")
             self._drop(connection, now)
 
