@@ -12,7 +12,7 @@ from importlib import import_module
 from semel.broker.authority import Authority
 from semel.broker.server import Server
 from semel.broker.settings import BrokerSettings
-from semel.broker.store import Store
+from semel.store.store import Store
 from tests.broker.live import PATIENCE
 
 
@@ -56,8 +56,7 @@ class Serving:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        server = Server(self.settings, self.authority)
-        server.broker.store = self.store
+        server = Server(self.settings, self.authority, self.store)
         address = await server.start()
         if self.send_buffer:
             assert server.listener is not None

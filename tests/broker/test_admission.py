@@ -4,7 +4,6 @@ import pytest
 
 from semel.broker.authority import Authority
 from semel.broker.settings import MIB, BrokerSettings
-from semel.broker.store import Commit, Store
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -25,6 +24,8 @@ from semel.mqtt import (
     encode,
 )
 from semel.settings import SettingsError
+from semel.store.commit import Commit
+from semel.store.store import Store
 from tests.broker.test_core import KEPT, VERSIONS, payloads
 from tests.broker.world import Client, World
 
@@ -320,19 +321,20 @@ class Recorder(Store):
     """Keeps what it was given."""
 
     def __init__(self) -> None:
-        self.sessions: list[tuple[str, int | None]] = []
+        super().__init__(lasts=True)
+        self.sessions: list[tuple[str, int]] = []
         self.wills: list[tuple[str, Will | None]] = []
 
     def write(self, commit: Commit) -> bool:
-        self.sessions += commit.sessions
-        self.wills += commit.wills
+        self.sessions += [(client_id, expiry) for _, client_id, expiry in commit.sessions]
+        self.wills += [(client_id, will) for client_id, _, will, _ in commit.wills]
         return True
 
 
 def test_the_terms_of_a_connection_are_in_the_commit_that_its_connack_waits_for() -> None:
     """The expiry as it is granted, and the will; a refused CONNECT leaves nothing there"""
-    world = World(BrokerSettings(maximum_session_expiry=60, topic_levels=3))
-    recorder = world.broker.store = Recorder()
+    recorder = Recorder()
+    world = World(BrokerSettings(maximum_session_expiry=60, topic_levels=3), store=recorder)
     world.open().send(Connect("b", will=DEEP))
     assert (recorder.sessions, recorder.wills) == ([], [])
     will = Will("gone", b"bye")

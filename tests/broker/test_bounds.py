@@ -4,8 +4,9 @@ import pytest
 
 from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
-from semel.broker.store import Commit, Store
 from semel.mqtt import MQTT5, MQTT311, ConnAck, Connect, Message, Properties, Publish, Will
+from semel.store.commit import Commit
+from semel.store.store import Store
 from tests.broker.test_admission import Refusing
 from tests.broker.test_core import VERSIONS, payloads, persistent
 from tests.broker.test_statements_auth import Gate, asked, auth, codes, method_and
@@ -129,8 +130,8 @@ def test_of_two_who_authenticate_for_the_last_session_the_first_to_finish_gets_i
 # --- bytes of retained messages -------------------------------------------------------------------
 
 
-def small(maximum: int) -> World:
-    return World(BrokerSettings(maximum_retained_bytes=maximum, sys_interval=0.0))
+def small(maximum: int, store: Store | None = None) -> World:
+    return World(BrokerSettings(maximum_retained_bytes=maximum, sys_interval=0.0), store=store)
 
 
 @VERSIONS
@@ -188,6 +189,7 @@ class Recorder(Store):
     """Keeps the retained messages that it was given, as one that lasts would."""
 
     def __init__(self) -> None:
+        super().__init__(lasts=True)
         self.retained: dict[str, Message] = {}
 
     def write(self, commit: Commit) -> bool:
@@ -201,8 +203,8 @@ class Recorder(Store):
 
 def test_the_store_has_what_the_broker_has_when_a_next_message_does_not_fit() -> None:
     """[MQTT-3.3.1-5]: after a restart, too, the message before is not the last"""
-    world = small(1_000)
-    recorder = world.broker.store = Recorder()
+    recorder = Recorder()
+    world = small(1_000, recorder)
     client = world.connect("a")
     client.send(Publish("kept", b"x", retain=True), Publish("t", b"old", retain=True))
     assert set(recorder.retained) == {"kept", "t"}

@@ -6,7 +6,6 @@ import pytest
 
 from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
-from semel.broker.store import Commit, Store
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -29,6 +28,8 @@ from semel.mqtt import (
     Unsubscribe,
     Will,
 )
+from semel.store.commit import Commit
+from semel.store.store import Store
 from tests.broker.world import Client, World
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
@@ -214,10 +215,6 @@ def test_disconnect_can_change_the_expiry_interval() -> None:
 
 def test_nothing_of_an_ended_session_is_kept() -> None:
     """[MQTT-4.1.0-2]: not in memory, and no change of it after its end in a commit"""
-    world = World()
-    client = world.connect("a", properties=KEPT)
-    client.subscribe("t", qos=1)
-    client.send(Publish("t", qos=2, packet_id=1))
     written: list[Commit] = []
 
     class Recorder(Store):
@@ -225,13 +222,18 @@ def test_nothing_of_an_ended_session_is_kept() -> None:
             written.append(commit)
             return True
 
-    world.broker.store = Recorder()
+    world = World(store=Recorder(lasts=True))
+    client = world.connect("a", properties=KEPT)
+    client.subscribe("t", qos=1)
+    client.send(Publish("t", qos=2, packet_id=1))
+    assert [change for commit in written for change in commit.changes]
+    written.clear()
     client.send(Disconnect(properties=Properties(session_expiry_interval=0)))
     router = world.broker.router
     assert router.sessions == {}
     assert router.dirty == []
     assert router.subscriptions.of("a") == []
-    assert ("a", None) in [session for commit in written for session in commit.sessions]
+    assert [number for commit in written for number in commit.ended] == [1]
     assert [change for commit in written for change in commit.changes] == []
 
 

@@ -18,7 +18,6 @@ from semel.broker.authority import (
     Step,
 )
 from semel.broker.settings import BrokerSettings
-from semel.broker.store import Commit, Store
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -43,6 +42,8 @@ from semel.mqtt import (
     Will,
     encode,
 )
+from semel.store.commit import Commit
+from semel.store.store import Store
 from tests.broker.by_hand import Link, Pair, healthy_pair, link
 from tests.broker.live import Process
 from tests.broker.serving import Serving, serving
@@ -121,19 +122,21 @@ class FaultyStore(Store):
     """Keeps nothing, and fails over the next commit that holds what `failing` names."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lasts=True)
         self.failing: set[str] = set()
+        self.victims: set[int] = set()
 
     def write(self, commit: Commit) -> bool:
         found = set()
-        if any(client_id == "victim" for client_id, _ in commit.sessions):
-            found.add("sessions")
-        if any(client_id == "victim" for client_id, _ in commit.changes):
+        for number, client_id, _ in commit.sessions:
+            if client_id == "victim":
+                self.victims.add(number)
+                found.add("sessions")
+        if any(number in self.victims for number, _ in commit.changes):
             found.add("changes")
-        if any(entry.client_id == "victim" for entry in commit.subscribed):
-            found.add("subscribed")
-        if any(client_id == "victim" for client_id, _ in commit.unsubscribed):
-            found.add("unsubscribed")
+        for number, _, subscription, _ in commit.subscriptions:
+            if number in self.victims:
+                found.add("unsubscribed" if subscription is None else "subscribed")
         if any(topic_name.startswith("victim") for topic_name, _ in commit.retained):
             found.add("retained")
         if found & self.failing:

@@ -7,6 +7,7 @@ from semel.broker.routes import PLAIN, Route, Routes
 from semel.broker.session_state import SessionState
 from semel.broker.subscriptions import Subscriptions
 from semel.mqtt import Session, Subscription
+from semel.store.streams import Streams
 
 
 class Rights(Authority):
@@ -24,7 +25,12 @@ class Shelf:
         self.authority = Rights()
         self.sessions: dict[str, SessionState] = {}
         self.routes = Routes(
-            self.subscriptions, self.authority, self.authority.receive, self.sessions, maximum
+            self.subscriptions,
+            self.authority,
+            self.authority.receive,
+            self.sessions,
+            Streams([]),
+            maximum,
         )
 
     def subscribe(

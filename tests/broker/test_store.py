@@ -1,13 +1,19 @@
-"""The seam between the broker and what lasts: nothing leaves before the store has it."""
+"""The seam between the broker and what lasts: what waits for a commit, and what does not.
+
+Each case is a line of DESIGN.md section 4. `Held` takes commits and says later that they are safe;
+what leaves before is what never waits.
+"""
 
 import pytest
 
-from semel.broker.store import Commit, Store
+from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
     MQTT311,
+    ConnAck,
     Connect,
     Disconnect,
+    Packet,
     PingReq,
     PingResp,
     Properties,
@@ -19,100 +25,325 @@ from semel.mqtt import (
     SubAck,
     Subscribe,
     Subscription,
+    UnsubAck,
+    Unsubscribe,
     Will,
 )
 from semel.mqtt.delivery import ASSIGNED, FINISHED, FREED, MOVED, QUEUED, STORED
-from tests.broker.world import World
+from semel.store.commit import Commit
+from semel.store.store import BEHIND, FULL, OPEN, Store
+from semel.store.streams import Stream, Streams
+from tests.broker.world import Client, World
 
 KEPT = Properties(session_expiry_interval=100)
+VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
 
 
-class Slow(Store):
-    """Takes commits and says later that they are safe."""
+class Held(Store):
+    """Takes commits; while `holding`, they are safe when `settle` says so."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lasts=True)
+        self.holding = False
         self.taken: list[Commit] = []
 
     def write(self, commit: Commit) -> bool:
-        self.taken.append(commit)
-        return False
+        if self.holding:
+            self.taken.append(commit)
+        return not self.holding
 
 
-class Tampering(Store):
-    """Puts something into a commit that is no packet."""
+class Kept(World):
+    """A world whose store can be slow."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
+    def __init__(self, settings: BrokerSettings | None = None, *streams: str) -> None:
+        self.store = Held()
+        every = [Stream(at + 1, name, name, 0) for at, name in enumerate(streams)]
+        super().__init__(settings, store=self.store, streams=Streams(every))
 
-    def write(self, commit: Commit) -> bool:
-        commit.packets.insert(0, (self.number, [b""]))
-        return True
+    def durable(self, client_id: str, version: int = MQTT5) -> Client:
+        kept = KEPT if version == MQTT5 else Properties()
+        return self.connect(client_id, version, clean_start=version == MQTT5, properties=kept)
+
+    def hold(self) -> None:
+        self.store.holding = True
+
+    def settle(self, count: int | None = None) -> None:
+        """The first commits, or all, are safe."""
+        for commit in self.store.taken[:count]:
+            self.broker.committed(commit, self.now)
+        del self.store.taken[:count]
+        self.tick()
+
+    def condition(self, condition: int) -> None:
+        self.store.condition = condition
+        self.tick()
 
 
-class Failing(Store):
-    """Has no room."""
-
-    def write(self, commit: Commit) -> bool:
-        raise OSError("no room")
+# --- what waits -----------------------------------------------------------------------------------
 
 
-def test_nothing_leaves_before_its_commit_is_safe() -> None:
-    world = World()
-    client = world.connect("a", properties=KEPT)
-    store = Slow()
-    world.broker.store = store
-    assert client.send(Subscribe(1, [Subscription("t", 2)])) == []
-    assert client.send(Publish("t", b"x", 2, 2)) == []
+@VERSIONS
+def test_an_acknowledgement_leaves_after_the_commit_of_a_message_for_a_durable_session(
+    version: int,
+) -> None:
+    world = Kept()
+    reader = world.durable("reader", version)
+    reader.subscribe("t", qos=1)
+    publisher = world.connect("p", version)
+    for packet_id in (1, 2):  # the plain path, then the hot one
+        world.hold()
+        assert publisher.send(Publish("t", b"x", 1, packet_id)) == []
+        assert reader.take() == []
+        world.settle()
+        assert publisher.take() == [PubAck(packet_id)]
+        assert reader.take() == [Publish("t", b"x", 1, packet_id)]
+
+
+@VERSIONS
+def test_an_acknowledgement_of_what_nobody_keeps_never_waits(version: int) -> None:
+    world = Kept()
+    reader = world.connect("reader", version)
+    reader.subscribe("t", qos=2)
+    publisher = world.connect("p", version)
+    world.hold()
+    for packet_id in (1, 2):
+        assert publisher.send(Publish("t", b"x", 1, packet_id)) == [PubAck(packet_id)]
+        assert reader.take() == [Publish("t", b"x", 1, packet_id)]
+    assert publisher.send(Publish("t", b"x", 2, 9)) == [PubRec(9)]
+    assert publisher.send(PubRel(9)) == [PubComp(9)]
+    assert world.store.taken == []
+
+
+@VERSIONS
+def test_a_message_that_lasts_anywhere_reaches_nobody_at_qos_1_before_its_commit(
+    version: int,
+) -> None:
+    """Not even a reader whose session ends with its connection; at QoS 0 it leaves at once."""
+    world = Kept()
+    world.durable("kept", version).subscribe("t", qos=1)
+    fleeting = world.connect("fleeting", version)
+    fleeting.subscribe("t", qos=1)
+    at_most_once = world.connect("zero", version)
+    at_most_once.subscribe("t", qos=0)
+    publisher = world.connect("p", version)
+    for packet_id in (1, 2):
+        world.hold()
+        assert publisher.send(Publish("t", b"x", 1, packet_id)) == []
+        assert at_most_once.take() == [Publish("t", b"x")]
+        assert fleeting.take() == []
+        world.settle()
+        assert fleeting.take() == [Publish("t", b"x", 1, packet_id)]
+        assert publisher.take() == [PubAck(packet_id)]
+
+
+@VERSIONS
+def test_a_retained_message_waits_and_one_to_a_stream_does(version: int) -> None:
+    world = Kept(None, "s/#")
+    reader = world.connect("r", version)
+    reader.subscribe("#", qos=1)
+    publisher = world.connect("p", version)
+    for packet_id, packet in enumerate(
+        [Publish("t", b"x", 1, 1, retain=True), Publish("s", b"x", 1, 2), Publish("s", b"x", 1, 3)],
+        1,
+    ):
+        world.hold()
+        assert publisher.send(packet) == []
+        assert reader.take() == []
+        world.settle()
+        assert publisher.take() == [PubAck(packet_id)]
+        assert [type(each) for each in reader.take()] == [Publish]
+
+
+def test_a_subscriber_of_a_retained_message_that_is_not_safe_yet_waits_with_it() -> None:
+    world = Kept()
+    publisher, reader = world.connect("p"), world.connect("r")
+    world.hold()
+    publisher.send(Publish("t", b"x", 1, 1, retain=True))
+    assert reader.send(Subscribe(1, [Subscription("t", 1)])) == []
+    world.settle(1)
+    assert reader.take() == []
+    world.settle()
+    packets = reader.take()
+    assert Publish("t", b"x", 1, 1, retain=True) in packets
+    assert SubAck(1, [1]) in packets
+
+
+@VERSIONS
+def test_a_durable_sender_waits_at_every_step_of_qos_2(version: int) -> None:
+    """The identifier with PUBREC, its release with PUBCOMP: also if nobody gets the message"""
+    world = Kept()
+    publisher = world.durable("p", version)
+    world.hold()
+    for packet_id in (1, 2):
+        assert publisher.send(Publish("t", b"x", 2, packet_id)) == []
+        assert [c.kind for t in world.store.taken for _, c in t.changes] == [STORED]
+        world.settle()
+        (answer,) = publisher.take()
+        assert isinstance(answer, PubRec)
+        assert publisher.send(PubRel(packet_id)) == []
+        assert [c.kind for t in world.store.taken for _, c in t.changes] == [FREED]
+        world.settle()
+        assert publisher.take() == [PubComp(packet_id)]
+
+
+@VERSIONS
+def test_to_a_durable_receiver_pubrel_waits_and_its_last_answer_for_nothing(version: int) -> None:
+    world = Kept()
+    reader = world.durable("r", version)
+    reader.subscribe("t", qos=2)
+    publisher = world.connect("p", version)
+    publisher.send(Publish("t", b"x", 2, 1))
+    publisher.send(Publish("t", b"x", 2, 2))
+    assert [packet.packet_id for packet in reader.take() if isinstance(packet, Publish)] == [1, 2]
+    world.hold()
+    for packet_id in (1, 2):
+        assert reader.send(PubRec(packet_id)) == []
+        assert [c.kind for t in world.store.taken for _, c in t.changes] == [MOVED]
+        world.settle()
+        assert reader.take() == [PubRel(packet_id)]
+        assert reader.send(PubComp(packet_id)) == []
+        assert [c.kind for t in world.store.taken for _, c in t.changes] == [FINISHED]
+        world.settle()
+
+
+@VERSIONS
+def test_suback_and_unsuback_of_a_durable_session_wait_and_others_do_not(version: int) -> None:
+    world = Kept()
+    kept, fleeting = world.durable("kept", version), world.connect("fleeting", version)
+    world.hold()
+    for client, waits in ((kept, True), (fleeting, False)):
+        for packet, answer in (
+            (Subscribe(1, [Subscription("t", 1)]), SubAck(1, [1])),
+            (Unsubscribe(2, ["t"]), UnsubAck(2, [0] if version == MQTT5 else [])),
+        ):
+            at_once = client.send(packet)
+            assert at_once == ([] if waits else [answer])
+            world.settle()
+            assert client.take() == ([answer] if waits else [])
+
+
+def test_a_connack_waits_that_makes_changes_or_wipes_a_durable_session() -> None:
+    world = Kept()
+    world.hold()
+
+    def connects(client_id: str, *, clean: bool, kept: bool) -> bool:
+        """Whether its CONNACK waited."""
+        client = world.open()
+        packets = client.send(
+            Connect(client_id, clean_start=clean, properties=KEPT if kept else Properties())
+        )
+        waited = packets == []
+        world.settle()
+        assert [type(packet) for packet in packets + client.take()] == [ConnAck]
+        client.cut()
+        world.settle()
+        return waited
+
+    assert connects("a", clean=True, kept=True)  # makes
+    assert connects("a", clean=False, kept=True)  # resumes
+    assert connects("a", clean=True, kept=False)  # wipes
+    assert not connects("a", clean=True, kept=False)  # nothing to do with the store
+    assert not connects("b", clean=False, kept=False)
+
+
+def test_nothing_overtakes_a_connack() -> None:
+    """[MQTT-3.2.0-1]"""
+    world = Kept()
+    world.hold()
+    client = world.open()
+    sent: list[Packet] = [Connect("a", properties=KEPT), PingReq()]
+    assert client.send(*sent) == []
     assert client.send(PingReq()) == []
-    for commit in store.taken:
-        world.broker.committed(commit, world.now)
-    store.taken.clear()
-    world.tick()
-    assert client.take() == [SubAck(1, [2]), Publish("t", b"x", 2, 1), PubRec(2), PingResp()]
+    world.settle()
+    packets = client.take()
+    assert [type(packet) for packet in packets] == [ConnAck, PingResp, PingResp]
+
+
+def test_a_ping_and_qos_0_messages_pass_what_waits() -> None:
+    world = Kept()
+    client = world.durable("a")
+    client.subscribe("zero", qos=0)
+    publisher = world.connect("p")
+    world.hold()
+    assert client.send(Subscribe(2, [Subscription("t", 2)])) == []
+    assert client.send(PingReq()) == [PingResp()]
+    publisher.send(Publish("zero", b"x"))
+    assert client.take() == [Publish("zero", b"x")]
+    world.settle()
+    assert client.take() == [SubAck(2, [2])]
+
+
+@VERSIONS
+def test_acknowledgements_of_one_connection_leave_in_packet_order(version: int) -> None:
+    """[MQTT-4.6.0-2]: one that need not wait goes behind one that must; others' do not"""
+    world = Kept()
+    world.durable("reader", version).subscribe("kept", qos=1)
+    world.connect("other", version).subscribe("gone", qos=1)
+    publisher, stranger = world.connect("p", version), world.connect("q", version)
+    world.hold()
+    for packet_id in (1, 3):
+        assert publisher.send(Publish("kept", b"x", 1, packet_id)) == []
+        assert publisher.send(Publish("gone", b"x", 1, packet_id + 1)) == []
+        assert stranger.send(Publish("gone", b"x", 1, packet_id)) == [PubAck(packet_id)]
+        world.settle(1)
+        assert publisher.take() == [PubAck(packet_id)]
+        world.settle()
+        assert publisher.take() == [PubAck(packet_id + 1)]
+
+
+def test_what_waits_for_a_connection_that_closes_is_said_to_nobody() -> None:
+    world = Kept()
+    world.durable("reader").subscribe("t", qos=1)
+    publisher, other = world.connect("p"), world.connect("q")
+    world.hold()
+    assert publisher.send(Publish("t", b"x", 1, 1)) == []
+    assert other.send(Publish("t", b"x", 1, 1)) == []
+    farewell = publisher.send(Subscribe(1, [Subscription("u")]), Connect("p"))
+    assert [type(packet) for packet in farewell] == [Disconnect]
+    assert publisher.is_closed()
+    world.settle()
+    assert publisher.take() == []
+    assert other.take() == [PubAck(1)]
 
 
 def test_a_commit_that_comes_after_its_connection_is_gone_is_for_nobody() -> None:
-    world = World()
+    world = Kept()
+    world.durable("reader").subscribe("t", qos=1)
     client, other = world.connect("a"), world.connect("b")
-    store = Slow()
-    world.broker.store = store
-    client.send(PingReq())
-    other.send(PingReq())
+    world.hold()
+    client.send(Publish("t", b"x", 1, 1))
+    other.send(Publish("t", b"x", 1, 1))
     client.cut()
-    for commit in store.taken:
-        world.broker.committed(commit, world.now)
-    world.tick()
-    assert other.take() == [PingResp()]
+    world.settle()
+    assert other.take() == [PubAck(1)]
 
 
-@pytest.mark.parametrize("version", [MQTT311, MQTT5])
+# --- what is in a commit --------------------------------------------------------------------------
+
+
+@VERSIONS
 def test_everything_that_must_last_is_in_a_commit(version: int) -> None:
     """From both paths: what a session that outlives its connection goes through, in order."""
-    world = World()
-    kept = KEPT if version == MQTT5 else Properties()
-    client = world.connect("a", version, clean_start=version == MQTT5, properties=kept)
+    world = Kept()
+    client = world.durable("a", version)
     publisher = world.connect("p", version)
-    store = Slow()
-    world.broker.store = store
+    world.hold()
 
     def changes() -> list[int]:
-        kinds = [change.kind for commit in store.taken for _, change in commit.changes]
-        for commit in store.taken:
-            world.broker.committed(commit, world.now)
-        store.taken.clear()
-        world.tick()
+        kinds = [change.kind for commit in world.store.taken for _, change in commit.changes]
+        world.settle()
         return kinds
 
     client.send(Subscribe(1, [Subscription("t", 2)]))
-    assert [entry.topic_filter for c in store.taken for entry in c.subscribed] == ["t"]
+    kept = [each[:2] for commit in world.store.taken for each in commit.subscriptions]
+    assert kept == [(1, "t")]
     assert changes() == []
     for packet_id in (1, 2):
         publisher.send(Publish("t", b"x", 2, packet_id))
         assert changes() == [QUEUED, ASSIGNED]
     publisher.send(Publish("t", b"kept", retain=True))
-    assert [name for c in store.taken for name, _ in c.retained] == ["t"]
+    assert [name for commit in world.store.taken for name, _ in commit.retained] == ["t"]
     assert changes() == []
     client.send(PubRec(1))
     assert changes() == [MOVED]
@@ -125,41 +356,246 @@ def test_everything_that_must_last_is_in_a_commit(version: int) -> None:
         assert changes() == [FREED]
 
 
-def test_a_will_is_in_a_commit_until_it_is_published_or_given_up() -> None:
-    world = World()
-    store = Slow()
+@pytest.mark.parametrize("properties", [KEPT, Properties()], ids=["durable", "not durable"])
+def test_a_will_is_in_a_commit_until_it_is_published_or_given_up(properties: Properties) -> None:
+    world = Kept()
     will = Will("gone", b"bye")
-    world.broker.store = store
+    world.hold()
+
+    def wills() -> list[tuple[str, Will | None]]:
+        kept = [(who, will) for c in world.store.taken for who, _, will, _ in c.wills]
+        world.settle()
+        return kept
+
     client = world.open()
-    client.send(Connect("a", will=will, properties=KEPT))
-    assert [kept for c in store.taken for _, kept in c.wills] == [will]
-    for commit in store.taken:
-        world.broker.committed(commit, world.now)
-    store.taken.clear()
+    client.send(Connect("a", user_name="u", will=will, properties=properties))
+    assert [c.wills for c in world.store.taken] == [[("a", "u", will, None)]]
+    assert wills() == [("a", will)]
     client.send(Disconnect())
-    assert [kept for c in store.taken for _, kept in c.wills] == [None]
+    assert wills() == [("a", None)]
+    client = world.open()
+    client.send(Connect("a", will=will, properties=properties))
+    assert wills() == [("a", will)]
+    client.cut()
+    assert wills() == [("a", None)]
+
+
+def test_a_will_and_its_end_are_one_commit_with_what_it_brings() -> None:
+    world = Kept()
+    world.durable("reader").subscribe("gone", qos=1)
+    client = world.connect("a", will=Will("gone", b"bye", qos=1))
+    world.hold()
+    client.cut()
+    (commit,) = world.store.taken
+    assert commit.wills == [("a", None, None, None)]
+    assert [change.kind for _, change in commit.changes] == [QUEUED, ASSIGNED]
+
+
+def test_a_delayed_will_is_stored_with_the_time_when_it_is_due() -> None:
+    world = Kept()
+    will = Will("gone", b"bye", properties=Properties(will_delay_interval=30))
+    client = world.connect("a", will=will, properties=KEPT)
+    world.hold()
+    client.cut()
+    due = [at for commit in world.store.taken for _, _, kept, at in commit.wills if kept]
+    assert due == [world.now + 30]
+    world.settle()
+    world.store.holding = False
+    assert world.connect("a", clean_start=False, properties=KEPT, present=True) is not None
+
+
+def test_the_broker_itself_reports_to_no_store() -> None:
+    world = Kept(BrokerSettings(sys_interval=1.0))
+    world.hold()
+    world.wait(3)
+    assert len(world.broker.router.retained) > 0
+    assert world.store.taken == []
+
+
+def test_a_retained_message_that_expired_leaves_the_store_too() -> None:
+    world = Kept()
+    publisher = world.connect("p")
+    publisher.send(
+        Publish("t", b"x", retain=True, properties=Properties(message_expiry_interval=5))
+    )
+    world.hold()
+    world.wait(10)
+    assert [each for commit in world.store.taken for each in commit.retained] == [("t", None)]
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+@VERSIONS
+def test_a_message_of_a_stream_is_a_row_of_its_commit(version: int) -> None:
+    """At every QoS, by both paths; numbers are dense, one row for each stream that matches"""
+    world = Kept(None, "s/#", "s/a")
+    publisher = world.connect("p", version)
+    world.hold()
+    publisher.send(Publish("s/a", b"0"), Publish("s/b", b"1", 1, 1), Publish("other", b"-", 1, 2))
+    publisher.send(Publish("s/b", b"2", 1, 3), Publish("s/b", b"3"), Publish("s/b", b"4", 2, 4))
+    rows = [record for commit in world.store.taken for record in commit.records]
+    assert [(row.stream, row.seq, row.payload) for row in rows] == [
+        (1, 1, b"0"),
+        (2, 1, b"0"),
+        (1, 2, b"1"),
+        (1, 3, b"2"),
+        (1, 4, b"3"),
+        (1, 5, b"4"),
+    ]
+    assert [(row.qos, row.packet_id, row.client_id, row.version) for row in rows[2:4]] == [
+        (1, 1, "p", version),
+        (1, 3, "p", version),
+    ]
+
+
+def test_a_will_is_recorded_and_a_replay_of_what_is_retained_or_refused_is_not() -> None:
+    world = Kept(None, "#")
+    client = world.connect("a", will=Will("gone", b"bye", qos=1))
+    client.send(Publish("t", b"kept", retain=True))
+    world.hold()
+    client.subscribe("t")
+    client.send(Publish("$SYS/x", b"no", 1, 9))
+    assert [record for commit in world.store.taken for record in commit.records] == []
+    client.cut()
+    rows = [record for commit in world.store.taken for record in commit.records]
+    assert [(row.topic_name, row.payload, row.client_id) for row in rows] == [("gone", b"bye", "a")]
+
+
+# --- a store that takes no more -------------------------------------------------------------------
+
+
+def test_when_the_disk_is_full_what_would_last_is_refused_before_it_is_anywhere() -> None:
+    world = Kept(None, "s/#")
+    reader = world.durable("reader")
+    reader.subscribe("t", qos=2)
+    publisher = world.connect("p")
+    publisher.send(Publish("t", b"before", 1, 1))
+    reader.take()
+    world.condition(FULL)
+    assert publisher.send(Publish("t", b"x", 1, 2)) == [PubAck(2, 0x97)]
+    assert publisher.send(Publish("t", b"x", 2, 3)) == [PubRec(3, 0x97)]
+    assert publisher.send(Publish("s/x", b"x", 1, 4)) == [PubAck(4, 0x97)]
+    assert publisher.send(Publish("u", b"x", 1, 5, retain=True)) == [PubAck(5, 0x97)]
+    # What nobody keeps is no matter of the disk's.
+    assert publisher.send(Publish("u", b"x", 1, 6)) == [PubAck(6, 0x10)]
+    assert reader.take() == []
+    assert len(world.broker.router.retained) == 0
+    world.condition(OPEN)
+    assert publisher.send(Publish("t", b"x", 1, 2)) == [PubAck(2)]
+    assert reader.take() == [Publish("t", b"x", 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("version", "condition"),
+    [(MQTT311, FULL), (MQTT311, BEHIND), (MQTT5, BEHIND)],
+    ids=["3.1.1 full", "3.1.1 behind", "5.0 behind"],
+)
+def test_a_publisher_that_cannot_be_refused_is_not_read_from(version: int, condition: int) -> None:
+    """Its message stays where it is, and what follows it; then all of it goes on, once"""
+    world = Kept()
+    reader = world.durable("reader", version)
+    reader.subscribe("t", qos=1)
+    publisher, other = world.connect("p", version, keep_alive=1), world.connect("q", version)
+    publisher.send(Publish("t", b"0", 1, 1))
+    reader.take()
+    world.condition(condition)
+    assert publisher.send(Publish("t", b"1", 1, 2), PingReq()) == []
+    assert publisher.connection.blocked
+    assert publisher.send(Publish("t", b"2", 1, 3)) == []
+    assert other.send(PingReq(), Publish("u", b"x", 1, 1))[0] == PingResp()
+    assert not other.connection.blocked
+    # Whoever is not read from is not silent.
+    world.wait(5)
+    assert not publisher.is_closed()
+    world.condition(OPEN)
+    assert publisher.connection in world.broker.unblocked
+    assert publisher.take() == [PingResp(), PubAck(2), PubAck(3)]
+    assert [packet.payload for packet in reader.take() if isinstance(packet, Publish)] == [
+        b"1",
+        b"2",
+    ]
+
+
+def test_a_qos_0_message_of_a_stream_waits_rather_than_being_lost() -> None:
+    world = Kept(None, "s")
+    publisher = world.connect("p")
+    for condition in (FULL, BEHIND):
+        world.condition(condition)
+        assert publisher.send(Publish("s", b"x"), PingReq()) == []
+        assert publisher.connection.blocked
+        world.hold()
+        world.condition(OPEN)
+        assert publisher.take() == [PingResp()]
+        assert len([row for commit in world.store.taken for row in commit.records]) == 1
+        world.settle()
+        world.store.holding = False
+
+
+def test_a_qos_2_message_that_is_stored_already_is_answered_on_a_full_disk() -> None:
+    """[MQTT-4.3.3-10]: to refuse it now would be a lie"""
+    world = Kept(None, "s")
+    publisher = world.durable("p", MQTT311)
+    publisher.send(Publish("s", b"x", 2, 1))
+    world.condition(FULL)
+    assert publisher.send(Publish("s", b"x", 2, 1, dup=True)) == [PubRec(1)]
+    five = world.connect("five")
+    assert five.send(Publish("s", b"x", 2, 1)) == [PubRec(1, 0x97)]
+
+
+def test_a_blocked_connection_that_goes_away_is_forgotten() -> None:
+    world = Kept(None, "s")
+    publisher = world.connect("p")
+    world.condition(BEHIND)
+    publisher.send(Publish("s", b"x"))
+    publisher.cut()
+    world.condition(OPEN)
+    assert world.broker.unblocked == []
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+class Tampering(Held):
+    """Puts something into a commit that is no packet."""
+
+    victim = 0
+
+    def write(self, commit: Commit) -> bool:
+        if self.victim:
+            commit.packets.insert(0, (self.victim, [b""]))
+        return True
+
+
+class Failing(Held):
+    """Has no room, when it is told so."""
+
+    fails = False
+
+    def write(self, commit: Commit) -> bool:
+        if self.fails:
+            raise OSError("no room")
+        return True
 
 
 def test_what_fails_for_one_connection_in_a_commit_leaves_the_others_alone() -> None:
-    world = World()
-    victim, other = world.connect("victim"), world.connect("other")
-    world.broker.store = Tampering(victim.connection.number)
-    assert other.send(PingReq()) == [PingResp()]
+    store = Tampering()
+    world = World(store=store)
+    victim, other = world.connect("victim"), world.connect("other", properties=KEPT)
+    store.victim = victim.connection.number
+    assert other.send(Subscribe(1, [Subscription("t")])) == [SubAck(1, [0])]
     assert victim.is_closed()
     assert not other.is_closed()
     assert sum("serving 'victim'" in line for line in world.log) == 1
 
 
 def test_a_commit_that_the_store_refuses_is_acknowledged_to_nobody() -> None:
-    world = World()
-    client, other = world.connect("a"), world.connect("b")
-    world.broker.store = Failing()
-    world.broker.receive(client.connection, b"\x32\x06\x00\x01t\x00\x01\x00", world.now)
-    world.broker.receive(other.connection, b"\xc0\x00", world.now)
-    world.broker.lost(other.connection, world.now)
-    world.clients.remove(other)
-    world.tick()
-    assert client.take() == []
+    store = Failing()
+    world = World(store=store)
+    client, other = world.connect("a", properties=KEPT), world.connect("b")
+    store.fails = True
+    assert client.send(Publish("t", b"", 2, 1)) == []
     assert client.is_closed()
-    world.broker.store = Store()
-    assert world.connect("c").send(Publish("t", b"", 1, 1)) == [PubAck(1, 0x10)]
+    assert other.send(PingReq()) == [PingResp()]
+    store.fails = False
+    assert world.connect("c", properties=KEPT).send(Publish("t", b"", 2, 1)) == [PubRec(1, 0x10)]

@@ -12,7 +12,6 @@ from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
 from semel.broker.settings import BrokerSettings
-from semel.broker.store import Store
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -33,6 +32,7 @@ from semel.mqtt import (
     Violation,
     encode,
 )
+from semel.store.store import Store
 
 TOPICS = ("a", "a/b", "a/c", "b/c/d", "ä/ö", "$d/x", "long/" + "x" * 100)
 FILTERS = (*TOPICS, "a/#", "+/b", "#", "+/+/d", "$d/#", "$share/g/a/b", "$share/g/#")

@@ -6,7 +6,6 @@ from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
 from semel.broker.settings import BrokerSettings
-from semel.broker.store import Store
 from semel.mqtt import (
     MQTT5,
     ConnAck,
@@ -20,6 +19,8 @@ from semel.mqtt import (
     Will,
     encode,
 )
+from semel.store.store import Store
+from semel.store.streams import Streams
 
 
 @dataclass
@@ -68,7 +69,11 @@ class World:
     """A broker and its clients."""
 
     def __init__(
-        self, settings: BrokerSettings | None = None, authority: Authority | None = None
+        self,
+        settings: BrokerSettings | None = None,
+        authority: Authority | None = None,
+        store: Store | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self.now = 1_000.0
         self.log: list[str] = []
@@ -76,10 +81,12 @@ class World:
         self.broker = Broker(
             settings or BrokerSettings(),
             authority=authority or Authority(),
-            store=Store(),
+            store=store or Store(),
             new_client_id=self._assign,
             log=self.log.append,
             now=self.now,
+            streams=streams,
+            wall=lambda: self.now,
         )
         self.clients: list[Client] = []
 

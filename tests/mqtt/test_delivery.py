@@ -17,7 +17,7 @@ def test_a_change_has_what_its_kind_uses_and_nothing_else() -> None:
 
 def test_a_delivery_begins_without_an_identifier() -> None:
     message = Message("t", qos=2)
-    delivery = Delivery(1, message, "")
+    delivery = Delivery(1, message, "", message.qos)
     assert (delivery.number, delivery.qos, delivery.message) == (1, 2, message)
     assert (delivery.packet_id, delivery.released, delivery.share) == (0, 0, "")
 
@@ -29,7 +29,7 @@ def test_a_receipt_begins_unsettled() -> None:
 
 
 def test_a_delivery_knows_the_shared_subscription_that_brought_it() -> None:
-    own, shared = (Delivery(1, Message("t", qos=1), share) for share in ("", "$share/g/t"))
+    own, shared = (Delivery(1, Message("t", qos=1), share, 1) for share in ("", "$share/g/t"))
     assert not own.is_of(None)
     assert not own.is_of({""})
     assert shared.is_of(None)

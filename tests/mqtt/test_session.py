@@ -166,7 +166,7 @@ def test_a_pubrec_is_answered_by_pubrel_and_pubcomp_completes(version: int) -> N
     session = connected(version)
     published(session, b"1", qos=2)
     assert session.receive_pubrec(PubRec(1)) is None
-    assert session.drain() == ([Change(MOVED, packet_id=1)], [PubRel(1)])
+    assert session.drain() == ([Change(MOVED, number=1, packet_id=1)], [PubRel(1)])
     done = session.receive_pubcomp(PubComp(1))
     assert done is not None
     assert done.number == 1

@@ -9,7 +9,7 @@ from semel.mqtt.waiting import Waiting
 def delivery(
     number: int, payload: bytes = b"", share: str = "", expires_at: float | None = None
 ) -> Delivery:
-    return Delivery(number, Message("t", payload, qos=1, expires_at=expires_at), share)
+    return Delivery(number, Message("t", payload, qos=1, expires_at=expires_at), share, 1)
 
 
 def numbers(deliveries: list[Delivery]) -> list[int]:

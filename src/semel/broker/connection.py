@@ -50,6 +50,13 @@ class Connection:
     alias_maximum: int
     # A reader of its messages is behind: nothing is read from it for a while.
     held: bool
+    # Its next packet has to wait for the store, and is in the decoder yet.
+    blocked: bool
+    # Its session had to wait for the store when it left; how many of its packets do, in lists;
+    # whether its CONNACK is among them.
+    waits: bool
+    outstanding: int
+    connack_waits: bool
     # Nothing is read from it any more, and it closes when its last bytes are out.
     closing: bool
     # It does not read: closing does not wait for what is still to be written.
@@ -83,6 +90,10 @@ class Connection:
         self.aliases = None
         self.alias_maximum = 0
         self.held = False
+        self.blocked = False
+        self.waits = False
+        self.outstanding = 0
+        self.connack_waits = False
         self.closing = False
         self.stuck = False
 

@@ -10,7 +10,6 @@ one Commit; packets leave when the store has it. One connection's fault ends tha
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
 from traceback import format_exc
 from typing import Final, final
 
@@ -22,16 +21,18 @@ from semel.broker.admission import (
     Verdict,
     answer_to_broken_connect,
     next_auth,
+    refused,
     refused_by_rule,
 )
 from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
 from semel.broker.hot_path import HotPath
+from semel.broker.lifetimes import WINDOW, Lifetimes
+from semel.broker.outbox import Outbox
 from semel.broker.pressure import Pressure
 from semel.broker.router import Router
-from semel.broker.session_state import SessionState
+from semel.broker.session_state import SessionState, shown
 from semel.broker.settings import BrokerSettings
-from semel.broker.store import Commit, Store
 from semel.broker.sys_topics import Counters, sys_topics
 from semel.mqtt.codec import Packet, encode
 from semel.mqtt.exchange import CONNECTED, NEW, Exchange
@@ -40,13 +41,13 @@ from semel.mqtt.packet_types import CONNECT, DISCONNECT, MQTT5, MQTT311, PUBLISH
 from semel.mqtt.packets.acks import Ack
 from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
-from semel.mqtt.packets.connect import Connect, Will
+from semel.mqtt.packets.connect import Connect
 from semel.mqtt.packets.disconnect import Disconnect
 from semel.mqtt.packets.ping import PingReq, PingResp
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.packets.subscribe import SubAck, Subscribe
 from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
-from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
+from semel.mqtt.properties import Properties
 from semel.mqtt.reasons import (
     DISCONNECT_WITH_WILL_MESSAGE,
     FAILURE,
@@ -55,29 +56,26 @@ from semel.mqtt.reasons import (
     NO_SUBSCRIPTION_EXISTED,
     NOT_AUTHORIZED,
     PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
     RE_AUTHENTICATE,
     REASONS_5,
     SERVER_SHUTTING_DOWN,
     SESSION_TAKEN_OVER,
     SUCCESS,
 )
-from semel.mqtt.session import Session
+from semel.mqtt.session import Outgoing, Session
 from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.topics import check_levels
 from semel.mqtt.violation import Violation
+from semel.store.commit import Commit
+from semel.store.store import FULL, OPEN, Store
+from semel.store.streams import Streams
 
-# Topics that are the broker's own: a client's message to one of them goes nowhere.
-_OWN_TOPICS: Final = "$SYS/"
-
-
-# Appointments with sessions that are no more: beyond so many, the list is made anew.
-_STALE: Final = 50
+# Ticks whose answers one connection may be owed by a store that is behind.
+_OWED: Final = 100
 
 # Retained messages looked at for expiry in one sweep.
 _SWEPT: Final = 1_000
-
-# Characters of a client identifier that the log shows.
-_SHOWN: Final = 64
 
 
 @final
@@ -86,7 +84,7 @@ class Broker:
 
     settings: Final[BrokerSettings]
     router: Final[Router]
-    store: Store
+    store: Final[Store]
     connections: Final[dict[int, Connection]]
     # Connections that have bytes to write, or that are to be closed.
     ready: dict[int, Connection]
@@ -94,11 +92,17 @@ class Broker:
     # None: every packet goes the plain way.
     hot_path: HotPath | None
     pressure: Final[Pressure]
+    # Connections that may be read from again: the store is no longer behind.
+    unblocked: list[Connection]
+    _blocked: list[Connection]
+    _outbox: Final[Outbox]
+    # Sessions whose next deliveries were not safe yet when they were wanted.
+    _starved: list[SessionState]
+    _lifetimes: Final[Lifetimes]
+    _wall: Final[Callable[[], float]]
     _doorkeeper: Final[Doorkeeper]
     _log: Final[Callable[[str], None]]
     _number: int
-    # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
-    _due: list[tuple[float, str]]
     _report_due: float
     _started_at: Final[float]
 
@@ -111,10 +115,18 @@ class Broker:
         new_client_id: Callable[[], str],
         log: Callable[[str], None],
         now: float,
+        streams: Streams | None = None,
+        wall: Callable[[], float] | None = None,
+        window: int = WINDOW,
     ) -> None:
+        """`now` is the time of a clock that never goes back and that a restart does not upset:
+        what has to last is due by it. `wall` tells the time for people, and is `now` if None.
+        `window` is how many waiting messages of a stored session are kept in memory."""
         self.settings = settings
         self.router = Router(
             authority,
+            store,
+            Streams([]) if streams is None else streams,
             maximum_subscriptions=settings.maximum_subscriptions,
             maximum_queued=settings.maximum_queued_messages,
             maximum_queued_bytes=settings.maximum_queued_bytes,
@@ -128,14 +140,20 @@ class Broker:
         self.counters = Counters()
         self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
         self.pressure = Pressure(settings.publisher_patience)
+        self.unblocked = []
+        self._blocked = []
+        self._outbox = Outbox(self.connections)
+        self._starved = []
+        self._lifetimes = Lifetimes(self.router, log, window)
+        self._wall = (lambda: now) if wall is None else wall
         self._doorkeeper = Doorkeeper(
             settings, authority, new_client_id=new_client_id, taken=self.router.sessions
         )
         self._log = log
         self._number = 0
-        self._due = []
         self._report_due = now
         self._started_at = now
+        self._lifetimes.restore(store.restore(), now)
 
     # --- the network's side -----------------------------------------------------------------------
 
@@ -166,11 +184,24 @@ class Broker:
     def _receive(self, connection: Connection, data: bytes, now: float) -> None:
         decoder = connection.decoder
         decoder.feed(data)
-        while not connection.closing:
+        while not connection.closing and not connection.blocked:
             state = connection.state
-            if self.hot_path is not None and state is not None and connection.is_connected:
+            is_open = self.store.condition == OPEN
+            if (
+                is_open
+                and self.hot_path is not None
+                and state is not None
+                and connection.is_connected
+            ):
                 self.hot_path.take(connection, state, now)
+            at = decoder.at
             item = decoder.next()
+            if not is_open and item is not None and self._has_to_wait(connection, item):
+                # It stays where it is until the store can take it.
+                decoder.at = at
+                connection.blocked = True
+                self._blocked.append(connection)
+                return
             if item is None:
                 return
             if isinstance(item, Violation):
@@ -185,6 +216,9 @@ class Broker:
         """The network connection is gone, whoever ended it."""
         self.connections.pop(connection.number, None)
         self.ready.pop(connection.number, None)
+        if connection.blocked:
+            self._blocked.remove(connection)
+            connection.blocked = False
         if not connection.closing:
             self._log(f"{_name(connection)} is gone")
         self._leave(connection, now)
@@ -199,24 +233,44 @@ class Broker:
             self._end_by_fault(client_id, problem, now)
         if not self.pressure.is_idle():
             for state in self.pressure.expire(router.sessions, now):
-                self._log(f"{_shown(state.client_id)} reads too slowly: publishers wait no longer")
+                self._log(f"{shown(state.client_id)} reads too slowly: publishers wait no longer")
+        if self._blocked and self.store.condition == OPEN:
+            self._unblock(now)
         dirty = router.dirty
         router.dirty = []
+        commit = router.commit
         for state in dirty:
             state.dirty = False
             if state.ended:
                 continue
             state.session.poll(now)
+            if state.session.wanted:
+                self._refill(state, now)
             if state.backlog is not None:
                 router.send_backlog(state, now)
             changes, packets = state.session.drain()
-            if state.is_durable():
+            if changes:
+                state.waits = True
                 for change in changes:
-                    router.commit.changes.append((state.client_id, change))
+                    commit.changes.append((state.number, change))
             if packets and state.connection:
-                router.commit.packets.append((state.connection, packets))
-        commit = router.commit
+                self._outbox.add(state.connection, packets)
+        if not router.lasts:
+            self._release(self._outbox.take(), now)
+            return
+        for topic_name in router.retained.expired:
+            commit.retained.append((topic_name, None))
+        router.retained.expired = []
+        leaving = self._outbox.part(commit)
+        for state in dirty:
+            state.waits = False
         router.commit = Commit()
+        self._release(leaving, now)
+        if commit.packets or not commit.is_empty():
+            commit.at = self._wall()
+            self._write(commit, now)
+
+    def _write(self, commit: Commit, now: float) -> None:
         try:
             safe = self.store.write(commit)
         except Exception:
@@ -227,15 +281,39 @@ class Broker:
                 connection = self.connections.get(number)
                 if connection is not None:
                     self._drop(connection, now)
-            return
-        if safe:
-            self.committed(commit, now)
+        else:
+            if safe:
+                self.committed(commit, now)
+
+    def _refill(self, state: SessionState, now: float) -> None:
+        """Bring back what waits in the store alone, as much as can be sent."""
+        session = state.session
+        while session.connected and session.wanted:
+            if not self.router.refill(state):
+                # The commit that has them is not safe yet.
+                self._starved.append(state)
+                return
+            session.poll(now)
 
     def committed(self, commit: Commit, now: float) -> None:
         """The store has this commit: what waited for it may leave."""
+        for state in self._starved:
+            self.router.mark(state)
+        self._starved = []
+        held: list[tuple[int, list[Outgoing]]] = []
+        for number, packets in commit.packets:
+            connection = self.connections.get(number)
+            if connection is not None and not connection.closing:
+                connection.outstanding -= 1
+                connection.connack_waits = False
+                held.append((number, packets))
+        self._release(held, now)
+
+    def _release(self, leaving: list[tuple[int, list[Outgoing]]], now: float) -> None:
+        """These packets leave."""
         # Messages stop at the bound: only answers that nobody reads can make twice as much.
         bound = 2 * self.settings.maximum_outgoing_bytes
-        for number, packets in commit.packets:
+        for number, packets in leaving:
             connection = self.connections.get(number)
             if connection is None:
                 continue
@@ -282,7 +360,7 @@ class Broker:
     def sweep(self, now: float) -> None:
         """Once a second: silent connections, delayed wills, sessions that end."""
         for connection in list(self.connections.values()):
-            if connection.closing:
+            if connection.closing or connection.blocked:
                 continue
             silent = now - connection.heard_at
             if not connection.is_connected:
@@ -295,12 +373,7 @@ class Broker:
                 self.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
         self.router.retained.sweep(now, _SWEPT)
         self._report(now)
-        while self._due and self._due[0][0] <= now:
-            _, client_id = heappop(self._due)
-            state = self.router.sessions.get(client_id)
-            if state is not None:
-                state.look_at = None
-                self._look_at(state, now)
+        self._lifetimes.sweep(now)
 
     def _report(self, now: float) -> None:
         """Publish what the broker knows of itself, as often as the settings say."""
@@ -389,7 +462,7 @@ class Broker:
         state = self.router.sessions.get(client_id)
         connection = None if state is None else self.connections.get(state.connection)
         if connection is None:
-            self._log(f"a message for {_shown(client_id)} is lost: {problem}")
+            self._log(f"a message for {shown(client_id)} is lost: {problem}")
         else:
             self._log(f"serving {_name(connection)} failed: closed. {problem}")
             self._drop(connection, now)
@@ -402,71 +475,18 @@ class Broker:
         connection.state = None
         if state is None:
             return
+        connection.waits = state.waits
         state.connection = 0
         self.pressure.caught_up(state)
         # At QoS 0 it goes with the connection; the rest stays for the next.
         if state.backlog is not None:
             state.backlog = deque(item for item in state.backlog if item[1])
-        state.session.disconnect(now, state.expiry_interval)
-        self.router.pass_on(state, now)
-        self.router.mark(state)
-        if state.will is not None:
-            # [MQTT-3.1.2-8] after the delay, or when the session ends if that comes first
-            delay = min(state.will.properties.will_delay_interval or 0, state.expiry_interval)
-            state.will_due = now + delay
-        self._look_at(state, now)
-
-    def _look_at(self, state: SessionState, now: float) -> None:
-        """Publish a will that is due, end a session that is over, or look again later."""
-        if state.connection:
-            return
-        if state.will_due is not None and now >= state.will_due:
-            self._publish_will(state, now)
-        if state.session.is_over(now):
-            self._end(state, now)
-            return
-        due = state.session.ends_at if state.will_due is None else state.will_due
-        # One appointment is enough: whoever comes early makes the next.
-        if due is not None and (state.look_at is None or due < state.look_at):
-            state.look_at = due
-            heappush(self._due, (due, state.client_id))
-            if len(self._due) > 2 * len(self.router.sessions) + _STALE:
-                self._due = [
-                    (state.look_at, state.client_id)
-                    for state in self.router.sessions.values()
-                    if state.look_at is not None
-                ]
-                heapify(self._due)
-
-    def _end(self, state: SessionState, now: float) -> None:
-        # [3.1.3.2.2] a will whose delay was not over is sent when the session ends
-        if state.will is not None:
-            self._publish_will(state, now)
-        self.router.end(state, now)
-
-    def _publish_will(self, state: SessionState, now: float) -> None:
-        """[MQTT-3.1.2-10] published once, then gone."""
-        will = state.will
-        assert will is not None
-        state.will = None
-        state.will_due = None
-        self.router.commit.wills.append((state.client_id, None))
-        try:
-            if self._may_publish(state.client_id, will.topic_name) == SUCCESS:
-                self.router.route(_will_message(will, now), state.client_id, now)
-        except Exception:
-            # Its client is gone, and whoever is served just now has no part in it.
-            self._log(f"the will of {_shown(state.client_id)} is lost: {format_exc()}")
-
-    def _may_publish(self, client_id: str, topic_name: str) -> int:
-        if topic_name.startswith(_OWN_TOPICS):
-            return NOT_AUTHORIZED
-        return self.router.authority.publish(client_id, topic_name)
+        self._lifetimes.leave(state, now)
 
     # --- packets ----------------------------------------------------------------------------------
 
     def _answer(self, connection: Connection, packet: Packet) -> None:
-        self.router.commit.packets.append((connection.number, [packet]))
+        self._outbox.add(connection.number, [packet])
 
     def _handle(self, connection: Connection, packet: Packet, now: float) -> None:
         if isinstance(packet, Connect):
@@ -524,6 +544,10 @@ class Broker:
         self, connection: Connection, packet: Connect, verdict: Verdict, now: float
     ) -> None:
         if isinstance(verdict, Accepted):
+            if self.store.condition == FULL and self._would_be_stored(verdict, packet):
+                refusal = refused(packet, QUOTA_EXCEEDED, "the disk of the server is full")
+                self._turn_away(connection, packet, refusal, now)
+                return
             self._accept(connection, packet, verdict, now)
         elif isinstance(verdict, Asked):
             connection.applicant = packet
@@ -534,18 +558,26 @@ class Broker:
         else:
             self._turn_away(connection, packet, verdict, now)
 
+    def _would_be_stored(self, terms: Accepted, packet: Connect) -> bool:
+        """Whether a session on these terms, or its will, is a matter of the store."""
+        if terms.expiry_interval or packet.will is not None:
+            return True
+        old = self.router.sessions.get(terms.client_id)
+        return old is not None and old.number > 0
+
     def _turn_away(
         self, connection: Connection, packet: Connect, verdict: Refused, now: float
     ) -> None:
         why = "" if verdict.why is None else f", {verdict.why!a}"
         code = f"0x{verdict.reason:02x}"
-        self._log(f"{connection.peer} was refused as {_shown(packet.client_id)}: {code}{why}")
+        self._log(f"{connection.peer} was refused as {shown(packet.client_id)}: {code}{why}")
         self._answer(connection, verdict.connack)
         self._drop(connection, now)
 
     def _accept(self, connection: Connection, packet: Connect, terms: Accepted, now: float) -> None:
         client_id = terms.client_id
         old = self.router.sessions.get(client_id)
+        was_stored = old is not None and old.number > 0
         if old is not None and old.connection:
             # [MQTT-3.1.4-3] the newer connection takes over
             other = self.connections[old.connection]
@@ -554,29 +586,28 @@ class Broker:
             old = self.router.sessions.get(client_id)
         if old is not None:
             # What was due while it was away is done first, looked at or not.
-            self._look_at(old, now)
+            self._lifetimes.look_at(old, now)
             old = self.router.sessions.get(client_id)
         if old is not None and packet.clean_start:
             # [MQTT-3.1.2-4]
-            self._end(old, now)
+            self._lifetimes.end(old, now)
             old = None
         state = old
         if state is None:
             state = SessionState(client_id, Session(), 0)
             self.router.sessions[client_id] = state
+        self.router.warm(state)
         connection.state = state
         connection.applicant = None
         connection.authentication = terms.authentication
         connection.decoder.before_connect = 0
         connection.keep_alive = terms.keep_alive
         state.connection = connection.number
-        state.expiry_interval = terms.expiry_interval
-        state.session.durable = state.is_durable()
-        # [MQTT-3.1.3-9] the session is back before its will was due
-        state.will = packet.will
-        state.will_due = None
-        self.router.commit.sessions.append((client_id, terms.expiry_interval))
-        self.router.commit.wills.append((client_id, packet.will))
+        state.user_name = packet.user_name
+        self._lifetimes.begin(state, terms.expiry_interval, packet.will)
+        if was_stored:
+            # It may have ended just now.
+            state.waits = True
         exchange = Exchange(state.session.open_exchanges(SERVER, CLIENT))
         exchange.observe(CLIENT, packet, 0)
         connection.exchange = exchange
@@ -603,17 +634,75 @@ class Broker:
         topic_name = connection.exchange.topic_name(CLIENT, packet)
         check_levels(topic_name, self.settings.topic_levels)
         # Asked first: if that fails, the message has not come yet, and may come again.
-        reason = self._may_publish(state.client_id, topic_name)
+        reason = self._lifetimes.may_publish(state.client_id, topic_name)
         receipt = state.session.receive_publish(packet)
         if receipt is None:
             return
+        if reason == SUCCESS and self.store.condition == FULL and packet.qos:
+            if self._would_last(state, packet, topic_name):
+                reason = QUOTA_EXCEEDED
         if reason == SUCCESS:
             message = received_message(packet, topic_name, now)
-            if not self.router.route(message, state.client_id, now):
+            router = self.router
+            lasts = packet.qos == 2 and state.number > 0
+            streams = router.streams.of(topic_name)
+            if streams:
+                lasts = True
+                router.record(
+                    streams,
+                    message,
+                    state,
+                    packet_id=packet.packet_id,
+                    dup=packet.dup,
+                    properties=packet.properties,
+                )
+            if not router.route(message, state.client_id, now, lasts=lasts):
                 reason = NO_MATCHING_SUBSCRIBERS
+            if router.lasting:
+                state.waits = True
             if self.hot_path is not None:
                 self.hot_path.learn(state, packet)
         state.session.accept(receipt, reason)
+
+    def _has_to_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
+        """Whether a packet has to wait until the store takes more.
+
+        A message that can be refused is, when the disk is full: MQTT 5.0, QoS 1 and 2. Of packets
+        that need not wait themselves, no more are taken than a connection may have answers owed.
+        """
+        if isinstance(packet, Violation):
+            return False
+        if connection.outstanding >= _OWED:
+            return True
+        if not isinstance(packet, Publish):
+            return False
+        state = connection.state
+        if state is None:
+            return False
+        if self.store.condition == FULL and packet.qos and state.session.version == MQTT5:
+            return False
+        if packet.qos == 2 and not state.session.is_new(2, packet.packet_id):
+            return False
+        topic_name = packet.topic_name or connection.exchange.topic_name(CLIENT, packet)
+        return self._would_last(state, packet, topic_name)
+
+    def _would_last(self, state: SessionState, packet: Publish, topic_name: str) -> bool:
+        message = Message(topic_name, packet.payload, qos=packet.qos, retain=packet.retain)
+        return self.router.would_last(message, state)
+
+    def _unblock(self, now: float) -> None:
+        """The store takes messages again: what waited in the decoders goes on."""
+        blocked = self._blocked
+        self._blocked = []
+        for connection in blocked:
+            connection.blocked = False
+            connection.heard_at = now
+            self.unblocked.append(connection)
+            try:
+                self.receive(connection, b"", now)
+            except Exception:
+                self._log(f"serving {_name(connection)} failed: {format_exc()}")
+                self._drop(connection, now)
 
     def _subscribe(
         self, connection: Connection, state: SessionState, packet: Subscribe, now: float
@@ -649,39 +738,17 @@ class Broker:
     ) -> None:
         """The client leaves. [MQTT-3.14.4-3] only code 0x00 takes its will back."""
         if packet.reason < FAILURE and packet.reason != DISCONNECT_WITH_WILL_MESSAGE:
-            state.will = None
-            self.router.commit.wills.append((state.client_id, None))
+            self._lifetimes.give_up_will(state)
         interval = packet.properties.session_expiry_interval
         if interval is not None:
-            state.expiry_interval = min(interval, self.settings.maximum_session_expiry)
-            self.router.commit.sessions.append((state.client_id, state.expiry_interval))
+            kept = min(interval, self.settings.maximum_session_expiry)
+            self._lifetimes.change_expiry(state, kept)
         self._log(f"{_name(connection)} disconnected")
         self._drop(connection, now)
-
-
-def _will_message(will: Will, now: float) -> Message:
-    """The message of a will: its delay was for the server, the rest for subscribers."""
-    interval = will.properties.message_expiry_interval
-    items = [item for item in will.properties.items if item[0] != WILL_DELAY_INTERVAL]
-    return Message(
-        will.topic_name,
-        will.payload,
-        qos=will.qos,
-        retain=will.retain,
-        properties=Properties(items),
-        expires_at=None if interval is None else now + interval,
-    )
 
 
 def _name(connection: Connection) -> str:
     """How the log calls a connection; what a peer chose is escaped."""
     state = connection.state
-    who = connection.peer if state is None else f"{_shown(state.client_id)} ({connection.peer})"
+    who = connection.peer if state is None else f"{shown(state.client_id)} ({connection.peer})"
     return who
-
-
-def _shown(client_id: str) -> str:
-    """A client identifier for the log: escaped, and cut if it is long."""
-    if len(client_id) <= _SHOWN:
-        return ascii(client_id)
-    return f"{client_id[:_SHOWN]!a}… of {len(client_id)} characters"

@@ -86,6 +86,7 @@ class HotPath:
             router.authority,
             router.may_receive,
             router.sessions,
+            router.streams,
             route_cache,
         )
         self.taken = 0
@@ -159,6 +160,8 @@ class HotPath:
                 ):
                     break
             else:
+                if route.streams:
+                    break  # each has a row of its own
                 if route is not run.route:
                     self._end_run(state, data, at, now)
                     run.begin(route, at)
@@ -239,7 +242,7 @@ class HotPath:
             packet, at = decoded
             assert isinstance(packet, Publish)
             message = received_message(packet, route.topic_name, now)
-            self._router.route(message, publisher.client_id, now, only)
+            self._router.route(message, publisher.client_id, now, only=only)
 
     def _publish(
         self,
@@ -260,6 +263,10 @@ class HotPath:
         if not ordinary_publish(connection.exchange, CLIENT, qos, packet_id):
             return False
         message = Message(route.topic_name, payload, qos=qos)
+        lasts = qos == 2 and publisher.number > 0
+        if route.streams:
+            lasts = True
+            self._router.record(route.streams, message, publisher, packet_id=packet_id)
         grants = route.grants
         plain: set[str] | None = None
         sent: i64 = 0
@@ -277,6 +284,8 @@ class HotPath:
             ):
                 self._router.mark(state)
                 self._router.note_behind(state)
+                if state.number:
+                    lasts = True
                 sent += 1
             elif plain is None:
                 plain = {state.client_id}
@@ -284,12 +293,19 @@ class HotPath:
                 plain.add(state.client_id)
         reason = SUCCESS
         if plain is not None:
-            matched = self._router.route(message, publisher.client_id, now, plain)
+            matched = self._router.route(message, publisher.client_id, now, only=plain, lasts=lasts)
+            lasts = self._router.lasting
             if not matched and not sent:
                 reason = NO_MATCHING_SUBSCRIBERS
         elif not sent:
             reason = NO_MATCHING_SUBSCRIBERS
         self._counters.messages_sent += sent
         self._counters.packets_sent += sent
+        if lasts:
+            # It reaches nobody before its commit, and is not acknowledged either.
+            publisher.waits = True
+            for state in states:
+                if state.dirty:
+                    state.waits = True
         session.acknowledge(qos, packet_id, reason)
         return True

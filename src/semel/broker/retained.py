@@ -49,6 +49,8 @@ class Retained:
     _root: Final[Node]
     _dollar_root: Final[Node]
     _last_place: int
+    # Topics whose message has expired and was dropped: for the owner to take.
+    expired: list[str]
 
     def __init__(self, maximum: int, maximum_bytes: int = sys.maxsize) -> None:
         self.maximum = maximum
@@ -59,6 +61,7 @@ class Retained:
         self._root = Node()
         self._dollar_root = Node()
         self._last_place = 0
+        self.expired = []
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -126,7 +129,7 @@ class Retained:
             message = node.message
             assert message is not None
             if message.is_expired(now):
-                self.delete(message.topic_name)
+                self._expire(message.topic_name)
             else:
                 found.append((node.place, message))
         found.sort()  # no two places are equal, so messages are not compared
@@ -143,11 +146,15 @@ class Retained:
             message = self._expiring[topic_name].message
             assert message is not None
             if message.is_expired(now):
-                self.delete(topic_name)
+                self._expire(topic_name)
                 dropped += 1
             else:
                 self._expiring.move_to_end(topic_name)
         return dropped
+
+    def _expire(self, topic_name: str) -> None:
+        self.delete(topic_name)
+        self.expired.append(topic_name)
 
     def _root_for(self, topic: str) -> Node:
         return self._dollar_root if topic.startswith("$") else self._root

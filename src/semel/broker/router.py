@@ -12,14 +12,25 @@ from semel.broker.authority import Authority
 from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
-from semel.broker.store import Commit
 from semel.broker.subscriptions import Entry, Group, Subscriptions
+from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message, without_identifiers
 from semel.mqtt.packets.subscribe import Subscription
-from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER, Properties, PropertyItem
+from semel.mqtt.properties import (
+    NO_PROPERTIES,
+    SUBSCRIPTION_IDENTIFIER,
+    Properties,
+    PropertyItem,
+)
 from semel.mqtt.reasons import QUOTA_EXCEEDED
 from semel.mqtt.session import Session
 from semel.mqtt.topics import split_share
+from semel.store.commit import Commit, Record
+from semel.store.store import Store
+from semel.store.streams import Stream, Streams
+
+# Topics of the broker's own reports: nothing of them lasts.
+OWN_TOPICS: Final = "$SYS/"
 
 
 @final
@@ -52,6 +63,10 @@ class Router:
     subscriptions: Final[Subscriptions]
     retained: Final[Retained]
     authority: Final[Authority]
+    store: Final[Store]
+    # Whether the store keeps anything: if not, nobody lists what changes.
+    lasts: Final[bool]
+    streams: Final[Streams]
     # Sessions to be polled and drained at the end of the tick.
     dirty: list[SessionState]
     commit: Commit
@@ -66,10 +81,15 @@ class Router:
     _much_room: Final[int]
     # Messages that a full queue turned away, or that a slow reader had no room for.
     dropped: int
+    # Whether the message that is being routed goes where it lasts, and who gets it at QoS 1 or 2.
+    lasting: bool
+    _reached: list[SessionState]
 
     def __init__(
         self,
         authority: Authority,
+        store: Store,
+        streams: Streams,
         *,
         maximum_subscriptions: int,
         maximum_queued: int,
@@ -82,6 +102,9 @@ class Router:
         self.subscriptions = Subscriptions()
         self.retained = Retained(maximum_retained, maximum_retained_bytes)
         self.authority = authority
+        self.store = store
+        self.lasts = store.lasts
+        self.streams = streams
         self.dirty = []
         self.commit = Commit()
         self.maximum_subscriptions = maximum_subscriptions
@@ -92,6 +115,8 @@ class Router:
         self._low_room = maximum_outgoing // 2
         self._much_room = maximum_outgoing - caught_up_mark(maximum_outgoing)
         self.dropped = 0
+        self.lasting = False
+        self._reached = []
 
     def mark(self, state: SessionState) -> None:
         """This session has something for the end of the tick."""
@@ -122,13 +147,53 @@ class Router:
         session = state.session
         return session.room >= self._much_room and session.waiting * 4 <= self.maximum_queued
 
+    def record(
+        self,
+        streams: list[Stream],
+        message: Message,
+        publisher: SessionState,
+        *,
+        packet_id: int = 0,
+        dup: bool = False,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        """Write a message into the streams of its topic; `properties` as they came."""
+        for stream in streams:
+            stream.last_seq += 1
+            self.commit.records.append(
+                Record(
+                    stream.id,
+                    stream.last_seq,
+                    message.topic_name,
+                    message.payload,
+                    qos=message.qos,
+                    retain=message.retain,
+                    dup=dup,
+                    client_id=publisher.client_id,
+                    user_name=publisher.user_name,
+                    packet_id=packet_id,
+                    version=publisher.session.version,
+                    properties=properties,
+                )
+            )
+
     def route(
-        self, message: Message, publisher: str, now: float, only: set[str] | None = None
+        self,
+        message: Message,
+        publisher: str,
+        now: float,
+        *,
+        only: set[str] | None = None,
+        lasts: bool = False,
     ) -> bool:
         """Give a message to everyone who asked for it. Whether anybody did.
 
-        `only` names the clients to look at: the others have it already.
+        `only` names the clients to look at: the others have it already. `lasts`: something of it
+        is kept elsewhere. `lasting` tells afterwards whether it is kept anywhere: then it reaches
+        nobody at QoS 1 or 2 before its commit.
         """
+        self.lasting = lasts
+        self._reached = []
         if message.retain:
             self._retain(message)
         matches = self.subscriptions.match(message.topic_name)
@@ -150,20 +215,44 @@ class Router:
             self._deliver(self.sessions[client_id], message, copy, now)
         for group in matches.groups:
             self._deliver_shared(group, message, now)
+        if self.lasting:
+            for state in self._reached:
+                state.waits = True
         return bool(copies) or bool(matches.groups)
+
+    def would_last(self, message: Message, publisher: SessionState) -> bool:
+        """Whether `route` would put it where it lasts."""
+        if not self.lasts:
+            return False
+        if message.retain or self.streams.of(message.topic_name):
+            return True
+        if not message.qos:
+            return False
+        if message.qos == 2 and publisher.number:
+            return True
+        matches = self.subscriptions.match(message.topic_name)
+        for entry in matches.entries:
+            if entry.qos and self.sessions[entry.client_id].number:
+                return True
+        for group in matches.groups:
+            for entry in group.members():
+                if entry.qos and self.sessions[entry.client_id].number:
+                    return True
+        return False
 
     def _retain(self, message: Message) -> None:
         """[MQTT-3.3.1-5] to [MQTT-3.3.1-7]: replace, or delete if the payload is empty."""
-        if message.payload:
-            if not self.retained.put(message.topic_name, message):
-                self.dropped += 1
-                # What the topic had before is not its last any more.
-                self.commit.retained.append((message.topic_name, None))
-                return
-            self.commit.retained.append((message.topic_name, message))
-        else:
+        kept: Message | None = None
+        if not message.payload:
             self.retained.delete(message.topic_name)
-            self.commit.retained.append((message.topic_name, None))
+        elif self.retained.put(message.topic_name, message):
+            kept = message
+        else:
+            # What the topic had before is not its last any more.
+            self.dropped += 1
+        if self.lasts and not message.topic_name.startswith(OWN_TOPICS):
+            self.lasting = True
+            self.commit.retained.append((message.topic_name, kept))
 
     def _deliver_shared(self, group: Group, message: Message, now: float) -> None:
         """One member gets it: the next that is connected and keeps up, or else the next at all."""
@@ -187,22 +276,44 @@ class Router:
     def pass_on(self, state: SessionState, now: float) -> None:
         """A member of shared subscriptions has left: what it was not sent, others may get [4.8.2].
 
-        While its session lives, it keeps what nobody else could be sent now.
+        It keeps what nobody else could be sent now. What only the store has of its queue is read,
+        as far as there is room for what stays.
         """
-        shares: set[str] | None = None
-        if not state.ended:
-            shares = {
-                entry.topic_filter
-                for entry in self.subscriptions.of(state.client_id)
-                if entry.share_name and self._is_served(entry.topic_filter)
-            }
-        for delivery in state.session.give_up_shared(shares, sent=state.ended):
+        shares = {
+            entry.topic_filter
+            for entry in self.subscriptions.of(state.client_id)
+            if entry.share_name and self._is_served(entry.topic_filter)
+        }
+        if shares:
+            session = state.session
+            self._hand_over(state, session.give_up_shared(shares, sent=False), now)
+            while self.refill(state):
+                self._hand_over(state, session.give_up_shared(shares, sent=False), now)
+
+    def refill(self, state: SessionState) -> bool:
+        """Read deliveries that only the store has, if the session wants some. Whether any came."""
+        session = state.session
+        if not session.wanted:
+            return False
+        deliveries = self.store.queue(state.number, session.first_wanted, session.wanted)
+        session.refill(deliveries)
+        return bool(deliveries)
+
+    def _hand_over(self, state: SessionState, deliveries: list[Delivery], now: float) -> None:
+        """Give others what this session had from shared subscriptions."""
+        for delivery in deliveries:
             group = self.subscriptions.group(delivery.share)
             message = delivery.message
             assert message is not None
             if group is not None:
+                # It may be on disk as this session's until the commit.
+                self.lasting = state.number > 0
+                self._reached = []
                 # Identifiers are of the subscription that it came by.
                 self._deliver_shared(group, without_identifiers(message), now)
+                if self.lasting:
+                    for reached in self._reached:
+                        reached.waits = True
 
     def _is_served(self, shared_filter: str) -> bool:
         """Whether a member of the group is connected."""
@@ -223,16 +334,28 @@ class Router:
 
     def _send(self, state: SessionState, message: Message, now: float, share: str = "") -> None:
         session = state.session
-        if message.qos and self._is_full(session, message):
-            session.give_up_expired(now)
+        if message.qos:
+            self._reached.append(state)
+            if state.number:
+                self.lasting = True
             if self._is_full(session, message):
-                self.dropped += 1
-                return
+                self._give_up_expired(state, now)
+                if self._is_full(session, message):
+                    self.dropped += 1
+                    return
         dropped = session.dropped
         session.send(message, now, share)
         self.dropped += session.dropped - dropped
         self.mark(state)
         self.note_behind(state)
+
+    def _give_up_expired(self, state: SessionState, now: float) -> None:
+        session = state.session
+        session.give_up_expired(now)
+        if session.may_expire_beyond(now):
+            first = session.first_wanted
+            expired = self.store.expired(state.number, first, now)
+            session.give_up_beyond(expired, self.store.next_expiry(state.number, first, now))
 
     def _is_full(self, session: Session, message: Message) -> bool:
         return (
@@ -253,9 +376,11 @@ class Router:
         old = self.subscriptions.subscribe(state.client_id, subscription, identifier)
         if old is None:
             state.subscriptions += 1
-        self.commit.subscribed.append(
-            self.subscriptions.entry(state.client_id, subscription.topic_filter)
-        )
+        if state.number:
+            state.waits = True
+            self.commit.subscriptions.append(
+                (state.number, subscription.topic_filter, subscription, identifier)
+            )
         # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets none [4.8.2]
         handling = subscription.retain_handling
         share_name, topic_filter = split_share(subscription.topic_filter)
@@ -284,6 +409,9 @@ class Router:
         """Send retained messages to a new subscriber, as many as it takes at the moment."""
         session = state.session
         backlog = state.backlog
+        if backlog and self.lasts:
+            # One of them may be so new that its own commit is not safe yet.
+            state.waits = True
         while backlog and session.connected and session.room > 0 and not session.waiting:
             message, qos, identifiers = backlog.popleft()
             # One that was replaced meanwhile would look as if it were newer.
@@ -298,16 +426,36 @@ class Router:
         if self.subscriptions.unsubscribe(state.client_id, topic_filter) is None:
             return False
         state.subscriptions -= 1
-        self.commit.unsubscribed.append((state.client_id, topic_filter))
+        if state.number:
+            state.waits = True
+            self.commit.subscriptions.append((state.number, topic_filter, None, 0))
         return True
 
     def end(self, state: SessionState, now: float) -> None:
-        """The session is over: nothing of it remains [MQTT-4.1.0-2]."""
+        """The session is over: nothing of it remains [MQTT-4.1.0-2].
+
+        But for what a shared subscription brought it: others may get that.
+        """
+        self.warm(state)
+        session = state.session
+        shared = any(entry.share_name for entry in self.subscriptions.of(state.client_id))
         del self.sessions[state.client_id]
         state.ended = True
         self.subscriptions.forget(state.client_id)
-        self.commit.sessions.append((state.client_id, None))
-        self.pass_on(state, now)
+        if state.number:
+            self.commit.ended.append(state.number)
+        self._hand_over(state, session.give_up_shared(None, sent=True), now)
+        session.forget_waiting()
+        while shared and self.refill(state):
+            self._hand_over(state, session.give_up_shared(None, sent=False), now)
+            session.forget_waiting()
+
+    def warm(self, state: SessionState) -> None:
+        """Read what was in flight in a session that was restored, if nobody has yet."""
+        if state.cold:
+            state.cold = False
+            deliveries, stored = self.store.exchanges(state.number)
+            state.session.restore_exchanges(deliveries, stored)
 
 
 def _variant(message: Message, qos: int, retain: bool, identifiers: list[int]) -> Message:

@@ -19,6 +19,7 @@ from semel.broker.authority import Authority
 from semel.broker.session_state import SessionState
 from semel.broker.subscriptions import Matches, Subscriptions
 from semel.mqtt.wire import text_size
+from semel.store.streams import Stream, Streams
 
 # Added to the QoS of a session in a route: it gets its copy the plain way.
 PLAIN: Final = 4
@@ -36,17 +37,25 @@ class Route:
     # One after the other; `grants` has for each the highest QoS of its subscriptions, | PLAIN.
     states: Final[list[SessionState]]
     grants: Final[bytes]
+    # Those that record its messages.
+    streams: Final[list[Stream]]
     # Rights that may publish here: mostly all publishers have the same.
     allowed: str
     others: set[str] | None
 
     def __init__(
-        self, topic_name: str, states: list[SessionState], grants: bytes, rights: str
+        self,
+        topic_name: str,
+        states: list[SessionState],
+        grants: bytes,
+        streams: list[Stream],
+        rights: str,
     ) -> None:
         self.topic_name = topic_name
         self.topic_size = text_size(topic_name)
         self.states = states
         self.grants = grants
+        self.streams = streams
         self.allowed = rights
         self.others = None
 
@@ -70,6 +79,7 @@ class Routes:
     _authority: Final[Authority]
     _may_receive: Final[Callable[[str, str], bool]]
     _sessions: Final[dict[str, SessionState]]
+    _streams: Final[Streams]
     _generation: int
     _rights_generation: int
     _maximum: Final[int]
@@ -84,12 +94,14 @@ class Routes:
         authority: Authority,
         may_receive: Callable[[str, str], bool],
         sessions: dict[str, SessionState],
+        streams: Streams,
         maximum: int,
     ) -> None:
         self._subscriptions = subscriptions
         self._authority = authority
         self._may_receive = may_receive
         self._sessions = sessions
+        self._streams = streams
         self._generation = subscriptions.generation
         self._rights_generation = authority.generation
         self._maximum = maximum // 2
@@ -156,7 +168,7 @@ class Routes:
             if self._may_receive(client_id, topic_name):
                 states.append(self._sessions[client_id])
                 values.append(grant)
-        return Route(topic_name, states, bytes(values), rights)
+        return Route(topic_name, states, bytes(values), self._streams.of(topic_name), rights)
 
     def _put(self, topic: bytes, route: Route) -> None:
         size = 1 + len(route.states) + (0 if route.others is None else len(route.others))

@@ -13,6 +13,7 @@ import logging
 import resource
 import secrets
 import signal
+import time
 from importlib import import_module
 from typing import Any, Final, cast
 
@@ -21,7 +22,10 @@ from semel.broker.connection import Connection
 from semel.broker.core import Broker
 from semel.broker.pressure import caught_up_mark
 from semel.broker.settings import BrokerSettings
-from semel.broker.store import Store
+from semel.store.commit import Commit
+from semel.store.disk import DiskStore
+from semel.store.store import Store
+from semel.store.streams import Streams
 
 LOG: Final = logging.getLogger("semel.broker")
 
@@ -39,6 +43,10 @@ QUIET_SECONDS: Final = 10.0
 
 class CannotListen(Exception):
     """Why the broker cannot listen where it was told to, in one sentence."""
+
+
+class StoreFailed(Exception):
+    """Why the store can keep nothing any more, in one sentence."""
 
 
 class Peer(asyncio.Protocol):
@@ -65,6 +73,7 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         connection = self.connection
         assert connection is not None
+        assert self.transport is not None
         if connection.closing:
             return
         try:
@@ -75,6 +84,8 @@ class Peer(asyncio.Protocol):
             self.abort()
         if connection.held and not self.held:
             self.hold()
+        if connection.blocked:
+            self.transport.pause_reading()
         self.server.gathered += len(data)
         if self.server.gathered >= TICK_BYTES:
             self.server.tick()
@@ -90,11 +101,17 @@ class Peer(asyncio.Protocol):
         self.server.loop.call_later(patience, self.server.schedule)
 
     def release(self) -> None:
-        """Read again."""
+        """Read again, if nothing else is against it."""
         assert self.transport is not None
-        if self.held:
-            self.held = False
+        assert self.connection is not None
+        self.held = self.connection.held
+        if not self.held and not self.connection.blocked:
             self.transport.resume_reading()
+
+    def pause(self) -> None:
+        """Read no more."""
+        assert self.transport is not None
+        self.transport.pause_reading()
 
     def connection_lost(self, problem: Exception | None) -> None:
         connection = self.connection
@@ -140,18 +157,32 @@ class Peer(asyncio.Protocol):
 class Server:
     """Listens, ticks and stops."""
 
-    def __init__(self, settings: BrokerSettings, authority: Authority | None = None) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        authority: Authority | None = None,
+        store: Store | None = None,
+        streams: Streams | None = None,
+    ) -> None:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
-        self.now = self.loop.time
+        # As the wall clock was at the start, and then as the loop's, which nobody sets: what lasts
+        # is due by it, and a clock that is set back makes nothing come early.
+        self.start_of_clock = time.time() - self.loop.time()
+        self.store = Store() if store is None else store
         self.broker = Broker(
             settings,
             authority=Authority() if authority is None else authority,
-            store=Store(),
+            store=self.store,
             new_client_id=lambda: f"semel-{secrets.token_hex(8)}",
             log=LOG.info,
             now=self.now(),
+            streams=streams,
+            wall=time.time,
         )
+        # Why the store failed; set with the event.
+        self.failure: str | None = None
+        self.failed = asyncio.Event()
         self.peers: dict[int, Peer] = {}
         self.scheduled = False
         # Bytes received since the last tick.
@@ -162,6 +193,9 @@ class Server:
     async def start(self) -> tuple[str, int]:
         """Listen. Returns host and port, which may be one that the system chose for port 0."""
         loop = self.loop
+        if isinstance(self.store, DiskStore):
+            self.store.connect(loop, safe=self._safe, changed=self.schedule, failed=self._fail)
+            self.tick()
         host, port = self.settings.host, self.settings.port
         try:
             self.listener = await loop.create_server(lambda: Peer(self), host, port)
@@ -184,6 +218,14 @@ class Server:
             self.sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self.sweeper
+        if isinstance(self.store, DiskStore):
+            for peer in self.peers.values():
+                peer.pause()
+            # What is with the store already is answered before the end.
+            for _ in range(500):
+                if self.failure is not None or not self.store.sizes:
+                    break
+                await asyncio.sleep(0.01)
         self.broker.stop(self.now())
         self._write_out()
         for _ in range(50):
@@ -193,6 +235,24 @@ class Server:
         for peer in list(self.peers.values()):
             peer.abort()
         await asyncio.sleep(0)
+
+    def now(self) -> float:
+        """The time by which everything is due."""
+        return self.start_of_clock + self.loop.time()
+
+    def _safe(self, commits: list[Commit]) -> None:
+        """The store has these: what waited for them leaves."""
+        now = self.now()
+        for commit in commits:
+            self.broker.committed(commit, now)
+        self._write_out()
+
+    def _fail(self, why: str) -> None:
+        """The store can keep nothing any more: nobody is told anything from here on."""
+        self.failure = why
+        for peer in list(self.peers.values()):
+            peer.abort()
+        self.failed.set()
 
     def schedule(self) -> None:
         """Flush once at the end of this tick, however many sockets had something."""
@@ -221,6 +281,13 @@ class Server:
         if released:
             self.broker.pressure.released = []
             for connection in released:
+                peer = self.peers.get(connection.number)
+                if peer is not None:
+                    peer.release()
+        unblocked = self.broker.unblocked
+        if unblocked:
+            self.broker.unblocked = []
+            for connection in unblocked:
                 peer = self.peers.get(connection.number)
                 if peer is not None:
                     peer.release()
@@ -274,28 +341,49 @@ class LoopFaults:
         LOG.error("%s", context.get("message"), exc_info=problem)
 
 
-async def serve(settings: BrokerSettings, authority: Authority | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Without an Authority everybody may do everything."""
+async def serve(
+    settings: BrokerSettings,
+    authority: Authority | None = None,
+    store: Store | None = None,
+    streams: Streams | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT. Without an Authority everybody may do everything.
+
+    Raises StoreFailed if the store does. The store is its caller's, who closes it.
+    """
     files = raise_file_limit()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(LoopFaults())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = Server(settings, authority)
+    server = Server(settings, authority, store, streams)
     host, port = await server.start()
     LOG.info("listening on %s:%d, MQTT 3.1.1 and 5.0, up to %d open files", host, port, files)
-    await stopping.wait()
+    signalled, failed = (loop.create_task(event.wait()) for event in (stopping, server.failed))
+    await asyncio.wait((signalled, failed), return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    failed.cancel()
     LOG.info("stopping")
     await server.stop()
+    if server.failure is not None:
+        raise StoreFailed(
+            f"the store failed: {server.failure}. Nothing was acknowledged that it does not have"
+        )
 
 
-def run(settings: BrokerSettings, authority: Authority | None = None) -> None:
+def run(
+    settings: BrokerSettings,
+    authority: Authority | None = None,
+    store: Store | None = None,
+    streams: Streams | None = None,
+) -> None:
     """`serve` on the quickest loop there is."""
     tune_collector()
+    serving = serve(settings, authority, store, streams)
     try:
         uvloop = import_module("uvloop")
     except ImportError:
-        asyncio.run(serve(settings, authority))
+        asyncio.run(serving)
     else:
-        uvloop.run(serve(settings, authority))
+        uvloop.run(serving)

@@ -7,6 +7,9 @@ from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.session import Session
 
+# Characters of a client identifier that the log shows.
+_SHOWN: Final = 64
+
 
 @final
 class SessionState:
@@ -14,11 +17,21 @@ class SessionState:
 
     client_id: Final[str]
     session: Final[Session]
+    # What the store calls it; 0: it is in memory alone.
+    number: int
+    # What was in flight is still in the store alone.
+    cold: bool
+    # This tick did something that must last: what reports it has to wait.
+    waits: bool
+    # Who its client says to be.
+    user_name: str | None
     # Number of the connection that has the session now, 0 if it is offline.
     connection: int
     # Seconds that it outlives its connection; 0xFFFFFFFF: for ever.
     expiry_interval: int
     will: Will | None
+    # The store has a will of its client.
+    will_stored: bool
     # When the delayed will of a lost connection is due; None: no will waits.
     will_due: float | None
     # When the broker looks at it next, if that is arranged.
@@ -38,9 +51,14 @@ class SessionState:
     def __init__(self, client_id: str, session: Session, expiry_interval: int) -> None:
         self.client_id = client_id
         self.session = session
+        self.number = 0
+        self.cold = False
+        self.waits = False
+        self.user_name = None
         self.connection = 0
         self.expiry_interval = expiry_interval
         self.will = None
+        self.will_stored = False
         self.will_due = None
         self.look_at = None
         self.subscriptions = 0
@@ -53,3 +71,10 @@ class SessionState:
     def is_durable(self) -> bool:
         """Whether it outlives its connection, so that what happens to it must last."""
         return self.expiry_interval > 0
+
+
+def shown(client_id: str) -> str:
+    """A client identifier for the log: escaped, and cut if it is long."""
+    if len(client_id) <= _SHOWN:
+        return ascii(client_id)
+    return f"{client_id[:_SHOWN]!a}… of {len(client_id)} characters"

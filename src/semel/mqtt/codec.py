@@ -336,6 +336,9 @@ class Decoder:
         """Bytes have come: `next` gives their packets, one by one, and must be asked for all."""
         if self._broken:
             return
+        if self.at < len(self.data):
+            # Whoever moved `at` back has something to read yet.
+            data = self.data[self.at :] + data
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._needed:

@@ -12,7 +12,7 @@ from semel.mqtt.reasons import SUCCESS
 # Kinds of change.
 QUEUED: Final = 1  # number, message, share: a delivery waits to be sent
 ASSIGNED: Final = 2  # number, packet_id: it has its identifier and may be sent
-MOVED: Final = 3  # packet_id: PUBREC has come, PUBREL is owed
+MOVED: Final = 3  # number, packet_id: PUBREC has come, PUBREL is owed
 FINISHED: Final = 4  # number, packet_id (0: never sent): it is over
 STORED: Final = 5  # packet_id: an inbound QoS 2 message is owned
 FREED: Final = 6  # packet_id: its PUBREL has come
@@ -67,9 +67,9 @@ class Delivery:
     # Place among the PUBRECs, for PUBRELs in their order [MQTT-4.6.0-4].
     released: int
 
-    def __init__(self, number: int, message: Message, share: str) -> None:
+    def __init__(self, number: int, message: Message | None, share: str, qos: int) -> None:
         self.number = number
-        self.qos = message.qos
+        self.qos = qos
         self.share = share
         self.message = message
         self.packet_id = 0

@@ -287,7 +287,10 @@ class Session:
         self._packets.append(data)
 
     def give_up_expired(self, now: float) -> int:
-        """Let go of what has expired while it waited [MQTT-3.3.2-5]. How many that were."""
+        """Let go of what has expired while it waited [MQTT-3.3.2-5]. How many that were.
+
+        What only the store has of the queue is looked at there: `give_up_beyond`.
+        """
         expired = self._waiting.take_expired(now)
         self._note_finished(expired)
         return len(expired)
@@ -340,7 +343,7 @@ class Session:
             # [MQTT-4.3.3-7] what has been sent once does not expire any more
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
-        while not self._waiting.is_empty() and self._quota and self.room > 0 and not self._resend:
+        while self._waiting.is_at_hand() and self._quota and self.room > 0 and not self._resend:
             delivery = self._waiting.first()
             message = delivery.message
             assert message is not None
@@ -565,12 +568,83 @@ class Session:
         self._complete(delivery)
         return True
 
+    # --- a queue that is partly in a store --------------------------------------------------------
+
+    def keep_at_hand(self, window: int) -> None:
+        """Keep no more than so many of the waiting deliveries in memory, 0: all of them.
+
+        Only for an owner that stores every change, and that gives back with `refill` what waits
+        beyond the window.
+        """
+        self._waiting.window = window
+
+    @property
+    def wanted(self) -> int:
+        """How many deliveries the owner should give back, from number `first_wanted` on."""
+        return self._waiting.wants()
+
+    @property
+    def first_wanted(self) -> int:
+        """See `wanted`."""
+        return self._waiting.first_beyond
+
+    def refill(self, deliveries: list[Delivery]) -> None:
+        """The next deliveries that waited in the store, in the order of their numbers."""
+        self._waiting.refill(deliveries)
+
+    def forget_waiting(self) -> None:
+        """Let go of what waits at hand: its session is over."""
+        self._waiting.take_all()
+
+    def may_expire_beyond(self, now: float) -> bool:
+        """Whether something that only the store has may have expired."""
+        waiting = self._waiting
+        return waiting.beyond_expiry is not None and now >= waiting.beyond_expiry
+
+    def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
+        """Let go of deliveries that only the store has: their numbers and sizes.
+
+        `next_expiry` is when the first of the others expires.
+        """
+        self._waiting.beyond_expiry = next_expiry
+        for number in self._waiting.give_up_beyond(expired):
+            if self.durable:
+                self._changes.append(Change(FINISHED, number=number))
+
+    def restore_queue(
+        self, count: int, size: int, first: int, next_expiry: float | None, last_number: int
+    ) -> None:
+        """The queue of a session that was stored: all of it is beyond the window."""
+        waiting = self._waiting
+        waiting.beyond = count
+        waiting.beyond_size = size
+        waiting.size = size
+        waiting.first_beyond = first
+        waiting.beyond_expiry = next_expiry
+        self._number = last_number
+
+    def restore_end(self, ends_at: float | None, expiry_interval: int, now: float) -> None:
+        """When a stored session is over: as it was, or reckoned from now if it was connected."""
+        if ends_at is not None:
+            self.ends_at = ends_at
+        elif expiry_interval != NEVER_EXPIRES:
+            self._end_at(now + expiry_interval)
+
+    def restore_exchanges(self, in_flight: list[Delivery], stored: list[int]) -> None:
+        """What was open in a session that was stored, deliveries by their numbers."""
+        for delivery in in_flight:
+            self._in_flight[delivery.packet_id] = delivery
+            self._last_id = delivery.packet_id
+            self._released = max(self._released, delivery.released)
+        for packet_id in stored:
+            self._stored.add(packet_id)
+
     # --- durable state ----------------------------------------------------------------------------
 
     def _queue(self, number: int, message: Message, share: str) -> None:
         """QUEUED"""
         self._number = number
-        self._waiting.add(Delivery(number, message, share))
+        self._waiting.add(Delivery(number, message, share, message.qos))
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
 
@@ -583,7 +657,7 @@ class Session:
         self._number = number
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
-        self._fly(Delivery(number, message, share), packet_id)
+        self._fly(Delivery(number, message, share, message.qos), packet_id)
         self._quota -= 1
         self.room -= message.size
 
@@ -601,7 +675,8 @@ class Session:
         delivery.released = self._released
         delivery.message = None
         if self.durable:
-            self._changes.append(Change(MOVED, packet_id=delivery.packet_id))
+            number, packet_id = delivery.number, delivery.packet_id
+            self._changes.append(Change(MOVED, number=number, packet_id=packet_id))
 
     def _finish(self, delivery: Delivery) -> None:
         """FINISHED"""

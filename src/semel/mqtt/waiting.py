@@ -1,4 +1,9 @@
-"""Deliveries that wait to be sent: in their order, counted, with an eye on what expires."""
+"""Deliveries that wait to be sent: in their order, counted, with an eye on what expires.
+
+A queue can be longer than what is kept of it in memory. With a `window`, the first deliveries are
+at hand, and those *beyond* it only in the owner's store, which was told of them: they are counted
+here, and come back by `refill` when the window has emptied. Their order is that of their numbers.
+"""
 
 from collections import deque
 from typing import final
@@ -11,34 +16,70 @@ class Waiting:
     """A session's queue. `size` is that of all its messages."""
 
     size: int
-    # None while nothing waits: an empty deque alone takes 760 bytes.
-    _deliveries: deque[Delivery] | None
+    # How many are kept at hand; 0: all of them.
+    window: int
+    # Those beyond the window: how many, of what size, and the number of the first.
+    beyond: int
+    beyond_size: int
+    first_beyond: int
     # No later than the first expiry among them; None: none of them expires.
+    beyond_expiry: float | None
+    # Numbers of those that were given up there and may come back yet.
+    _gone: set[int] | None
+    # None while nothing is at hand: an empty deque alone takes 760 bytes.
+    _deliveries: deque[Delivery] | None
+    # As above, of those at hand.
     _next_expiry: float | None
 
     def __init__(self) -> None:
         self.size = 0
+        self.window = 0
+        self.beyond = 0
+        self.beyond_size = 0
+        self.first_beyond = 0
+        self.beyond_expiry = None
+        self._gone = None
         self._deliveries = None
         self._next_expiry = None
 
     def __len__(self) -> int:
-        return 0 if self._deliveries is None else len(self._deliveries)
+        return self.beyond + (0 if self._deliveries is None else len(self._deliveries))
 
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return self._deliveries is None
+        return self._deliveries is None and not self.beyond
+
+    def is_at_hand(self) -> bool:
+        """Whether the first that waits is here."""
+        return self._deliveries is not None
 
     def listed(self) -> list[Delivery]:
-        """All of them."""
+        """All that are at hand."""
         return [] if self._deliveries is None else list(self._deliveries)
 
     def first(self) -> Delivery:
-        """The one that is next; there must be one."""
+        """The one that is next; it must be at hand."""
         assert self._deliveries is not None
         return self._deliveries[0]
 
     def add(self, delivery: Delivery) -> None:
         """One more, at the end."""
+        if self.window and (self.beyond or len(self) >= self.window):
+            message = delivery.message
+            assert message is not None
+            at = message.expires_at
+            if not self.beyond:
+                self.first_beyond = delivery.number
+                self.beyond_expiry = at
+            elif at is not None and (self.beyond_expiry is None or at < self.beyond_expiry):
+                self.beyond_expiry = at
+            self.beyond += 1
+            self.beyond_size += message.size
+            self.size += message.size
+        else:
+            self._put(delivery)
+
+    def _put(self, delivery: Delivery) -> None:
         if self._deliveries is None:
             self._deliveries = deque()
         self._deliveries.append(delivery)
@@ -48,6 +89,45 @@ class Waiting:
         at = message.expires_at
         if at is not None and (self._next_expiry is None or at < self._next_expiry):
             self._next_expiry = at
+
+    def wants(self) -> int:
+        """How many should come from beyond the window: none until half of it is free."""
+        at_hand = 0 if self._deliveries is None else len(self._deliveries)
+        return self.window - at_hand if self.beyond and at_hand * 2 <= self.window else 0
+
+    def refill(self, deliveries: list[Delivery]) -> None:
+        """The next ones from beyond the window, in the order of their numbers."""
+        for delivery in deliveries:
+            self.first_beyond = delivery.number + 1
+            if self._gone is not None and delivery.number in self._gone:
+                self._gone.remove(delivery.number)
+                continue
+            message = delivery.message
+            assert message is not None
+            self.beyond -= 1
+            self.beyond_size -= message.size
+            self.size -= message.size
+            self._put(delivery)
+        if not self.beyond:
+            self._gone = None
+            self.beyond_expiry = None
+
+    def give_up_beyond(self, given_up: list[tuple[int, int]]) -> list[int]:
+        """Numbers and sizes of some beyond the window that are not wanted. Those not known yet."""
+        if self._gone is None:
+            self._gone = set()
+        fresh: list[int] = []
+        for number, size in given_up:
+            if number not in self._gone:
+                self._gone.add(number)
+                fresh.append(number)
+                self.beyond -= 1
+                self.beyond_size -= size
+                self.size -= size
+        if not self.beyond:
+            self._gone = None
+            self.beyond_expiry = None
+        return fresh
 
     def take(self, number: int) -> Delivery:
         """Take out the one with that number: nearly always the first."""
@@ -68,31 +148,32 @@ class Waiting:
         return delivery
 
     def take_expired(self, now: float) -> list[Delivery]:
-        """Take out those whose Message Expiry Interval has passed."""
+        """Take out those at hand whose Message Expiry Interval has passed."""
         expired: list[Delivery] = []
         if self._next_expiry is not None and now >= self._next_expiry:
-            for delivery in self._take_all():
+            for delivery in self.take_all():
                 message = delivery.message
                 assert message is not None
                 if message.is_expired(now):
                     expired.append(delivery)
                 else:
-                    self.add(delivery)
+                    self._put(delivery)
         return expired
 
     def take_shared(self, shares: set[str] | None) -> list[Delivery]:
-        """Take out those that came by these shared subscriptions, None: by any."""
+        """Take out those at hand that came by these shared subscriptions, None: by any."""
         shared: list[Delivery] = []
-        for delivery in self._take_all():
+        for delivery in self.take_all():
             if delivery.is_of(shares):
                 shared.append(delivery)
             else:
-                self.add(delivery)
+                self._put(delivery)
         return shared
 
-    def _take_all(self) -> list[Delivery]:
+    def take_all(self) -> list[Delivery]:
+        """Take out all that are at hand."""
         deliveries = self.listed()
-        self.size = 0
+        self.size = self.beyond_size
         self._deliveries = None
         self._next_expiry = None
         return deliveries

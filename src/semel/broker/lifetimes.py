@@ -1,0 +1,247 @@
+"""How long sessions last, and what becomes of them without a connection.
+
+    begin ─▶ a connection has it ─▶ leave ─▶ look_at: its will, when that is due
+                    ▲                              its end, when that has come
+                    └───────── begin ◀─────────────┘
+
+Also a broker's start: every session that the store has lost its connection just then, so that the
+delays of wills and the expiry of sessions run from there, unless they ran already.
+"""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from traceback import format_exc
+from typing import Final, final
+
+from semel.broker.router import OWN_TOPICS, Router
+from semel.broker.session_state import SessionState, shown
+from semel.mqtt.message import Message
+from semel.mqtt.packets.connect import Will
+from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
+from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
+from semel.mqtt.session import Session
+from semel.store.store import Saved, SavedWill
+
+# Deliveries of a stored session that are kept in memory while they wait; the store has the others.
+WINDOW: Final = 1_000
+
+# Appointments with sessions that are no more: beyond so many, the list is made anew.
+_STALE: Final = 50
+
+
+@final
+class Lifetimes:
+    """All sessions, from their beginning to their end."""
+
+    _router: Final[Router]
+    _log: Final[Callable[[str], None]]
+    _window: Final[int]
+    _next_number: int
+    # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
+    _due: list[tuple[float, str]]
+
+    def __init__(self, router: Router, log: Callable[[str], None], window: int) -> None:
+        self._router = router
+        self._log = log
+        self._window = window
+        self._next_number = 1
+        self._due = []
+
+    # --- the beginning ----------------------------------------------------------------------------
+
+    def restore(self, saved: Saved, now: float) -> None:
+        """Go on from what the store has. Every connection counts as closed just now."""
+        router = self._router
+        self._next_number = saved.next_session
+        by_number: dict[int, SessionState] = {}
+        for each in saved.sessions:
+            if not each.expiry_interval:
+                # It was to end with its connection.
+                router.commit.ended.append(each.number)
+                continue
+            state = SessionState(each.client_id, Session(), each.expiry_interval)
+            self._keep(state, each.number)
+            state.cold = True
+            state.session.restore_queue(
+                each.waiting,
+                each.waiting_bytes,
+                each.first_waiting,
+                each.next_expiry,
+                each.last_delivery,
+            )
+            state.session.restore_end(each.ends_at, each.expiry_interval, now)
+            router.sessions[each.client_id] = state
+            by_number[each.number] = state
+            router.mark(state)
+        for number, subscription, identifier in saved.subscriptions:
+            owner = by_number.get(number)
+            if owner is not None:
+                owner.subscriptions += 1
+                router.subscriptions.subscribe(owner.client_id, subscription, identifier)
+        for message in saved.retained:
+            if not router.retained.put(message.topic_name, message):
+                self._log(f"no room for the retained message of {message.topic_name!a}")
+        for kept in saved.wills:
+            self._restore_will(kept, now)
+        for state in by_number.values():
+            self.look_at(state, now)
+
+    def _restore_will(self, kept: SavedWill, now: float) -> None:
+        state = self._router.sessions.get(kept.client_id)
+        if state is None:
+            state = SessionState(kept.client_id, Session(), 0)
+        state.user_name = kept.user_name
+        state.will = kept.will
+        state.will_stored = True
+        if kept.due_at is None:
+            self._await_will(state, now)
+        else:
+            state.will_due = kept.due_at
+        if not state.number:
+            self._publish_will(state, now)
+
+    def _keep(self, state: SessionState, number: int) -> None:
+        """The store has, or will have, all that happens to this session."""
+        state.number = number
+        state.session.keep_at_hand(self._window)
+
+    def begin(self, state: SessionState, expiry_interval: int, will: Will | None) -> None:
+        """A connection has the session from now on, on these terms."""
+        state.expiry_interval = expiry_interval
+        if self._router.lasts and expiry_interval and not state.number:
+            self._keep(state, self._next_number)
+            self._next_number += 1
+        # Once it is stored, all that happens to it is, until it ends.
+        state.session.durable = state.number > 0
+        self._store_session(state)
+        # [MQTT-3.1.3-9] the session is back before its will was due
+        state.will = will
+        state.will_due = None
+        self._store_will(state)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def change_expiry(self, state: SessionState, expiry_interval: int) -> None:
+        """Its client leaves with another Session Expiry Interval than it came with."""
+        state.expiry_interval = expiry_interval
+        self._store_session(state)
+
+    def give_up_will(self, state: SessionState) -> None:
+        """[MQTT-3.1.2-10] its client has taken it back."""
+        state.will = None
+        self._store_will(state)
+
+    def leave(self, state: SessionState, now: float) -> None:
+        """The session goes on without a connection [4.1], or ends with it."""
+        state.session.disconnect(now, state.expiry_interval)
+        self._router.pass_on(state, now)
+        self._router.mark(state)
+        if state.will is not None:
+            self._await_will(state, now)
+        self.look_at(state, now)
+
+    def sweep(self, now: float) -> None:
+        """Look at whom it is time to."""
+        while self._due and self._due[0][0] <= now:
+            _, client_id = heappop(self._due)
+            state = self._router.sessions.get(client_id)
+            if state is not None:
+                state.look_at = None
+                self.look_at(state, now)
+
+    def look_at(self, state: SessionState, now: float) -> None:
+        """Publish a will that is due, end a session that is over, or look again later."""
+        if state.connection:
+            return
+        if state.will_due is not None and now >= state.will_due:
+            self._publish_will(state, now)
+        if state.session.is_over(now):
+            self.end(state, now)
+            return
+        due = state.session.ends_at if state.will_due is None else state.will_due
+        # One appointment is enough: whoever comes early makes the next.
+        if due is not None and (state.look_at is None or due < state.look_at):
+            state.look_at = due
+            heappush(self._due, (due, state.client_id))
+            if len(self._due) > 2 * len(self._router.sessions) + _STALE:
+                self._due = [
+                    (state.look_at, state.client_id)
+                    for state in self._router.sessions.values()
+                    if state.look_at is not None
+                ]
+                heapify(self._due)
+
+    def end(self, state: SessionState, now: float) -> None:
+        """The session is over."""
+        # [3.1.3.2.2] a will whose delay was not over is sent when the session ends
+        if state.will is not None:
+            self._publish_will(state, now)
+        self._router.end(state, now)
+
+    # --- wills ------------------------------------------------------------------------------------
+
+    def may_publish(self, client_id: str, topic_name: str) -> int:
+        """Whether a client may publish there: a reason code."""
+        if topic_name.startswith(OWN_TOPICS):
+            return NOT_AUTHORIZED
+        return self._router.authority.publish(client_id, topic_name)
+
+    def _await_will(self, state: SessionState, now: float) -> None:
+        """[MQTT-3.1.2-8] after the delay, or when the session ends if that comes first."""
+        will = state.will
+        assert will is not None
+        delay = min(will.properties.will_delay_interval or 0, state.expiry_interval)
+        state.will_due = now + delay
+        if delay:
+            self._store_will(state)
+
+    def _publish_will(self, state: SessionState, now: float) -> None:
+        """[MQTT-3.1.2-10] published once, then gone."""
+        will = state.will
+        assert will is not None
+        state.will = None
+        state.will_due = None
+        # In the same commit as what becomes of the message: a crash publishes it once.
+        self._store_will(state)
+        router = self._router
+        try:
+            if self.may_publish(state.client_id, will.topic_name) == SUCCESS:
+                message = _will_message(will, now)
+                streams = router.streams.of(will.topic_name)
+                if streams:
+                    router.record(streams, message, state, properties=will.properties)
+                router.route(message, state.client_id, now, lasts=router.lasts)
+        except Exception:
+            # Its client is gone, and whoever is served just now has no part in it.
+            self._log(f"the will of {shown(state.client_id)} is lost: {format_exc()}")
+
+    # --- what the store is told -------------------------------------------------------------------
+
+    def _store_session(self, state: SessionState) -> None:
+        """What the client is told of its session, the store has first."""
+        if state.number:
+            state.waits = True
+            kept = (state.number, state.client_id, state.expiry_interval)
+            self._router.commit.sessions.append(kept)
+
+    def _store_will(self, state: SessionState) -> None:
+        """Let the store have the will as it is now, or no will."""
+        will = state.will
+        if self._router.lasts and (will is not None or state.will_stored):
+            state.will_stored = will is not None
+            kept = (state.client_id, state.user_name, will, state.will_due)
+            self._router.commit.wills.append(kept)
+
+
+def _will_message(will: Will, now: float) -> Message:
+    """The message of a will: its delay was for the server, the rest for subscribers."""
+    interval = will.properties.message_expiry_interval
+    items = [item for item in will.properties.items if item[0] != WILL_DELAY_INTERVAL]
+    return Message(
+        will.topic_name,
+        will.payload,
+        qos=will.qos,
+        retain=will.retain,
+        properties=Properties(items),
+        expires_at=None if interval is None else now + interval,
+    )

@@ -1,0 +1,90 @@
+"""What leaves in a tick, and what of it has to wait for the tick's commit.
+
+A session *waits* when the tick did something to it, or by it, that must last. Then its packets
+are held back until the store has the commit, but for those that report nothing: QoS 0 messages,
+PINGRESP, AUTH, DISCONNECT. A connection with packets that wait already sends the next ones behind
+them: acknowledgements, and QoS 1 and 2 messages, leave in their order [MQTT-4.6.0-2]
+[MQTT-4.6.0-6]. Nothing overtakes a CONNACK [MQTT-3.2.0-1].
+"""
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from semel.broker.connection import Connection
+from semel.mqtt.packet_types import PUBLISH
+from semel.mqtt.packets.auth import Auth
+from semel.mqtt.packets.connack import ConnAck
+from semel.mqtt.packets.disconnect import Disconnect
+from semel.mqtt.packets.ping import PingResp
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.session import Outgoing
+from semel.store.commit import Commit
+
+
+def reports_nothing(packet: Outgoing) -> bool:
+    """Whether it says nothing about what is kept, so that it never waits."""
+    if isinstance(packet, bytes):
+        first: i64 = packet[0]
+        return first >> 4 == PUBLISH and first & 0b0110 == 0
+    if isinstance(packet, Publish):
+        return packet.qos == 0
+    return isinstance(packet, PingResp | Auth | Disconnect)
+
+
+@final
+class Outbox:
+    """Packets of one tick, by the number of their connection, in their order."""
+
+    _connections: Final[dict[int, Connection]]
+    _packets: list[tuple[int, list[Outgoing]]]
+
+    def __init__(self, connections: dict[int, Connection]) -> None:
+        self._connections = connections
+        self._packets = []
+
+    def add(self, number: int, packets: list[Outgoing]) -> None:
+        """These are to leave."""
+        self._packets.append((number, packets))
+
+    def take(self) -> list[tuple[int, list[Outgoing]]]:
+        """All of them, where nothing lasts and nothing waits."""
+        packets = self._packets
+        self._packets = []
+        return packets
+
+    def part(self, commit: Commit) -> list[tuple[int, list[Outgoing]]]:
+        """Put what waits into the commit; what may leave at once."""
+        leaving: list[tuple[int, list[Outgoing]]] = []
+        for number, packets in self.take():
+            connection = self._connections.get(number)
+            if connection is None:
+                continue
+            state = connection.state
+            if connection.outstanding or connection.waits or (state is not None and state.waits):
+                self._hold_back(connection, packets, commit, leaving)
+            else:
+                leaving.append((number, packets))
+        return leaving
+
+    def _hold_back(
+        self,
+        connection: Connection,
+        packets: list[Outgoing],
+        commit: Commit,
+        leaving: list[tuple[int, list[Outgoing]]],
+    ) -> None:
+        held: list[Outgoing] = []
+        free: list[Outgoing] = []
+        for packet in packets:
+            if isinstance(packet, ConnAck):
+                connection.connack_waits = True
+            if not connection.connack_waits and reports_nothing(packet):
+                free.append(packet)
+            else:
+                held.append(packet)
+        if free:
+            leaving.append((connection.number, free))
+        if held:
+            connection.outstanding += 1
+            commit.packets.append((connection.number, held))

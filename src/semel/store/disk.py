@@ -1,0 +1,124 @@
+"""A Store on a disk: what the broker is given when it has a data folder.
+
+the loop's thread                            the writer's thread
+write(commit) ─────────── queue ──────────▶  one transaction for all that wait
+committed ◀───────── call_soon ────────────  it is safe
+exchanges, queue: a reader of its own, on committed rows
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from semel.mqtt.delivery import Delivery
+from semel.store.commit import Commit
+from semel.store.database import Database
+from semel.store.store import BEHIND, FULL, OPEN, Saved, Store
+from semel.store.writer import Sealing, Writer
+
+# How long a thread may keep the interpreter to itself, in seconds. With more, a busy loop starves
+# the writer: it lets go so often, and so briefly, that the other never gets its turn.
+SWITCH_INTERVAL: Final = 50e-6
+
+
+class DiskStore(Store):
+    """Keeps everything in one SQLite file. `connect` it to its owner before the first write."""
+
+    def __init__(self, path: Path, database: Database, *, maximum_unwritten: int) -> None:
+        super().__init__(lasts=True)
+        self.database = database
+        self.reader = Database.reader(path)
+        self.maximum_unwritten = maximum_unwritten
+        self.unwritten = 0
+        self.is_full = False
+        self.is_unsealed = False
+        self.sizes: dict[Commit, int] = {}
+        self.writer: Writer | None = None
+
+    def connect(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        safe: Callable[[list[Commit]], None],
+        changed: Callable[[], None],
+        failed: Callable[[str], None],
+        sealing: Sealing | None = None,
+    ) -> Writer:
+        """Start writing. In the loop, `safe` is called with commits that last, `changed` when
+        `condition` is another, `failed` when nothing can be written any more."""
+        sys.setswitchinterval(SWITCH_INTERVAL)
+
+        def now_safe(commits: list[Commit]) -> None:
+            for commit in commits:
+                self.unwritten -= self.sizes.pop(commit)
+            self.judge(changed)
+            safe(commits)
+
+        def now_full(full: bool) -> None:
+            self.is_full = full
+            self.judge(changed)
+
+        self.writer = Writer(
+            self.database,
+            safe=lambda commits: tell(loop, now_safe, commits),
+            full=lambda full: tell(loop, now_full, full),
+            failed=lambda why: tell(loop, failed, why),
+            sealing=sealing,
+        )
+        self.writer.start()
+        return self.writer
+
+    def judge(self, changed: Callable[[], None]) -> None:
+        """Find out what the condition is."""
+        condition = OPEN
+        if self.is_full:
+            condition = FULL
+        elif self.is_unsealed or self.unwritten > self.maximum_unwritten:
+            condition = BEHIND
+        if condition != self.condition:
+            self.condition = condition
+            changed()
+
+    def write(self, commit: Commit) -> bool:
+        assert self.writer is not None
+        size = commit.size()
+        self.sizes[commit] = size
+        self.unwritten += size
+        if self.unwritten > self.maximum_unwritten and self.condition == OPEN:
+            self.condition = BEHIND
+        self.writer.put(commit)
+        return False
+
+    def restore(self) -> Saved:
+        return self.reader.restore()
+
+    def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
+        return self.reader.exchanges(session)
+
+    def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
+        return self.reader.queue(session, first, limit)
+
+    def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
+        return self.reader.expired(session, first, now)
+
+    def next_expiry(self, session: int, first: int, now: float) -> float | None:
+        return self.reader.next_expiry(session, first, now)
+
+    def close(self) -> None:
+        """Write what waits, and end. Blocks until that is done."""
+        if self.writer is not None:
+            self.writer.stop()
+        else:
+            self.database.close()
+        self.reader.close()
+
+
+def tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *arguments: object) -> None:
+    """Have it called in the loop; one that is closed has nobody left to tell."""
+    try:
+        loop.call_soon_threadsafe(what, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

@@ -1,0 +1,376 @@
+"""From commits to the rows of one transaction.
+
+A `Batch` merges commits in their order into what the tables have to become: a delivery that is
+queued and assigned at once is one row, deliveries that are finished are ranges, and of a value
+that changes several times only the last is written. So one transaction costs few statements,
+however many ticks it holds.
+"""
+
+from typing import Final, final
+
+from semel.mqtt.delivery import (
+    ASSIGNED,
+    ENDS,
+    FINISHED,
+    FREED,
+    MOVED,
+    QUEUED,
+    STORED,
+    Change,
+    Delivery,
+)
+from semel.mqtt.message import Message
+from semel.mqtt.packet_types import MQTT5
+from semel.mqtt.packets.connect import Will
+from semel.mqtt.packets.subscribe import Subscription
+from semel.mqtt.properties import NO_PROPERTIES, Properties, encode_properties, read_properties
+from semel.mqtt.wire import Reader
+from semel.store.commit import Commit, Record
+
+# A payload from this size on is kept once for all who wait for it.
+SHARED_PAYLOAD: Final = 4096
+
+# Columns of `delivery`, and the places of those that a later change of the batch sets.
+DELIVERY_COLUMNS: Final = 13
+_PACKET_ID: Final = 2
+_BODY: Final = 9
+RECORD_COLUMNS: Final = 11
+
+# Place in the row, session and number of it.
+Key = tuple[int, int]
+
+
+@final
+class Batch:
+    """The rows of one transaction. `add` commits in their order, then `close`."""
+
+    # The highest numbers that were given out before; they go on from there.
+    last_body: int
+    last_release: int
+    commits: Final[list[Commit]]
+    # Values of all rows one after the other, as a statement with many rows wants them.
+    deliveries: list[object]
+    records: Final[list[object]]
+    # packet_id, session, number
+    assigned: Final[list[tuple[int, int, int]]]
+    # released, session, number
+    moved: Final[list[tuple[int, int, int]]]
+    # session, first and last number
+    finished: Final[list[tuple[int, int, int]]]
+    ended: Final[list[int]]
+    # number, client_id, expiry
+    sessions: Final[list[tuple[int, str, int]]]
+    # ends_at, session
+    ends: Final[list[tuple[float | None, int]]]
+    # session, packet_id; session, first and last packet_id
+    stored: Final[list[Key]]
+    freed: Final[list[tuple[int, int, int]]]
+    # session, filter, options, identifier
+    subscribed: Final[list[tuple[int, str, int, int]]]
+    unsubscribed: Final[list[tuple[int, str]]]
+    # seq, session, filter
+    cursors: Final[list[tuple[int, int, str]]]
+    # client_id, user_name, due_at, qos, retain, topic, properties, payload
+    wills: Final[list[tuple[object, ...]]]
+    willless: Final[list[tuple[str]]]
+    # topic, qos, expires_at, properties, payload
+    retained: Final[list[tuple[object, ...]]]
+    not_retained: Final[list[tuple[str]]]
+    # id, uses, payload
+    bodies: Final[list[tuple[int, int, bytes]]]
+    # last_seq, id
+    streams: Final[list[tuple[int, int]]]
+    _rows: Final[dict[Key, int]]
+    _dead: Final[set[int]]
+    _finished: Final[dict[int, list[int]]]
+    _sessions: Final[dict[int, tuple[str, int]]]
+    _ends: Final[dict[int, float | None]]
+    _inbound: Final[dict[Key, bool]]
+    _subscriptions: Final[dict[tuple[int, str], tuple[Subscription, int] | None]]
+    _cursors: Final[dict[tuple[int, str], int]]
+    _wills: Final[dict[str, tuple[str | None, Will, float | None] | None]]
+    _retained: Final[dict[str, Message | None]]
+    # By the identity of a payload that one of the commits holds: its body; by body: its uses.
+    _bodies: Final[dict[int, int]]
+    _uses: Final[dict[int, int]]
+    _payloads: Final[dict[int, bytes]]
+    _streams: Final[dict[int, int]]
+
+    def __init__(self, last_body: int, last_release: int) -> None:
+        self.last_body = last_body
+        self.last_release = last_release
+        self.commits = []
+        self.deliveries = []
+        self.records = []
+        self.assigned = []
+        self.moved = []
+        self.finished = []
+        self.ended = []
+        self.sessions = []
+        self.ends = []
+        self.stored = []
+        self.freed = []
+        self.subscribed = []
+        self.unsubscribed = []
+        self.cursors = []
+        self.wills = []
+        self.willless = []
+        self.retained = []
+        self.not_retained = []
+        self.bodies = []
+        self.streams = []
+        self._rows = {}
+        self._dead = set()
+        self._finished = {}
+        self._sessions = {}
+        self._ends = {}
+        self._inbound = {}
+        self._subscriptions = {}
+        self._cursors = {}
+        self._wills = {}
+        self._retained = {}
+        self._bodies = {}
+        self._uses = {}
+        self._payloads = {}
+        self._streams = {}
+
+    def add(self, commit: Commit) -> None:
+        """The next commit."""
+        self.commits.append(commit)
+        for number, client_id, expiry in commit.sessions:
+            self._sessions[number] = (client_id, expiry)
+        for session, change in commit.changes:
+            self._change(session, change)
+        for session, topic_filter, subscription, identifier in commit.subscriptions:
+            key = (session, topic_filter)
+            self._subscriptions[key] = None if subscription is None else (subscription, identifier)
+        for session, topic_filter, seq in commit.cursors:
+            self._cursors[(session, topic_filter)] = seq
+        for client_id, user_name, will, due_at in commit.wills:
+            self._wills[client_id] = None if will is None else (user_name, will, due_at)
+        for topic_name, message in commit.retained:
+            if message is None:
+                # A later one for this topic has a new place.
+                self.not_retained.append((topic_name,))
+            self._retained[topic_name] = message
+        if commit.records:
+            received = int(commit.at * 1_000_000)
+            for record in commit.records:
+                self._record(record, received)
+        self.ended.extend(commit.ended)
+
+    def close(self) -> None:
+        """All commits are added: work out what is left to write."""
+        ended = set(self.ended)
+        if self._dead or ended:
+            self._drop_rows(ended)
+        for session, numbers in self._finished.items():
+            if session not in ended:
+                _ranges(session, numbers, self.finished)
+        for number, (client_id, expiry) in self._sessions.items():
+            if number not in ended:
+                self.sessions.append((number, client_id, expiry))
+        for session, at in self._ends.items():
+            if session not in ended:
+                self.ends.append((at, session))
+        freed: dict[int, list[int]] = {}
+        for key, present in self._inbound.items():
+            session, packet_id = key
+            if session in ended:
+                continue
+            if present:
+                self.stored.append(key)
+            else:
+                freed.setdefault(session, []).append(packet_id)
+        for session, packet_ids in freed.items():
+            _ranges(session, packet_ids, self.freed)
+        for (session, topic_filter), entry in self._subscriptions.items():
+            if session in ended:
+                continue
+            if entry is None:
+                self.unsubscribed.append((session, topic_filter))
+            else:
+                subscription, identifier = entry
+                options = subscription.options
+                self.subscribed.append((session, topic_filter, options, identifier))
+        for (session, topic_filter), seq in self._cursors.items():
+            if session not in ended:
+                self.cursors.append((seq, session, topic_filter))
+        for client_id, kept in self._wills.items():
+            if kept is None:
+                self.willless.append((client_id,))
+            else:
+                self.wills.append(_will_row(client_id, kept[0], kept[1], kept[2]))
+        for topic_name, message in self._retained.items():
+            if message is not None:
+                self.retained.append(
+                    (
+                        topic_name,
+                        message.qos,
+                        message.expires_at,
+                        properties_value(message.properties),
+                        message.payload,
+                    )
+                )
+        for body, uses in self._uses.items():
+            if uses:
+                self.bodies.append((body, uses, self._payloads[body]))
+        for stream, seq in self._streams.items():
+            self.streams.append((seq, stream))
+
+    def _change(self, session: int, change: Change) -> None:
+        kind = change.kind
+        if kind == QUEUED:
+            message = change.message
+            assert message is not None
+            self._queue(session, change.number, message, change.share)
+        elif kind == ASSIGNED:
+            at = self._rows.get((session, change.number), -1)
+            if at >= 0:
+                self.deliveries[at * DELIVERY_COLUMNS + _PACKET_ID] = change.packet_id
+            else:
+                self.assigned.append((change.packet_id, session, change.number))
+        elif kind == MOVED:
+            self.last_release += 1
+            self.moved.append((self.last_release, session, change.number))
+        elif kind == FINISHED:
+            at = self._rows.get((session, change.number), -1)
+            if at >= 0:
+                # It never was on disk.
+                self._dead.add(at)
+            else:
+                numbers = self._finished.get(session)
+                if numbers is None:
+                    numbers = self._finished[session] = []
+                numbers.append(change.number)
+        elif kind == STORED:
+            self._inbound[(session, change.packet_id)] = True
+        elif kind == FREED:
+            self._inbound[(session, change.packet_id)] = False
+        else:
+            assert kind == ENDS
+            self._ends[session] = change.at
+
+    def _queue(self, session: int, number: int, message: Message, share: str) -> None:
+        payload: bytes | None = message.payload
+        body: int | None = None
+        if len(message.payload) >= SHARED_PAYLOAD:
+            body = self._body(message.payload)
+            payload = None
+        self._rows[(session, number)] = len(self._rows)
+        row: list[object] = [
+            session,
+            number,
+            0,
+            0,
+            message.qos,
+            message.retain,
+            message.size,
+            message.expires_at,
+            share if share else None,
+            body,
+            message.topic_name,
+            properties_value(message.properties),
+            payload,
+        ]
+        self.deliveries.extend(row)
+
+    def _body(self, payload: bytes) -> int:
+        # The commits keep the payloads alive, so that no two have the same identity.
+        body = self._bodies.get(id(payload), 0)
+        if not body:
+            self.last_body += 1
+            body = self.last_body
+            self._bodies[id(payload)] = body
+            self._payloads[body] = payload
+            self._uses[body] = 0
+        self._uses[body] += 1
+        return body
+
+    def _drop_rows(self, ended: set[int]) -> None:
+        """Take out what is over already."""
+        kept: list[object] = []
+        for at in range(len(self._rows)):
+            start = at * DELIVERY_COLUMNS
+            row = self.deliveries[start : start + DELIVERY_COLUMNS]
+            if at in self._dead or row[0] in ended:
+                body = row[_BODY]
+                if isinstance(body, int):
+                    self._uses[body] -= 1
+            else:
+                kept.extend(row)
+        self.deliveries = kept
+
+    def _record(self, record: Record, received: int) -> None:
+        self._streams[record.stream] = record.seq
+        row: list[object] = [
+            record.stream,
+            record.seq,
+            received,
+            record.qos | record.retain << 2 | record.dup << 3,
+            record.packet_id,
+            record.version,
+            record.client_id,
+            record.user_name,
+            record.topic_name,
+            properties_value(record.properties),
+            record.payload,
+        ]
+        self.records.extend(row)
+
+
+def _ranges(session: int, numbers: list[int], found: list[tuple[int, int, int]]) -> None:
+    """The numbers as ranges: acknowledgements mostly come in the order of the messages."""
+    numbers.sort()
+    first = last = numbers[0]
+    for number in numbers:
+        if number > last + 1:
+            found.append((session, first, last))
+            first = number
+        last = number
+    found.append((session, first, last))
+
+
+def _will_row(
+    client_id: str, user_name: str | None, will: Will, due_at: float | None
+) -> tuple[object, ...]:
+    properties = properties_value(will.properties)
+    place = (client_id, user_name, due_at)
+    return (*place, will.qos, will.retain, will.topic_name, properties, will.payload)
+
+
+def properties_value(properties: Properties) -> bytes | None:
+    """Properties for a column."""
+    return encode_properties(properties) if properties.present else None
+
+
+def properties_from(value: bytes | None) -> Properties:
+    """Properties out of a column."""
+    if value is None:
+        return NO_PROPERTIES
+    return Properties(read_properties(Reader(value, 0, len(value), MQTT5)))
+
+
+def delivery_from(row: tuple[object, ...]) -> Delivery:
+    """number, packet_id, released, qos, retain, expires_at, share, topic, properties, payload"""
+    number, packet_id, released, qos, retain, expires_at, share, topic, properties, payload = row
+    assert isinstance(number, int)
+    assert isinstance(packet_id, int)
+    assert isinstance(released, int)
+    assert isinstance(qos, int)
+    message: Message | None = None
+    if not released:
+        assert isinstance(topic, str)
+        assert isinstance(payload, bytes)
+        message = Message(
+            topic,
+            payload,
+            qos=qos,
+            retain=bool(retain),
+            properties=properties_from(properties if isinstance(properties, bytes) else None),
+            expires_at=expires_at if isinstance(expires_at, float) else None,
+        )
+    delivery = Delivery(number, message, share if isinstance(share, str) else "", qos)
+    delivery.packet_id = packet_id
+    delivery.released = released
+    return delivery

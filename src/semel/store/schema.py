@@ -1,0 +1,154 @@
+"""The tables of a store, and how an older store becomes one of today's.
+
+Keys are natural ones, and a row holds small columns first: a scan that wants only those does not
+read long payloads. Times are seconds of the wall clock, but for `record.received`, which is in
+microseconds. Properties are a section as MQTT 5.0 encodes it, Property Length included; NULL: none.
+"""
+
+import sqlite3
+from typing import Final
+
+# In the header of the file, so that `file` and we can tell it from any other database: "seml".
+APPLICATION_ID: Final = 0x73656D6C
+VERSION: Final = 1
+# From each version to the next.
+STEPS: Final[dict[int, str]] = {}
+
+
+TABLES: Final = """
+-- one row for each fact: 'id', 'node', 'made'
+CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+-- `expiry`: seconds that it outlives its connection; `ends_at`: NULL while that is open, or never
+CREATE TABLE session (
+    number INTEGER PRIMARY KEY,
+    client_id TEXT NOT NULL UNIQUE,
+    expiry INTEGER NOT NULL,
+    ends_at REAL
+);
+CREATE TABLE subscription (
+    session INTEGER NOT NULL,
+    filter TEXT NOT NULL,
+    options INTEGER NOT NULL,
+    identifier INTEGER NOT NULL,
+    cursor INTEGER,
+    PRIMARY KEY (session, filter)
+) WITHOUT ROWID;
+
+-- inbound QoS 2 identifiers whose PUBREL has not come
+CREATE TABLE inbound (
+    session INTEGER NOT NULL,
+    packet_id INTEGER NOT NULL,
+    PRIMARY KEY (session, packet_id)
+) WITHOUT ROWID;
+
+-- QoS 1 and 2 messages on their way out. `packet_id` is 0 while one waits; `released` is its place
+-- among the PUBRECs, 0 before it; `size` is Message.size; `body`: a large payload is there.
+CREATE TABLE delivery (
+    session INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    packet_id INTEGER NOT NULL,
+    released INTEGER NOT NULL,
+    qos INTEGER NOT NULL,
+    retain INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    expires_at REAL,
+    share TEXT,
+    body INTEGER,
+    topic TEXT,
+    properties BLOB,
+    payload BLOB,
+    PRIMARY KEY (session, number)
+) WITHOUT ROWID;
+CREATE TABLE body (
+    id INTEGER PRIMARY KEY,
+    uses INTEGER NOT NULL,
+    payload BLOB NOT NULL
+);
+CREATE TRIGGER body_is_used_less AFTER DELETE ON delivery WHEN old.body IS NOT NULL
+BEGIN
+    UPDATE body SET uses = uses - 1 WHERE id = old.body;
+    DELETE FROM body WHERE id = old.body AND uses = 0;
+END;
+CREATE TRIGGER body_is_not_used AFTER UPDATE OF body ON delivery WHEN old.body IS NOT NULL
+BEGIN
+    UPDATE body SET uses = uses - 1 WHERE id = old.body;
+    DELETE FROM body WHERE id = old.body AND uses = 0;
+END;
+
+CREATE TABLE will (
+    client_id TEXT PRIMARY KEY,
+    user_name TEXT,
+    due_at REAL,
+    qos INTEGER NOT NULL,
+    retain INTEGER NOT NULL,
+    topic TEXT NOT NULL,
+    properties BLOB,
+    payload BLOB NOT NULL
+) WITHOUT ROWID;
+
+-- `place`: the order in which topics got a first message
+CREATE TABLE retained (
+    place INTEGER PRIMARY KEY,
+    topic TEXT NOT NULL UNIQUE,
+    qos INTEGER NOT NULL,
+    expires_at REAL,
+    properties BLOB,
+    payload BLOB NOT NULL
+);
+
+-- A stream keeps its row, and so its numbers, when it is no longer configured. Rows up to `sealed`
+-- are in segments; those up to `sealing`, if it is more, are given to the sealer.
+CREATE TABLE stream (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    last_seq INTEGER NOT NULL,
+    sealed INTEGER NOT NULL,
+    sealing INTEGER NOT NULL
+);
+-- `flags`: qos | retain << 2 | dup << 3
+CREATE TABLE record (
+    stream INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    received INTEGER NOT NULL,
+    flags INTEGER NOT NULL,
+    packet_id INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    client_id TEXT NOT NULL,
+    user_name TEXT,
+    topic TEXT NOT NULL,
+    properties BLOB,
+    payload BLOB NOT NULL,
+    PRIMARY KEY (stream, seq)
+) WITHOUT ROWID;
+"""
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """Make the tables in an empty database."""
+    connection.executescript(
+        f"BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID};"
+        f" PRAGMA user_version = {VERSION}; COMMIT;"
+    )
+
+
+class Unusable(Exception):
+    """A store that cannot be opened, and what to do about it, in one sentence."""
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the tables up to today's version; raises Unusable if they are no store, or a newer one.
+
+    Each version has one step from the one before it; there is only one version so far.
+    """
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    if application != APPLICATION_ID:
+        raise Unusable("it is a database, but not a store of semel")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > VERSION:
+        raise Unusable(
+            f"it was written by a newer semel (format {version}, this one knows {VERSION}):"
+            " use that one, or export it there and begin anew"
+        )
+    for step in range(version, VERSION):
+        connection.executescript(f"BEGIN; {STEPS[step]} PRAGMA user_version = {step + 1}; COMMIT;")

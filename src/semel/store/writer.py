@@ -1,0 +1,161 @@
+"""The thread that writes: all commits that wait become one transaction.
+
+While one transaction is written and synced, the next commits pile up and become the next one: the
+slower the disk, the larger the groups. Nobody else writes to the database, and nobody else copies
+its log into its tables.
+
+    put(commit) … ─▶ one transaction ─▶ safe([commit, …])
+                     no space left: the same again, whole, once a second; `full` meanwhile
+                     anything else: failed(why), and nothing is written any more
+"""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
+
+from semel.store.commit import Commit
+from semel.store.database import Database, as_sentence, is_lack_of_space
+
+RETRY_SECONDS: Final = 1.0
+# Commits that make one transaction at the most: a reader should not have to wait for ever.
+GROUP: Final = 1_000
+
+
+class Sealing(Protocol):
+    """What turns rows of streams into segments. Its methods are called by the writer's thread."""
+
+    def committed(self, commits: Sequence[Commit], now: float) -> None:
+        """These are safe: their records may be sealed."""
+
+    def due(self, now: float) -> list[tuple[int, int, int]]:
+        """Streams with the ranges that are to be sealed now."""
+
+    def begin(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        """These ranges are noted in the database: seal them."""
+
+    def wait(self, now: float) -> float | None:
+        """In how many seconds something will be due; None: nothing until there is a commit."""
+
+    def done(self, stream: int, through: int) -> None:
+        """The rows up to this seq have been deleted."""
+
+
+class Writer:
+    """Owns a Database and the thread that uses it. What it is given is called in that thread."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        safe: Callable[[list[Commit]], None],
+        full: Callable[[bool], None],
+        failed: Callable[[str], None],
+        sealing: Sealing | None = None,
+    ) -> None:
+        self.database = database
+        self.safe = safe
+        self.full = full
+        self.failed = failed
+        self.sealing = sealing
+        # A commit, what the sealer has done (stream, seq), or None for the end.
+        self.queue: SimpleQueue[Commit | tuple[int, int] | None] = SimpleQueue()
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="semel-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self.thread.start()
+
+    def put(self, commit: Commit) -> None:
+        """This is to be written, after what was put before."""
+        self.queue.put(commit)
+
+    def sealed(self, stream: int, through: int) -> None:
+        """The rows of a stream up to this seq are in segments that are safe. From any thread."""
+        self.queue.put((stream, through))
+
+    def stop(self) -> None:
+        """Write what is there, and end. Where there is no space it is given up after one try."""
+        self.stopping.set()
+        self.queue.put(None)
+        self.thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except sqlite3.Error as problem:
+            self.failed(as_sentence(problem))
+        except Exception as problem:
+            self.failed(repr(problem))
+        finally:
+            self.database.close()
+
+    def _turn(self) -> bool:
+        """One group of what waits. False: it was the last."""
+        commits, sealed, goes_on = self._take()
+        if commits:
+            batch = self.database.batch(commits)
+            if not self._insist(lambda: self.database.write(batch)):
+                return False
+            self.safe(commits)
+        sealing = self.sealing
+        if sealing is not None:
+            sealing.committed(commits, time.monotonic())
+            for stream, through in sealed:
+                if not self._insist(lambda s=stream, t=through: self.database.end_sealing(s, t)):  # type: ignore[misc]
+                    return False
+                sealing.done(stream, through)
+            ranges = sealing.due(time.monotonic())
+            if ranges:
+                for stream, _, last in ranges:
+                    if not self._insist(
+                        lambda s=stream, t=last: self.database.begin_sealing(s, t)  # type: ignore[misc]
+                    ):
+                        return False
+                sealing.begin(ranges)
+        return goes_on
+
+    def _take(self) -> tuple[list[Commit], list[tuple[int, int]], bool]:
+        """All that waits, or the first that comes; whether there will be more."""
+        commits: list[Commit] = []
+        sealed: list[tuple[int, int]] = []
+        wait = None if self.sealing is None else self.sealing.wait(time.monotonic())
+        try:
+            item = self.queue.get(timeout=wait)
+            while True:
+                if item is None:
+                    return commits, sealed, False
+                if isinstance(item, Commit):
+                    commits.append(item)
+                else:
+                    sealed.append(item)
+                if len(commits) >= GROUP:
+                    break
+                item = self.queue.get_nowait()
+        except Empty:
+            pass
+        return commits, sealed, True
+
+    def _insist(self, act: Callable[[], None]) -> bool:
+        """Do it, again and again while there is no space. False: it was given up at the end."""
+        is_full = False
+        while True:
+            try:
+                act()
+            except sqlite3.Error as problem:
+                if not is_lack_of_space(problem):
+                    raise
+                if not is_full:
+                    is_full = True
+                    self.full(True)
+                if self.stopping.wait(RETRY_SECONDS):
+                    self.failed("the disk is full: what was not acknowledged is lost")
+                    return False
+            else:
+                if is_full:
+                    self.full(False)
+                return True
