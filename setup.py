@@ -1,7 +1,7 @@
 """Compiles the hot modules with mypyc while a wheel is built; configuration is in pyproject.toml.
 
-They are semel.mqtt, and semel.broker but for its settings and its network shell. The sources are
-ordinary Python and work uncompiled, so compiling is all or nothing: either every one of them (but
+They are semel.mqtt, semel.broker but for its settings and its network shell, and of semel.store
+what the broker's loop uses. The sources are ordinary Python and work uncompiled, so compiling is all or nothing: either every one of them (but
 the ``__init__`` files) becomes an extension module, or none does and one sentence says why. None
 does when SEMEL_PURE=1 is set, when no C compiler works, when compilation fails, and in an editable
 install, which exists to run the sources.
@@ -22,7 +22,14 @@ from setuptools.errors import BaseError, CCompilerError
 from setuptools.extension import Extension
 
 # What is compiled, and what is left out of it.
-COMPILED = ("src/semel/mqtt", "src/semel/broker")
+COMPILED = (
+    "src/semel/mqtt",
+    "src/semel/broker",
+    "src/semel/store/commit.py",
+    "src/semel/store/rows.py",
+    "src/semel/store/store.py",
+    "src/semel/store/streams.py",
+)
 INTERPRETED = ("__init__.py", "src/semel/broker/settings.py", "src/semel/broker/server.py")
 
 
@@ -85,8 +92,8 @@ def compiled_modules(folder: str) -> list[Extension]:
         raise NotCompiled("SEMEL_PURE=1 is set")
     sources = sorted(
         path.as_posix()
-        for folder_of_sources in COMPILED
-        for path in Path(folder_of_sources).rglob("*.py")
+        for name in COMPILED
+        for path in (Path(name).rglob("*.py") if Path(name).is_dir() else [Path(name)])
         if not path.as_posix().endswith(INTERPRETED)
     )
     if not sources:

@@ -19,58 +19,61 @@ another room's.
 
     default  <  semel.toml  <  SEMEL_DOOR_WIDTH  <  --width
 
+A section of which there may be many, `[[door]]` in the file, says by which key they are told apart:
+`repeated: ClassVar[str] = "name"`. That key, and others that have no default, are made by
+`required`. `settings.all_of(DoorSettings)` gives them all; they have no variables and no flags.
+
 What is declared once serves everywhere: `load` checks by it, `describe` prints the example file
 from it, and `options` makes the flags of a command. A name that nobody declared is refused, in all
 three sources. One load reports everything that is wrong, not only the first thing. The value of a
 secret is never printed, and a secret has no flag, because other users can see command lines.
 """
 
-import json
-import math
 import re
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
-from fractions import Fraction
 from functools import wraps
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Final, Protocol, TypeGuard, TypeVar, get_args, get_type_hints
 
 import click
 
-Unit = Literal["seconds", "bytes"]
-SECONDS: Final = "seconds"
-BYTES: Final = "bytes"
+# Rooms that declare a section take the units from here.
+from semel.settings_values import BYTES as BYTES
+from semel.settings_values import SECONDS as SECONDS
+from semel.settings_values import (
+    Rule,
+    Setting,
+    Unit,
+    Value,
+    allowed,
+    checked,
+    read_text,
+    read_value,
+    shown,
+    toml_text,
+    unfit,
+    written,
+)
 
-Value = bool | int | float | str | Path | tuple[str, ...] | None
 # Section: key: what click was given on the command line.
 Flags = Mapping[str, Mapping[str, object]]
+
+# Where each table and key stands in a file.
+Lines = dict[tuple[str | int, ...], int]
 
 # The file, if there is no --config.
 CONFIG_VARIABLE: Final = "SEMEL_CONFIG"
 # Variables that begin with SEMEL_ and are no settings: of this module, the build and the tests.
 OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "SEMEL_PURE", "SEMEL_TEST_MODE"})
 
-# Smaller before larger: a default is written in the last unit that divides it.
-UNITS: Final[Mapping[str, Mapping[str, Fraction | int]]] = {
-    SECONDS: {"ms": Fraction(1, 1000), "s": 1, "m": 60, "h": 3600, "d": 86400},
-    BYTES: {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-    | {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
-}
-TRUE: Final = ("true", "1", "yes", "on")
-FALSE: Final = ("false", "0", "no", "off")
-# Stricter than int() and float(), which also take spaces, underscores and other scripts' digits.
-# The number of digits is bounded, so that no text is costly to read.
-INTEGER: Final = re.compile(r"-?[0-9]{1,30}")
-NUMBER: Final = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
-QUANTITY: Final = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)([A-Za-z]*)")
 # One word, so that SEMEL_<SECTION>_<KEY> can be read in one way only.
 SECTION_NAME: Final = re.compile(r"[a-z][a-z0-9]*")
 KEY_NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-SHOWN_LENGTH: Final = 80
 # A value that goes over more lines than this is not followed for the sake of a line number.
 FOLLOWED_LINES: Final = 200
 
@@ -113,13 +116,14 @@ def setting(
     choices: Sequence[str] = (),
     unit: Unit | None = None,
     secret: bool = False,
+    rule: Rule | None = None,
 ) -> T:
     """A field of a section. `help` says what it does and what happens at its bounds.
 
     Its annotation is bool, int, float, str, Path, one of these or None, or tuple[str, ...]. With
     `unit`, an int or float is a duration or a size, at least 0 if no `minimum` says otherwise, and
     may be written as such ("5m", "64KiB"). No text, path or item of a list is empty: what may be
-    left open is declared as `str | None`, and an empty text means None.
+    left open is declared as `str | None`, and an empty text means None. A text may have a `rule`.
     """
     facts = {
         "default": default,
@@ -129,35 +133,16 @@ def setting(
         "choices": tuple(choices),
         "unit": unit,
         "secret": secret,
+        "rule": rule,
     }
     return field(default=default, metadata=facts, repr=not secret)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One setting as it was declared."""
-
-    section: str
-    key: str
-    kind: type
-    optional: bool
-    default: Value
-    help: str
-    minimum: float | None
-    maximum: float | None
-    choices: tuple[str, ...]
-    unit: Unit | None
-    secret: bool
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment."""
-        return f"SEMEL_{self.section}_{self.key}".upper()
-
-    @property
-    def flag(self) -> str:
-        """Its name on a command line, if it has one there."""
-        return "--" + self.key.replace("_", "-")
+def required(example: T, help: str, *, rule: Rule | None = None) -> T:
+    """A field of a repeated section that has no default; `describe` shows the example."""
+    facts = {"default": example, "help": help, "rule": rule, "required": True}
+    made: T = field(metadata=facts)
+    return made
 
 
 def settings_of(section: type[Section]) -> dict[str, Setting]:
@@ -175,7 +160,22 @@ def settings_of(section: type[Section]) -> dict[str, Setting]:
         found = Setting(name, declaration.name, kind, optional, **declaration.metadata)
         _check_declaration(found, place)
         declared[found.key] = found
+    telling = _telling(section)
+    if telling is None and any(one.required for one in declared.values()):
+        raise TypeError(f"{section.__name__}: only a section that is repeated has required keys")
+    if telling is not None and not (telling in declared and declared[telling].required):
+        raise TypeError(f"{section.__name__}: {telling!r} is no required key of it")
     return declared
+
+
+def _telling(section: type[Section]) -> str | None:
+    """The key that tells repeated sections apart; None if there is one such section only."""
+    return getattr(section, "repeated", None)
+
+
+def _header(section: type[Section]) -> str:
+    """How its tables begin in the file."""
+    return f"[{section.section}]" if _telling(section) is None else f"[[{section.section}]]"
 
 
 def _kind_of(hint: object, place: str) -> tuple[type, bool]:
@@ -198,8 +198,10 @@ def _check_declaration(declared: Setting, place: str) -> None:
         raise TypeError(f"{place}: a duration or size is an int or a float")
     if declared.choices and declared.kind not in (str, tuple):
         raise TypeError(f"{place}: only a text or a list has choices")
+    if declared.rule is not None and declared.kind is not str:
+        raise TypeError(f"{place}: only a text has a rule")
     try:
-        _checked(declared, declared.default)
+        checked(declared, declared.default)
     except ValueError:
         raise TypeError(f"{place}: the default must be {allowed(declared)}") from None
 
@@ -214,100 +216,6 @@ def _declared(sections: Iterable[type[Section]]) -> dict[str, dict[str, Setting]
     return found
 
 
-# --- values ---------------------------------------------------------------------------------------
-
-
-def _checked(declared: Setting, value: object) -> Value:
-    """The value in the type of its setting; ValueError if it is not one of those allowed."""
-    if value is None and declared.optional:
-        return None
-    if declared.kind is bool and isinstance(value, bool):
-        return value
-    if declared.kind is int and isinstance(value, int) and not isinstance(value, bool):
-        return _within(declared, value)
-    if declared.kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return _within(declared, value)
-    if declared.kind is str and isinstance(value, str):
-        return _text(declared, value)
-    if declared.kind is Path and isinstance(value, str | Path):
-        if value != "" and "\0" not in str(value):
-            return Path(value)
-    if declared.kind is tuple and isinstance(value, list | tuple):
-        return tuple(_text(declared, item) for item in value)
-    raise ValueError
-
-
-def _within(declared: Setting, number: float) -> Value:
-    """A finite number between the bounds."""
-    low, high = declared.minimum, declared.maximum
-    if (low is not None and number < low) or (high is not None and number > high):
-        raise ValueError
-    try:
-        converted = float(number)
-    except OverflowError:  # an int may be larger than any float
-        raise ValueError from None
-    if not math.isfinite(converted):
-        raise ValueError
-    return converted if declared.kind is float else number
-
-
-def _text(declared: Setting, text: object) -> str:
-    """A text among the choices, if there are any. It can be encoded and holds no NUL."""
-    if not isinstance(text, str) or text == "" or "\0" in text:
-        raise ValueError
-    if declared.choices and text not in declared.choices:
-        raise ValueError
-    text.encode()  # what the environment holds need not be UTF-8: UnicodeError is a ValueError
-    return text
-
-
-def _read_text(declared: Setting, text: str) -> Value:
-    """A value from the environment or a flag; ValueError if the text is none."""
-    if text == "" and declared.optional:
-        return None
-    if declared.unit is not None:
-        return _checked(declared, _parse_quantity(declared, text))
-    if declared.kind is bool:
-        if text.lower() not in TRUE + FALSE:
-            raise ValueError
-        return text.lower() in TRUE
-    if declared.kind is int:
-        if not INTEGER.fullmatch(text):
-            raise ValueError
-        return _checked(declared, int(text))
-    if declared.kind is float:
-        if not NUMBER.fullmatch(text):
-            raise ValueError
-        return _checked(declared, float(text))
-    if declared.kind is tuple:
-        return _checked(declared, [item.strip() for item in text.split(",")] if text else [])
-    return _checked(declared, text)
-
-
-def _read_value(declared: Setting, value: object) -> Value:
-    """A value from the file, which has types of its own; ValueError if it is of another."""
-    if value == "" and declared.optional:
-        return None
-    if declared.unit is not None and isinstance(value, str):
-        return _read_text(declared, value)
-    return _checked(declared, value)
-
-
-def _parse_quantity(declared: Setting, text: str) -> float:
-    """Seconds or bytes from "5m", "64KiB" or a plain number; exact, so 1.1h is 3960 seconds."""
-    assert declared.unit is not None
-    found = QUANTITY.fullmatch(text)
-    units = UNITS[declared.unit]
-    if found is None or (found[2] and found[2] not in units):
-        raise ValueError
-    quantity = Fraction(found[1]) * units.get(found[2], 1)
-    if declared.kind is float:
-        return float(quantity)
-    if quantity.denominator != 1:
-        raise ValueError
-    return quantity.numerator
-
-
 def check(section: Section) -> None:
     """Check an instance that a program made; a section calls it in `__post_init__`.
 
@@ -317,11 +225,12 @@ def check(section: Section) -> None:
     for declared in settings_of(type(section)).values():
         value = getattr(section, declared.key)
         try:
-            right = _checked(declared, value) == value
+            right = checked(declared, value) == value
         except ValueError:
             right = False
         if not right:
-            problems.append(_unfit(type(section).__name__, declared, value))
+            place = f"{type(section).__name__}: {_header(type(section))}"
+            problems.append(unfit(place, declared, value))
     if problems:
         raise SettingsError(problems)
 
@@ -329,112 +238,39 @@ def check(section: Section) -> None:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def written(declared: Setting, value: Value) -> str:
-    """A value as the environment and flags take it; None and the empty list are empty."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ",".join(value)
-    if declared.unit is None or not isinstance(value, int | float):
-        return str(value)
-    exact = Fraction(str(value))
-    for name, size in reversed([*UNITS[declared.unit].items()]):
-        parts = exact / size
-        if parts >= 1 and parts.denominator == 1:
-            return f"{parts}{name}"
-    return str(value)
-
-
-def toml_text(declared: Setting, value: Value) -> str:
-    """A value as semel.toml takes it."""
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_quoted(item) for item in value) + "]"
-    text = written(declared, value)
-    is_bare = isinstance(value, bool) or text == str(value)
-    return text if is_bare and isinstance(value, int | float) else _quoted(text)
-
-
-def allowed(declared: Setting) -> str:
-    """What a setting may be, to follow "must be"."""
-    choices = ", ".join(declared.choices)
-    if declared.kind is bool:
-        words = "true or false"
-    elif declared.kind is tuple:
-        words = f"a list of {choices}" if choices else "a list of texts, none of them empty"
-    elif declared.kind is Path:
-        words = "a path"
-    elif declared.kind is str:
-        words = f"one of {choices}" if choices else "a text that is not empty"
-    elif declared.unit == SECONDS:
-        whole = "" if declared.kind is float else " in whole seconds"
-        words = f"a duration{whole} such as 90, 90s, 5m or 1h"
-    elif declared.unit == BYTES:
-        words = "a size such as 65536, 64KiB or 10MB"
-    else:
-        words = "an integer" if declared.kind is int else "a number"
-    words += _bounds(declared)
-    return f"{words}, or empty for none" if declared.optional else words
-
-
-def _bounds(declared: Setting) -> str:
-    """The bounds of a number, to follow its kind."""
-    if declared.minimum is not None and declared.maximum is not None:
-        low, high = written(declared, declared.minimum), written(declared, declared.maximum)
-        return f", from {low} to {high}"
-    if declared.minimum is not None:
-        return f", at least {written(declared, declared.minimum)}"
-    if declared.maximum is not None:
-        return f", at most {written(declared, declared.maximum)}"
-    return ""
-
-
 def describe(sections: Iterable[type[Section]]) -> str:
     """A semel.toml with every setting, its help and its default, all commented out.
 
-    A line of prose begins with "# ", one that holds a setting with "#" and its key.
+    A line of prose begins with "# ", one that holds a setting with "#" and its key, and one that
+    begins a repeated section with "#[[".
     """
     lines = [
         "# Every setting of semel with its default. To change one, remove the # before its name.",
         "# The environment goes before this file, and flags go before both.",
     ]
     for section in sections:
-        lines += ["", *_comment(section.__doc__ or ""), f"[{section.section}]"]
+        header = _header(section)
+        is_repeated = _telling(section) is not None
+        lines += ["", *_comment(section.__doc__ or "")]
+        if is_repeated:
+            lines += [f"# There may be many of them; this is an example of one.\n#{header}"]
+        else:
+            lines += [header]
         for declared in settings_of(section).values():
             words = allowed(declared)
-            lines += [
-                "",
-                *_comment(declared.help),
-                *_comment(f"{words[0].upper()}{words[1:]}. {declared.variable}"),
-                f"#{declared.key} = {toml_text(declared, declared.default)}",
-            ]
+            words = f"{words[0].upper()}{words[1:]}."
+            if declared.required:
+                words += " Required."
+            elif not is_repeated:
+                words += f" {declared.variable}"
+            value = toml_text(declared, declared.default)
+            lines += ["", *_comment(declared.help), *_comment(words), f"#{declared.key} = {value}"]
     return "\n".join(lines) + "\n"
 
 
 def _comment(text: str) -> list[str]:
     wrapped = textwrap.wrap(" ".join(text.split()), 98, break_on_hyphens=False)
     return [f"# {line}" for line in wrapped]
-
-
-def _quoted(text: str) -> str:
-    """A TOML string; a character that neither JSON nor TOML wants bare is escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _shown(value: object) -> str:
-    """What somebody gave, on one line, in ASCII, and not too long."""
-    try:
-        text = json.dumps(value, default=str)
-    except ValueError:  # an integer in hexadecimal may have more digits than Python prints
-        return "a very large number"
-    return text if len(text) <= SHOWN_LENGTH else text[:SHOWN_LENGTH] + "..."
-
-
-def _unfit(source: str, declared: Setting, value: object) -> str:
-    """The sentence about a value that a setting may not have."""
-    given = "has a value (a secret, not shown)" if declared.secret else f"is {_shown(value)}"
-    return f"{source}: [{declared.section}] {declared.key} {given}, but must be {allowed(declared)}"
 
 
 def _suggestion(name: str, known: Iterable[str], *, prefix: str = "") -> str:
@@ -453,14 +289,20 @@ def _suggestion(name: str, known: Iterable[str], *, prefix: str = "") -> str:
 class Settings:
     """The settings of one run, all valid."""
 
+    loaded: tuple[type[Section], ...]
     sections: tuple[Section, ...]
 
     def of(self, section: type[S]) -> S:
         """The settings of one room. LookupError if its section was not among those loaded."""
-        for found in self.sections:
-            if isinstance(found, section):
-                return found
-        raise LookupError(f"{section.__name__} was not loaded")
+        if _telling(section) is not None:
+            raise TypeError(f"{section.__name__} is repeated: all_of gives all of them")
+        return self.all_of(section)[0]
+
+    def all_of(self, section: type[S]) -> tuple[S, ...]:
+        """All of a repeated section, in the order of the file."""
+        if section not in self.loaded:
+            raise LookupError(f"{section.__name__} was not loaded")
+        return tuple(found for found in self.sections if isinstance(found, section))
 
 
 def load(
@@ -486,14 +328,83 @@ def load(
     return loading.settings()
 
 
+def read_one(section: type[S], texts: Mapping[str, str], *, source: str) -> S:
+    """One of a repeated section from the texts of its keys, for a flag that stands for all of it.
+
+    Raises SettingsError, whose sentences begin with `source`.
+    """
+    problems: list[str] = []
+    table = _Table(section, _header(section), problems)
+    for key, text in texts.items():
+        table.take(source, key, text, is_text=True)
+    found = table.made(source)
+    if found is None or problems:
+        raise SettingsError(problems)
+    assert isinstance(found, section)
+    return found
+
+
+class _Table:
+    """What one table of a section was given, in rising order of precedence."""
+
+    def __init__(self, section: type[Section], title: str, problems: list[str]) -> None:
+        self.section = section
+        self.title = title
+        self.known = settings_of(section)
+        self.values: dict[str, Value] = {}
+        self.refused: set[str] = set()
+        self.problems = problems
+
+    def take(self, source: str, key: str, value: object, *, is_text: bool) -> None:
+        """Keep a value, over what an earlier source gave, or note what is wrong with it."""
+        place = f"{source}: {self.title}"
+        if key not in self.known:
+            near = _suggestion(key, self.known)
+            self.problems.append(f"{place} has no key {shown(key)}; {near}")
+            return
+        try:
+            if is_text:
+                self.values[key] = read_text(self.known[key], str(value))
+            else:
+                self.values[key] = read_value(self.known[key], value)
+        except ValueError:
+            self.refused.add(key)
+            self.problems.append(unfit(place, self.known[key], value))
+
+    def made(self, source: str | None) -> Section | None:
+        """The section, or None if anything is missing; a source is for one of many."""
+        make: Callable[..., Section] = self.section
+        missing = [
+            one.key for one in self.known.values() if one.required and one.key not in self.values
+        ]
+        for key in missing:
+            if key not in self.refused:
+                self.problems.append(f"{source}: {self.title} has no {key}, which is required")
+        if missing:
+            return None
+        try:
+            return make(**self.values)
+        except SettingsError as problem:  # a rule of the section's own, about several keys
+            before = "" if source is None else f"{source}: {self.title}: "
+            self.problems.extend(before + words for words in problem.problems)
+        return None
+
+
 class _Loading:
     """Values and problems, gathered source by source in rising order of precedence."""
 
     def __init__(self, sections: Sequence[type[Section]]) -> None:
-        self.sections = sections
         self.declared = _declared(sections)
-        self.values: dict[str, dict[str, Value]] = {name: {} for name in self.declared}
+        self.sections = {section.section: section for section in sections}
         self.problems: list[str] = []
+        self.tables: dict[str, _Table] = {}
+        # Of a section that is repeated: each table with its place in the file.
+        self.repeated: dict[str, list[tuple[_Table, str]]] = {}
+        for name, section in self.sections.items():
+            if _telling(section) is None:
+                self.tables[name] = _Table(section, _header(section), self.problems)
+            else:
+                self.repeated[name] = []
 
     def read_file(self, path: Path, name: str) -> None:
         try:
@@ -510,94 +421,119 @@ class _Loading:
             self.problems.append(f"{name}: is not TOML: {problem}")
             return
         lines = _lines_of(text)
-        for section, table in content.items():
+        for section, given in content.items():
             source = _source(name, lines.get((section,)))
-            if section not in self.declared:
-                self._refuse_section(source, section, table)
-            elif not isinstance(table, dict):
+            if section not in self.sections:
+                self._refuse_section(source, section, given)
+            elif section in self.repeated and _is_tables(given):
+                self._read_tables(section, given, name, lines)
+            elif section in self.repeated:
+                words = f"each {section} is a table of its own: write [[{section}]]"
+                instead = f", not [{section}]" if isinstance(given, dict) else ""
+                self.problems.append(f"{source}: {words}{instead}")
+            elif isinstance(given, list):
+                words = f"there is only one {section}: write [{section}], not [[{section}]]"
+                self.problems.append(f"{source}: {words}")
+            elif not isinstance(given, dict):
                 self.problems.append(f"{source}: [{section}] must be a table")
             else:
-                for key, value in table.items():
+                for key, value in given.items():
                     source = _source(name, lines.get((section, key)))
-                    self._take(source, section, key, value, is_text=False)
+                    self.tables[section].take(source, key, value, is_text=False)
+
+    def _read_tables(
+        self, section: str, given: list[dict[str, object]], name: str, lines: Lines
+    ) -> None:
+        """All tables of a repeated section; no two may have the same in the key that tells them."""
+        telling = _telling(self.sections[section])
+        assert telling is not None
+        first: dict[Value, int] = {}
+        for index, content in enumerate(given):
+            title = f"[[{section}]] {index + 1}"
+            if isinstance(content.get(telling), str):
+                title += f" ({shown(content[telling])})"
+            table = _Table(self.sections[section], title, self.problems)
+            for key, value in content.items():
+                source = _source(name, lines.get((section, index, key)))
+                table.take(source, key, value, is_text=False)
+                if key == telling and key in table.values:
+                    earlier = first.setdefault(table.values[key], index)
+                    if earlier != index:
+                        words = f"has the {key} of [[{section}]] {earlier + 1}"
+                        self.problems.append(f"{source}: {title} {words}")
+            place = _source(name, lines.get((section, index)))
+            self.repeated[section].append((table, place))
 
     def _refuse_section(self, source: str, section: str, table: object) -> None:
         homes = [name for name in self.declared if section in self.declared[name]]
         if isinstance(table, dict | list):
-            words = f"there is no section {_shown(section)}; {_suggestion(section, self.declared)}"
+            words = f"there is no section {shown(section)}; {_suggestion(section, self.declared)}"
         elif homes:
-            words = f"{section} stands before any section; did you mean [{homes[0]}] {section}?"
+            home = _header(self.sections[homes[0]])
+            words = f"{section} stands before any section; did you mean {home} {section}?"
         else:
-            words = f"{_shown(section)} stands before any section; each setting belongs to one"
+            words = f"{shown(section)} stands before any section; each setting belongs to one"
         self.problems.append(f"{source}: {words}")
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
-        known = {one.variable: one for keys in self.declared.values() for one in keys.values()}
+        known = {one.variable: one for name in self.tables for one in self.declared[name].values()}
         for variable in sorted(environ):
             if not variable.startswith("SEMEL_") or variable in OTHER_VARIABLES:
                 continue
-            source = f"environment variable {_shown(variable)[1:-1]}"
+            source = f"environment variable {shown(variable)[1:-1]}"
             if variable in known:
                 one = known[variable]
-                self._take(source, one.section, one.key, environ[variable], is_text=True)
+                self.tables[one.section].take(source, one.key, environ[variable], is_text=True)
                 continue
-            prefix = "_".join(variable.split("_")[:2]) + "_"
-            if prefix[6:-1].lower() not in self.declared:
-                prefix = "SEMEL_"
-            near = _suggestion(variable, {*known, *OTHER_VARIABLES}, prefix=prefix)
+            section = variable.split("_")[1].lower()
+            if section in self.repeated:
+                near = f"[[{section}]] stands in the file only"
+            else:
+                prefix = f"SEMEL_{section.upper()}_" if section in self.tables else "SEMEL_"
+                near = _suggestion(variable, {*known, *OTHER_VARIABLES}, prefix=prefix)
             self.problems.append(f"{source}: there is no such setting; {near}")
 
     def read_flags(self, flags: Flags) -> None:
         for section, given in flags.items():
             for key, value in given.items():
                 source = "flag --" + key.replace("_", "-")
-                if section in self.declared:
-                    self._take(source, section, key, value, is_text=isinstance(value, str))
+                if section in self.tables:
+                    is_text = isinstance(value, str)
+                    self.tables[section].take(source, key, value, is_text=is_text)
+                elif section in self.repeated:
+                    raise TypeError(f"[[{section}]] has no flags")
                 else:
                     self._refuse_section(source, section, given)
 
-    def _take(self, source: str, section: str, key: str, value: object, *, is_text: bool) -> None:
-        """Keep a value, over what an earlier source gave, or note what is wrong with it."""
-        known = self.declared[section]
-        if key not in known:
-            words = f"[{section}] has no key {_shown(key)}; {_suggestion(key, known)}"
-            self.problems.append(f"{source}: {words}")
-            return
-        try:
-            if is_text:
-                read = _read_text(known[key], str(value))
-            else:
-                read = _read_value(known[key], value)
-        except ValueError:
-            self.problems.append(_unfit(source, known[key], value))
-        else:
-            self.values[section][key] = read
-
     def settings(self) -> Settings:
-        made: list[Section] = []
-        for section in self.sections:
-            make: Callable[..., Section] = section
-            try:
-                made.append(make(**self.values[section.section]))
-            except SettingsError as problem:  # a rule of the section's own, about several keys
-                self.problems.extend(problem.problems)
+        made = [table.made(None) for table in self.tables.values()]
+        for tables in self.repeated.values():
+            made += [table.made(place) for table, place in tables]
         if self.problems:
             raise SettingsError(self.problems)
-        return Settings(tuple(made))
+        found = tuple(one for one in made if one is not None)
+        return Settings(tuple(self.sections.values()), found)
 
 
 def _source(name: str, line: int | None) -> str:
     return name if line is None else f"{name}, line {line}"
 
 
-def _lines_of(text: str) -> dict[tuple[str, ...], int]:
+def _is_tables(given: object) -> TypeGuard[list[dict[str, object]]]:
+    return isinstance(given, list) and all(isinstance(one, dict) for one in given)
+
+
+def _lines_of(text: str) -> Lines:
     """The line on which each table and key of a valid TOML text begins.
 
     tomllib keeps no positions. But a statement of TOML parses alone exactly when it is complete, so
-    taking line after line until the lines parse finds each one, and what it names.
+    taking line after line until the lines parse finds each one, and what it names. In a path, the
+    tables of an array are numbered from 0.
     """
-    found: dict[tuple[str, ...], int] = {}
-    table: tuple[str, ...] = ()
+    found: Lines = {}
+    table: tuple[str | int, ...] = ()
+    # The number of the last table of each array: `[a.b]` after `[[a]]` stands in it.
+    last: dict[tuple[str | int, ...], int] = {}
     statement: list[str] = []
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         statement.append(line)
@@ -610,20 +546,34 @@ def _lines_of(text: str) -> dict[tuple[str, ...], int]:
         is_header = line.lstrip().startswith("[") and len(statement) == 1
         first = number - len(statement) + 1
         statement.clear()
+        names: tuple[str | int, ...] = ()
         for names in _names_in(content):
-            if is_header:
-                table = names
-            found.setdefault(names if is_header else (*table, *names), first)
+            if not is_header:
+                found.setdefault((*table, *names), first)
+        if is_header:  # the last names are those of the table itself
+            table = ()
+            for name in names:
+                if isinstance(name, int):
+                    name = last[table] = last.get(table, -1) + 1
+                elif table in last:
+                    table = (*table, last[table])
+                table = (*table, name)
+                found.setdefault(table, first)
     return found
 
 
-def _names_in(content: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+def _names_in(content: Mapping[str, object]) -> Iterator[tuple[str | int, ...]]:
     """The path of each table and key, outer before inner."""
     for name, value in content.items():
         yield (name,)
         if isinstance(value, dict):
             for names in _names_in(value):
                 yield (name, *names)
+        elif _is_tables(value):
+            for index, one in enumerate(value):
+                yield (name, index)
+                for names in _names_in(one):
+                    yield (name, index, *names)
 
 
 # --- flags ----------------------------------------------------------------------------------------
@@ -632,12 +582,14 @@ def _names_in(content: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
 def options(*sections: type[Section]) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Give a click command --config and a flag for each setting of these sections but secrets.
 
+    A section that is repeated gets none. Two flags of one name are a TypeError.
     The command is called with `config: Path | None` and `flags`, which holds only what was given
     on the command line; both are for `load`, which does all checking.
     """
-    declared = [one for keys in _declared(sections).values() for one in keys.values()]
+    single = [section for section in sections if _telling(section) is None]
+    declared = [one for keys in _declared(single).values() for one in keys.values()]
     with_flag = [one for one in declared if not one.secret]
-    names = ["--config", "--help", *(one.flag for one in with_flag)]
+    names = ["--config", "--help", *(name for one in with_flag for name in one.flags)]
     for name in names:
         if names.count(name) > 1:
             raise TypeError(f"two flags are named {name}")
@@ -646,7 +598,7 @@ def options(*sections: type[Section]) -> Callable[[Callable[..., R]], Callable[.
         @wraps(command)
         def with_flags(**parameters: object) -> R:
             source = click.get_current_context().get_parameter_source
-            flags: dict[str, dict[str, object]] = {section.section: {} for section in sections}
+            flags: dict[str, dict[str, object]] = {section.section: {} for section in single}
             for one in with_flag:
                 value = parameters.pop(one.variable)
                 if source(one.variable) is click.core.ParameterSource.COMMANDLINE:
@@ -670,14 +622,12 @@ def options(*sections: type[Section]) -> Callable[[Callable[..., R]], Callable[.
 def _option(declared: Setting) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """The click option of one setting. It checks nothing: `load` does, for all sources alike."""
     words = [allowed(declared), f"default: {written(declared, declared.default) or 'none'}"]
-    name = declared.flag
     if declared.kind is bool:
-        name += "/--no-" + name.removeprefix("--")
         words = words[1:]
     elif declared.kind is tuple:
         words.append("may be repeated")
     return click.option(
-        name,
+        "/".join(declared.flags),
         declared.variable,
         type=bool if declared.kind is bool else str,
         default=None,

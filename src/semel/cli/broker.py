@@ -7,32 +7,59 @@ from pathlib import Path
 
 import click
 
-from semel.broker.server import CannotListen, run
+from semel.broker.server import CannotListen, StoreFailed, run
 from semel.broker.settings import BrokerSettings
 from semel.settings import Flags, describe, load, options
+from semel.store.opening import open_store
+from semel.store.schema import Unusable
+from semel.store.settings import StoreSettings, StreamSettings, check_streams, parse_stream
 
-SECTIONS = (BrokerSettings,)
+SECTIONS = (BrokerSettings, StoreSettings, StreamSettings)
 
 
 @click.command
-@options(BrokerSettings)
+@options(BrokerSettings, StoreSettings)
+@click.option(
+    "--stream",
+    "given_streams",
+    multiple=True,
+    metavar="NAME=FILTER",
+    help="Record messages to topics that match the filter, such as all='#'. May be repeated.",
+)
 @click.option("--check-config", is_flag=True, help="Say whether the settings are right, and exit.")
 @click.option("--print-config", is_flag=True, help="Print a configuration file with all settings.")
-def command(config: Path | None, flags: Flags, check_config: bool, print_config: bool) -> None:
+def command(
+    config: Path | None,
+    flags: Flags,
+    given_streams: tuple[str, ...],
+    check_config: bool,
+    print_config: bool,
+) -> None:
     """Run a broker for MQTT 3.1.1 and 5.0 on one port.
 
-    Settings come from a file, the environment and these flags, each over the last. Sessions and
-    retained messages are kept in memory: they end with the process.
+    Settings come from a file, the environment and these flags, each over the last. With --data an
+    acknowledgement means on disk; without it sessions and retained messages are kept in memory,
+    and end with the process.
     """
     if print_config:
         click.echo(describe(SECTIONS), nl=False)
         return
-    settings = load(SECTIONS, path=config, environ=os.environ, flags=flags).of(BrokerSettings)
+    settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
+    kept = settings.of(StoreSettings)
+    streams = [*settings.all_of(StreamSettings), *map(parse_stream, given_streams)]
+    check_streams(kept, streams)
     if check_config:
         click.echo("the settings are right")
         return
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     try:
-        run(settings)
-    except CannotListen as problem:
+        if not kept.lasts:
+            run(settings.of(BrokerSettings))
+            return
+        opened = open_store(kept, streams)
+        try:
+            run(settings.of(BrokerSettings), store=opened.store, streams=opened.streams)
+        finally:
+            opened.close()
+    except (CannotListen, StoreFailed, Unusable) as problem:
         raise click.ClickException(str(problem)) from None

@@ -391,6 +391,15 @@ class Database:
         row = self.connection.execute("SELECT * FROM stream WHERE name = ?", (name,)).fetchone()
         return StreamRow(*row)
 
+    def unsealed_size(self, stream: int) -> int:
+        """About how many bytes the rows of a stream take that are not sealed."""
+        size: int = self._one(
+            "SELECT coalesce(sum(100 + length(topic) + length(payload)), 0) FROM record"
+            " WHERE stream = ?",
+            stream,
+        )
+        return size
+
     def begin_sealing(self, stream: int, through: int) -> None:
         """The rows up to this seq are for the sealer: a later attempt takes the same."""
         self.connection.execute("UPDATE stream SET sealing = ? WHERE id = ?", (through, stream))

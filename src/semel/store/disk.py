@@ -8,15 +8,17 @@ exchanges, queue: a reader of its own, on committed rows
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from semel.mqtt.delivery import Delivery
+from semel.store.archive import Archive
 from semel.store.commit import Commit
 from semel.store.database import Database
 from semel.store.store import BEHIND, FULL, OPEN, Saved, Store
-from semel.store.writer import Sealing, Writer
+from semel.store.writer import Writer
 
 # How long a thread may keep the interpreter to itself, in seconds. With more, a busy loop starves
 # the writer: it lets go so often, and so briefly, that the other never gets its turn.
@@ -26,8 +28,16 @@ SWITCH_INTERVAL: Final = 50e-6
 class DiskStore(Store):
     """Keeps everything in one SQLite file. `connect` it to its owner before the first write."""
 
-    def __init__(self, path: Path, database: Database, *, maximum_unwritten: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        database: Database,
+        *,
+        maximum_unwritten: int,
+        archive: Archive | None = None,
+    ) -> None:
         super().__init__(lasts=True)
+        self.archive = archive
         self.database = database
         self.reader = Database.reader(path)
         self.maximum_unwritten = maximum_unwritten
@@ -44,8 +54,7 @@ class DiskStore(Store):
         safe: Callable[[list[Commit]], None],
         changed: Callable[[], None],
         failed: Callable[[str], None],
-        sealing: Sealing | None = None,
-    ) -> Writer:
+    ) -> None:
         """Start writing. In the loop, `safe` is called with commits that last, `changed` when
         `condition` is another, `failed` when nothing can be written any more."""
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -60,15 +69,25 @@ class DiskStore(Store):
             self.is_full = full
             self.judge(changed)
 
+        def now_behind(behind: bool) -> None:
+            self.is_unsealed = behind
+            self.judge(changed)
+
         self.writer = Writer(
             self.database,
             safe=lambda commits: tell(loop, now_safe, commits),
             full=lambda full: tell(loop, now_full, full),
             failed=lambda why: tell(loop, failed, why),
-            sealing=sealing,
+            sealing=self.archive,
         )
+        if self.archive is not None:
+            self.archive.start(
+                self.database,
+                time.monotonic(),
+                sealed=self.writer.sealed,
+                behind=lambda behind: tell(loop, now_behind, behind),
+            )
         self.writer.start()
-        return self.writer
 
     def judge(self, changed: Callable[[], None]) -> None:
         """Find out what the condition is."""
@@ -112,6 +131,8 @@ class DiskStore(Store):
             self.writer.stop()
         else:
             self.database.close()
+        if self.archive is not None:
+            self.archive.stop()
         self.reader.close()
 
 

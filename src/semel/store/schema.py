@@ -6,6 +6,9 @@ microseconds. Properties are a section as MQTT 5.0 encodes it, Property Length i
 """
 
 import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from functools import cache
 from typing import Final
 
 # In the header of the file, so that `file` and we can tell it from any other database: "seml".
@@ -16,7 +19,7 @@ STEPS: Final[dict[int, str]] = {}
 
 
 TABLES: Final = """
--- one row for each fact: 'id', 'node', 'made'
+-- one row for each fact: 'id', 'node', 'made'; 'gap:<stream>:<first>-<last>' is what a repair lost
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 -- `expiry`: seconds that it outlives its connection; `ends_at`: NULL while that is open, or never
@@ -136,19 +139,62 @@ class Unusable(Exception):
     """A store that cannot be opened, and what to do about it, in one sentence."""
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables up to today's version; raises Unusable if they are no store, or a newer one.
+class Damaged(Unusable):
+    """A store that is not what was written: what is wrong with it."""
 
-    Each version has one step from the one before it; there is only one version so far.
-    """
+
+@cache
+def objects() -> Mapping[str, str]:
+    """The tables, indexes and triggers of today's version: names and definitions."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        create(connection)
+        return objects_in(connection)
+
+
+def objects_in(connection: sqlite3.Connection) -> Mapping[str, str]:
+    """The same of any database."""
+    # SQLite keeps tables of its own as well, for statistics.
+    rows = connection.execute(
+        "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite!_stat%' ESCAPE '!'"
+    )
+    return {name: sql or "" for name, sql in rows}
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The version of a store; raises Unusable if it is none, or a newer one than we know."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION_ID:
+        if objects_in(connection).keys() >= objects().keys():
+            raise Damaged("it has the tables of a store, but its mark is not that of one")
         raise Unusable("it is a database, but not a store of semel")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > VERSION:
         raise Unusable(
             f"it was written by a newer semel (format {version}, this one knows {VERSION}):"
             " use that one, or export it there and begin anew"
         )
+    return version
+
+
+def migrate(connection: sqlite3.Connection, steps: Mapping[int, str] = STEPS) -> None:
+    """Bring the tables up to today's version, in one transaction or not at all.
+
+    Each version has one step from the one before it; there is only one version so far. Raises
+    Unusable if this is no store, or one that we do not know.
+    """
+    version = version_of(connection)
+    if version == VERSION:
+        return
+    script = ""
     for step in range(version, VERSION):
-        connection.executescript(f"BEGIN; {STEPS[step]} PRAGMA user_version = {step + 1}; COMMIT;")
+        if step not in steps:
+            raise Unusable(f"it has format {version}, and this semel knows {VERSION} only")
+        script += steps[step]
+    try:
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {VERSION}; COMMIT;"
+        )
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,484 @@
+"""The data folder: one process at a time, files for their owner alone, and a store that we know.
+
+    lock                    locked by the process that has the folder; its number in it, for people
+    store.db, -wal, -shm    the store
+    store.db.format-N.bak   what it was before it was brought to a later format
+    store.db.damaged-TIME   what it was before it was repaired
+    streams/                the record, unless it is kept elsewhere
+
+`open_folder` makes what is not there and looks at what is. Whatever is in the way, be it that the
+folder is locked, not ours, on a disk that is full or damaged, is one sentence in an `Unusable`, and
+nothing is ever deleted to get on. A store appears under its name when it is whole, so one that is
+empty, or gone while its log is there, was one once, and is not silently begun anew.
+
+The lock is flock's: it goes with the process, however that ends. Python opens files so that a
+program which the process starts does not inherit them, and so neither does the lock outlive it.
+"""
+
+import errno
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from semel.store.database import DISK, Database, as_sentence
+from semel.store.log import Log, frames_in_use, index_of, log_of
+from semel.store.schema import (
+    STEPS,
+    VERSION,
+    Damaged,
+    Unusable,
+    migrate,
+    objects,
+    objects_in,
+    version_of,
+)
+
+STORE: Final = "store.db"
+LOCK: Final = "lock"
+STREAMS: Final = "streams"
+
+_FOLDER_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
+_OTHERS: Final = 0o077
+
+# Of the header of a database: page size, change counter, pages, change counter when they were
+# counted.
+_HEADER_BYTES: Final = 100
+# Pages that are copied between two calls of `progress`.
+_STEP: Final = 1_000
+
+Progress = Callable[[int, int], None]
+
+_NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM)
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+_NO_LOCKS: Final = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_DAMAGE: Final = (
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_FORMAT,
+    sqlite3.SQLITE_TOOBIG,
+    # A table or column is not there; text is not text.
+    sqlite3.SQLITE_ERROR,
+)
+
+
+# --- what is wrong, in one sentence ---------------------------------------------------------------
+
+
+def explain(problem: OSError | sqlite3.Error | Damaged, folder: Path) -> Unusable:
+    """What a problem with a data folder means, and what to do about it."""
+    if isinstance(problem, OSError):
+        return Unusable(_explain_system(problem, folder))
+    store = folder / STORE
+    if isinstance(problem, Damaged):
+        return damaged(folder, str(problem))
+    code = getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in _DAMAGE:
+        return damaged(folder, str(problem))
+    said = as_sentence(problem)
+    if code == sqlite3.SQLITE_FULL:
+        return Unusable(f"no space is left on the disk of {folder}: make some")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return Unusable(f"{store} is locked by another program: close that one ({said})")
+    if code == sqlite3.SQLITE_PROTOCOL:
+        return Unusable(_without_locks(folder, said))
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return Unusable(f"{store} cannot be opened: look at its owner and mode ({said})")
+    if code == sqlite3.SQLITE_IOERR:
+        return Unusable(f"{store} cannot be read or written: look for errors of the disk ({said})")
+    return Unusable(f"{store} cannot be used: {said}")
+
+
+def damaged(folder: Path, what: str) -> Unusable:
+    """What to do about a damaged store."""
+    return Unusable(
+        f"{folder / STORE} is damaged ({what}): `semel store check {folder}` tells more, "
+        f"`semel store repair {folder}` saves what can be read"
+    )
+
+
+def _explain_system(problem: OSError, folder: Path) -> str:
+    place = problem.filename or folder
+    if problem.errno in _NOT_ALLOWED:
+        return f"{place} is not for this user (number {os.geteuid()}): change its owner or mode"
+    if problem.errno in (errno.ENOTDIR, errno.EEXIST):
+        return f"{place} is not a folder: choose another"
+    if problem.errno == errno.EISDIR:
+        return f"{place} is a folder, but a file should be there: choose another"
+    if problem.errno == errno.ENOENT:
+        return f"{place} is not there"
+    if problem.errno == errno.EROFS:
+        return f"{place} is on a file system that cannot be written: choose another folder"
+    if problem.errno in _NO_SPACE:
+        return f"no space is left on the disk of {folder}: make some"
+    if problem.errno in _NO_LOCKS:
+        return _without_locks(folder, problem.strerror or str(problem))
+    return f"{place} cannot be used: {problem.strerror or problem}"
+
+
+def _without_locks(folder: Path, said: str) -> str:
+    return (
+        f"{folder} is on a file system without the locks that a store needs, as some network file "
+        f"systems are: choose a folder on a local disk ({said})"
+    )
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """What a data folder can do wrong in here comes out as Unusable."""
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise
+    except (OSError, sqlite3.Error, Damaged) as problem:
+        raise explain(problem, folder) from problem
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def make_private(path: Path, flags: int = 0) -> int:
+    """Open a file for reading and writing, made if it is not there: its owner's alone.
+
+    Who is root makes it for the owner of the folder, so that the broker of that one can go on.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flags, _FILE_MODE)
+    try:
+        _own(descriptor, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _own(descriptor: int, path: Path) -> None:
+    now = os.fstat(descriptor)
+    if now.st_mode & 0o777 != _FILE_MODE:
+        os.fchmod(descriptor, _FILE_MODE)
+    if os.geteuid() == 0:
+        folder = path.parent.stat()
+        if (folder.st_uid, folder.st_gid) != (now.st_uid, now.st_gid):
+            os.fchown(descriptor, folder.st_uid, folder.st_gid)
+
+
+def sync(path: Path) -> None:
+    """What is in a file, or which names are in a folder, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> bool:
+    """The folder, its owner's alone, and those above it. Whether it is new."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        path.mkdir(_FOLDER_MODE, parents=True)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return False
+    path.chmod(_FOLDER_MODE)
+    for each in missing:
+        sync(each.parent)
+    return True
+
+
+def copy_database(
+    connection: sqlite3.Connection, target: Path, progress: Progress | None = None
+) -> None:
+    """A copy as of now, whole or not there, also while others write. `target` must be new.
+
+    The connection keeps one transaction open for it: else every commit of another would make
+    SQLite begin anew. `progress` is told how many pages of how many are copied.
+    """
+    part = target.with_name(f"{target.name}.part")
+    os.close(make_private(part, os.O_TRUNC))
+
+    def step(_: int, remaining: int, pages: int) -> None:
+        if progress is not None:
+            progress(pages - remaining, pages)
+
+    connection.execute("BEGIN")
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+            # Nobody else sees it, and it counts when it has been synced.
+            copy.execute("PRAGMA journal_mode = OFF")
+            copy.execute("PRAGMA synchronous = OFF")
+            connection.backup(copy, pages=_STEP, progress=step)
+    finally:
+        connection.execute("ROLLBACK")
+    publish(part, target)
+
+
+def publish(part: Path, target: Path) -> None:
+    """A file that is whole gets its name, for good."""
+    sync(part)
+    if target.exists():
+        raise Unusable(f"{target} is there already, and nothing is overwritten")
+    part.rename(target)
+    sync(target.parent)
+
+
+def read_only(folder: Path) -> sqlite3.Connection:
+    """A connection to the store of a folder, which cannot write, beside a broker or without one.
+
+    Text that is not UTF-8 comes with surrogates, which no rule lets pass. For `explained`.
+    """
+    store = folder / STORE
+    if not folder.is_dir():
+        raise Unusable(f"{folder} is no data folder: it is not a folder, or not there")
+    if not store.exists():
+        raise Unusable(f"{folder} is no data folder: it has no {STORE}")
+    uri = f"{store.absolute().as_uri()}?mode=ro"
+    log = log_of(store)
+    if not os.access(folder, os.W_OK) and not (log.exists() and log.stat().st_size):
+        # SQLite wants to put its index there. Nobody writes, so it can do without.
+        uri += "&immutable=1"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+    connection.text_factory = _text
+    return connection
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+# --- one process at a time ------------------------------------------------------------------------
+
+
+class Lock:
+    """A folder that no other process has, until `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor = make_private(folder / LOCK)
+        try:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Unusable(f"{folder} is in use by another broker{self._who()}") from None
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def _who(self) -> str:
+        number = os.pread(self._descriptor, 20, 0).strip()
+        return f" (process {number.decode('ascii')})" if number.isdigit() else ""
+
+    def close(self) -> None:
+        """Let others have it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Folder:
+    """A data folder that is ours: `warnings` are for whoever runs us. Close it last."""
+
+    def __init__(self, path: Path, lock: Lock) -> None:
+        self.path = path
+        self.database = path / STORE
+        self.streams = path / STREAMS
+        self.warnings: list[str] = []
+        self._lock = lock
+
+    def open(self, durability: str = DISK) -> Database:
+        """The store, for writing."""
+        with explained(self.path):
+            database = Database.open(self.database, durability)
+            try:
+                check_log_mode(database.connection, self.path)
+            except BaseException:
+                database.close()
+                raise
+            return database
+
+    def close(self) -> None:
+        """Let other processes have it."""
+        self._lock.close()
+
+    def __enter__(self) -> "Folder":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def check_log_mode(connection: sqlite3.Connection, folder: Path) -> None:
+    """The database has a write-ahead log: a file system without shared memory has none."""
+    mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    if mode != "wal":
+        raise Unusable(_without_locks(folder, f"journal mode {mode}"))
+
+
+def open_folder(path: Path, *, durability: str = DISK, steps: Mapping[int, str] = STEPS) -> Folder:
+    """Have the folder for this process, with a store of today's format in it. Raises Unusable.
+
+    `durability` is what the store was written with: only with "disk" is every commit synced before
+    the next, so that a log which is not whole is damaged. `steps` lead from older formats to ours.
+    """
+    with explained(path):
+        is_new = make_folder(path)
+        lock = Lock(path)
+        try:
+            folder = Folder(path, lock)
+            if not is_new:
+                _tighten(folder)
+            if not folder.database.exists():
+                _make_store(folder.database)
+            else:
+                _check_size(folder.database)
+                _check_log(folder, durability)
+                _check_tables(folder, steps)
+            return folder
+        except BaseException:
+            lock.close()
+            raise
+
+
+def _tighten(folder: Folder) -> None:
+    """Others may see the names of our files if they could before, but not what is in them."""
+    mode = folder.path.stat().st_mode
+    if mode & _OTHERS:
+        folder.warnings.append(
+            f"others can look into {folder.path} (mode {mode & 0o777:03o}): chmod 700 it"
+        )
+    for file in sorted(folder.path.glob(f"{STORE}*")):
+        mode = file.stat().st_mode
+        if mode & _OTHERS:
+            try:
+                file.chmod(_FILE_MODE)
+            except PermissionError:
+                folder.warnings.append(f"others can read {file}, and it is not ours to change")
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+def _make_store(store: Path) -> None:
+    log = log_of(store)
+    if log.exists() and log.stat().st_size:
+        raise Damaged(f"it is gone, but its log {log.name} is there")
+    saved = sorted(store.parent.glob(f"{store.name}.damaged-*"))
+    if saved:
+        raise Damaged(f"it is gone, but {saved[-1].name} is there; to begin anew, move that away")
+    part = store.with_name(f"{store.name}.part")
+    os.close(make_private(part, os.O_TRUNC))
+    database = Database.open(":memory:")
+    try:
+        # A store has its id from the beginning, and is never seen half made.
+        database.identity()
+        database.connection.execute("VACUUM INTO ?", (str(part),))
+    finally:
+        database.close()
+    publish(part, store)
+
+
+def _check_size(store: Path) -> None:
+    """The file is as long as it says. A log may hold what it lacks."""
+    with store.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    size = store.stat().st_size
+    if size == 0:
+        raise Damaged("it is empty, and it was not when it was made")
+    log = log_of(store)
+    if len(header) < _HEADER_BYTES or (log.exists() and log.stat().st_size):
+        return
+    page_size = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    # Only then does the number of pages count.
+    is_stated = header[24:28] == header[92:96]
+    if is_stated and size < pages * (65_536 if page_size == 1 else page_size):
+        raise Damaged(f"it has {size} bytes, and it should have {pages} pages of {page_size}")
+
+
+def _check_log(folder: Folder, durability: str) -> None:
+    """All that the log has is in use, or was never acknowledged."""
+    path = log_of(folder.database)
+    if not path.exists() or not path.stat().st_size:
+        return
+    log = Log(path)
+    if not log.is_readable:
+        if path.stat().st_size > log.place(0):
+            raise Damaged(f"{path.name}, its log, has no header")
+        return
+    with closing(read_only(folder.path)) as connection:
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        used = frames_in_use(index_of(folder.database))
+    lost = log.commits(used)
+    if used < log.synced:
+        what = f"{path.name}, its log, is broken: {lost} of its {log.commits(0)} commits"
+        if durability == DISK:
+            raise Damaged(f"{what} would be lost")
+        folder.warnings.append(f"{what} are lost, as loss of power does with durability os")
+    elif lost:
+        folder.warnings.append(
+            f"the last commit in {path.name} is not whole, as after loss of power: it was never "
+            "acknowledged, and is not used"
+        )
+    if used < len(log.frames):
+        # What is left of it could be taken for damage, later.
+        with closing(sqlite3.connect(folder.database, isolation_level=None)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+
+def _check_tables(folder: Folder, steps: Mapping[int, str]) -> None:
+    """The tables are those of our version; older ones are brought to it, after a copy."""
+    store = folder.database
+    try:
+        with closing(read_only(folder.path)) as connection:
+            version = version_of(connection)
+            if version == VERSION:
+                lacking = sorted(objects().keys() - objects_in(connection).keys())
+                if lacking:
+                    raise Damaged(f"it has no {', '.join(lacking)}")
+                return
+            if any(step not in steps for step in range(version, VERSION)):
+                raise Unusable(f"it has format {version}, and this semel knows {VERSION} only")
+            copy = _unused(store.with_name(f"{store.name}.format-{version}.bak"))
+            copy_database(connection, copy)
+        with closing(sqlite3.connect(store, isolation_level=None)) as connection:
+            try:
+                migrate(connection, steps)
+            except sqlite3.OperationalError as problem:
+                raise Unusable(
+                    f"it could not be brought from format {version} to {VERSION}, and is as it "
+                    f"was: {as_sentence(problem)}"
+                ) from problem
+        folder.warnings.append(
+            f"{store} was brought from format {version} to {VERSION}; {copy.name} is what it was"
+        )
+    except Damaged:
+        raise
+    except Unusable as problem:
+        raise Unusable(f"{store} cannot be used: {problem}") from problem
+
+
+def _unused(path: Path) -> Path:
+    """This name, or the next one that nobody has."""
+    found = path
+    number = 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}.{number}")
+    return found

@@ -1,0 +1,117 @@
+"""Opening a store by its settings: the folder, the tables, the streams, and whose the record is."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from semel.store.archive import Archive
+from semel.store.database import Database
+from semel.store.disk import DiskStore
+from semel.store.folder import Folder, open_folder
+from semel.store.retention import Retention
+from semel.store.roots import NotOwned, RootError, open_root
+from semel.store.schema import Unusable
+from semel.store.settings import StoreSettings, StreamSettings
+from semel.store.streams import Stream, Streams
+
+LOG: Final = logging.getLogger("semel.store")
+
+# Characters of a store's id that name its node, if nobody names it otherwise.
+NODE_CHARACTERS: Final = 12
+
+
+@dataclass
+class Opened:
+    """A store that is ready to be given to a broker."""
+
+    folder: Folder
+    store: DiskStore
+    streams: Streams
+    node: str
+
+    def close(self) -> None:
+        """Write what waits, end the sealer, and let others have the folder."""
+        self.store.close()
+        self.folder.close()
+
+
+def open_store(settings: StoreSettings, streams: Sequence[StreamSettings]) -> Opened:
+    """Open, or make, the store in the data folder. Raises Unusable, and MissingExtra for pyarrow
+    if there are streams."""
+    assert settings.data is not None
+    folder = open_folder(settings.data)
+    database: Database | None = None
+    try:
+        for warning in folder.warnings:
+            LOG.warning("%s", warning)
+        database = Database.open(folder.database, settings.durability)
+        node = node_of(database, settings.node)
+        recorded = Streams(
+            [
+                Stream(row.id, row.name, each.filter, row.last_seq)
+                for each in streams
+                for row in (database.stream(each.name),)
+            ]
+        )
+        archive = None
+        if database.streams():
+            root = settings.root or str(default_root(settings.data))
+            check_record(database, root, node)
+            archive = Archive(
+                database,
+                folder.database,
+                settings,
+                root=root,
+                node=node,
+                retention={
+                    each.name: Retention(each.retain_for, each.retain_bytes) for each in streams
+                },
+            )
+        store = DiskStore(
+            folder.database,
+            database,
+            maximum_unwritten=settings.maximum_unwritten_bytes,
+            archive=archive,
+        )
+        return Opened(folder, store, recorded, node)
+    except BaseException:
+        if database is not None:
+            database.close()
+        folder.close()
+        raise
+
+
+def node_of(database: Database, name: str | None) -> str:
+    """What this node is called in the record: as it is told, or by the id of its store."""
+    if name is not None:
+        return name
+    return database.identity()[:NODE_CHARACTERS]
+
+
+def check_record(database: Database, root: str, node: str) -> None:
+    """Whether the record under the root is this store's, and no longer than the store knows.
+
+    A root that cannot be reached now is looked at by the sealer, who tries again.
+    """
+    try:
+        opened = open_root(root)
+        for row in database.streams():
+            opened.claim(row.name, node, database.identity())
+            highest = opened.highest_seq(row.name, node)
+            if highest > row.last_seq:
+                raise Unusable(
+                    f"the record of stream {row.name} has row {highest}, the store knows no row"
+                    f" after {row.last_seq}: it is older than its record. Go on with `semel store"
+                    f" adopt --stream {row.name} --after {highest}`, or with a new --node"
+                )
+    except NotOwned as problem:
+        raise Unusable(str(problem)) from None
+    except RootError as problem:
+        LOG.warning("the root of the streams cannot be looked at now: %s", problem)
+
+
+def default_root(data: Path) -> Path:
+    """Where segments are, if nobody says otherwise."""
+    return data / "streams"

@@ -1,0 +1,381 @@
+"""The rows of a SQLite database by its pages, whatever SQLite itself thinks of the file.
+
+SQLite stops at the first page that is not what it should be; a repair wants the rows behind it as
+well. A `Tree` is walked from its root down, and a page that cannot be read costs what hangs on it,
+no more. What hung on it is not reached, nor free: such pages are `strays`, and their rows may be
+looked at too, though nobody says any more of which table they are.
+
+    page 1          100 bytes about the file, then the root of the table of tables
+    a page          type, free block, cells, start of them, fragments, (last child,) cell pointers
+    a cell          (child,) (size of payload,) (rowid,) payload (, page where it goes on)
+    a payload       size of header, types …, values …
+
+Nothing in the file is believed: every offset is compared with the page that it points into, and
+no page is walked twice. Pages come from the log where it has them.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final
+
+from semel.store.log import Log, log_of
+
+Value = None | int | float | str | bytes
+
+_MAGIC: Final = b"SQLite format 3\0"
+_HEADER_BYTES: Final = 100
+_DEFAULT_PAGE: Final = 4096
+
+INDEX_INTERIOR: Final = 2
+TABLE_INTERIOR: Final = 5
+INDEX_LEAF: Final = 10
+TABLE_LEAF: Final = 13
+_INTERIOR: Final = (INDEX_INTERIOR, TABLE_INTERIOR)
+_LEAVES: Final = (INDEX_LEAF, TABLE_LEAF)
+_TABLE: Final = (TABLE_INTERIOR, TABLE_LEAF)
+
+# Deeper than any tree that fits into a file.
+_DEPTH: Final = 40
+# Bytes of an integer by its type.
+_INTEGERS: Final = (0, 1, 2, 3, 4, 6, 8)
+_REAL: Final = 7
+_ZERO: Final = 8
+_ONE: Final = 9
+_FIRST_BLOB: Final = 12
+
+
+class Unreadable(Exception):
+    """A page or a cell is not what it should be."""
+
+
+class Row:
+    """A row as it is stored: of a table with a rowid, its place for it is None in `values`."""
+
+    def __init__(self, values: tuple[Value, ...], rowid: int | None) -> None:
+        self.values = values
+        self.rowid = rowid
+
+
+class Gap:
+    """Where rows may be missing in a walk: what cannot be read, and why."""
+
+    def __init__(self, page: int, why: str) -> None:
+        self.page = page
+        self.why = why
+
+
+class Pages:
+    """The pages of a file, with those of its log over them. For files that nobody writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._log: BinaryIO | None = None
+        header = self._file.read(_HEADER_BYTES)
+        self.page_size = int.from_bytes(header[16:18], "big")
+        if self.page_size == 1:
+            self.page_size = 65_536
+        if self.page_size < 512 or self.page_size & (self.page_size - 1):
+            self.page_size = _DEFAULT_PAGE
+        # In the log: the place of a page's last version.
+        self._places: dict[int, int] = {}
+        # Frames that are used though their checksums are wrong.
+        self.broken_frames = 0
+        # Commits of the log that are not used: the last, if it is not whole.
+        self.lost_commits = 0
+        pages = 0
+        log = log_of(path)
+        if log.exists() and log.stat().st_size:
+            self._log = log.open("rb")
+            pages = self._use_log(Log(log, self.page_size))
+        self.count = pages or -(-path.stat().st_size // self.page_size)
+        # Pages that have been walked, or that a payload goes on in.
+        self.used: set[int] = set()
+
+    def _use_log(self, log: Log) -> int:
+        """All commits count, but for a last one that is not whole: nothing tells that it ever was.
+        Returns how many pages there are after it."""
+        self.page_size = log.page_size
+        intact = log.intact()
+        through = log.committed
+        if not all(intact[log.synced : through]):
+            through = log.synced
+            self.lost_commits = log.commits(through)
+        count = 0
+        for frame in range(through):
+            page, pages = log.frames[frame]
+            self.broken_frames += not intact[frame]
+            self._places[page] = log.place(frame) + 24
+            if pages and intact[frame]:
+                count = pages
+        return count
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        if self._log is not None:
+            self._log.close()
+
+    def __enter__(self) -> "Pages":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def page(self, number: int) -> bytes:
+        """The page of that number, from 1."""
+        if not 1 <= number <= self.count:
+            raise Unreadable(f"there is no page {number}")
+        place = self._places.get(number)
+        if place is not None and self._log is not None:
+            self._log.seek(place)
+            data = self._log.read(self.page_size)
+        else:
+            self._file.seek((number - 1) * self.page_size)
+            data = self._file.read(self.page_size)
+        if len(data) < self.page_size:
+            raise Unreadable(f"page {number} is not whole")
+        return data
+
+    @property
+    def usable(self) -> int:
+        """Bytes of a page that hold anything."""
+        try:
+            reserved = self.page(1)[20]
+        except Unreadable:
+            return self.page_size
+        return self.page_size - reserved if reserved <= 32 else self.page_size
+
+    def free(self) -> set[int]:
+        """The pages that hold nothing. Raises Unreadable if the list of them is broken."""
+        header = self.page(1)
+        if not header.startswith(_MAGIC):
+            raise Unreadable("page 1 is not the first of a database")
+        found: set[int] = set()
+        trunk = int.from_bytes(header[32:36], "big")
+        stated = int.from_bytes(header[36:40], "big")
+        while trunk:
+            data = self.page(trunk)
+            following, count = struct.unpack_from(">II", data)
+            if trunk in found or count > self.page_size // 4 - 2:
+                raise Unreadable(f"page {trunk} is not one of the list of free pages")
+            found.add(trunk)
+            found.update(struct.unpack_from(f">{count}I", data, 8))
+            trunk = following
+        if len(found) != stated:
+            raise Unreadable(f"{len(found)} pages are free, and {stated} should be")
+        return found
+
+    def tables(self) -> Iterator[tuple[str, str, int]]:
+        """Kind, name and root of what the table of tables lists. Gaps are passed over."""
+        for found in self.walk(1):
+            if isinstance(found, Row) and len(found.values) == 5:
+                kind, name, _, root, _ = found.values
+                if isinstance(kind, str) and isinstance(name, str) and isinstance(root, int):
+                    yield kind, name, root
+
+    def walk(self, root: int) -> Iterator[Row | Gap]:
+        """The rows of a tree in its order, and the gaps between them."""
+        yield from self._walk(root, None, 0)
+
+    def _walk(self, number: int, of_table: bool | None, depth: int) -> Iterator[Row | Gap]:
+        if number in self.used or depth > _DEPTH:
+            yield Gap(number, f"page {number} is in two places")
+            return
+        try:
+            page = Page(self, number)
+            if of_table is not None and of_table != page.is_table:
+                raise Unreadable(f"page {number} is of another kind of tree")
+        except Unreadable as problem:
+            yield Gap(number, str(problem))
+            return
+        self.used.add(number)
+        for cell in range(page.cells):
+            try:
+                child = page.child(cell)
+            except Unreadable as problem:
+                yield Gap(number, str(problem))
+                continue
+            if child:
+                yield from self._walk(child, page.is_table, depth + 1)
+            if page.has_rows:
+                try:
+                    yield page.row(cell)
+                except Unreadable as problem:
+                    yield Gap(number, str(problem))
+        if page.last_child:
+            yield from self._walk(page.last_child, page.is_table, depth + 1)
+
+    def strays(self, free: set[int]) -> Iterator[tuple[bool, Row | Gap]]:
+        """Rows of pages that were not walked and are not free; whether they are of a table with a
+        rowid. To be asked for when everything has been walked."""
+        for number in range(2, self.count + 1):
+            if number in self.used or number in free:
+                continue
+            try:
+                page = Page(self, number)
+            except Unreadable:
+                # Most likely one that a payload goes on in.
+                continue
+            if not page.has_rows:
+                continue
+            self.used.add(number)
+            for cell in range(page.cells):
+                try:
+                    yield page.is_table, page.row(cell)
+                except Unreadable as problem:
+                    yield page.is_table, Gap(number, str(problem))
+
+    def chain(self, first: int, size: int) -> bytes:
+        """So many bytes of a payload that goes on in other pages."""
+        parts: list[bytes] = []
+        number = first
+        usable = self.usable
+        while size > 0:
+            data = self.page(number)
+            if number in self.used:
+                raise Unreadable(f"page {number} is in two places")
+            self.used.add(number)
+            part = data[4 : min(usable, size + 4)]
+            parts.append(part)
+            size -= len(part)
+            number = int.from_bytes(data[:4], "big")
+        return b"".join(parts)
+
+
+class Page:
+    """One page of a tree, and its cells."""
+
+    def __init__(self, pages: Pages, number: int) -> None:
+        self._pages = pages
+        self._number = number
+        self._data = pages.page(number)
+        self._start = _HEADER_BYTES if number == 1 else 0
+        kind = self._data[self._start]
+        self.is_table = kind in _TABLE
+        self.is_interior = kind in _INTERIOR
+        if not self.is_interior and kind not in _LEAVES:
+            raise Unreadable(f"page {number} is not one of a tree")
+        # In a table with rowids they are in the leaves alone.
+        self.has_rows = kind != TABLE_INTERIOR
+        self.cells = self._two(self._start + 3)
+        self._pointers = self._start + (12 if self.is_interior else 8)
+        if self._pointers + 2 * self.cells > len(self._data):
+            raise Unreadable(f"page {number} cannot have {self.cells} cells")
+        self.last_child = 0
+        if self.is_interior:
+            self.last_child = self._four(self._start + 8)
+
+    def _two(self, at: int) -> int:
+        return int.from_bytes(self._data[at : at + 2], "big")
+
+    def _four(self, at: int) -> int:
+        return int.from_bytes(self._data[at : at + 4], "big")
+
+    def _cell(self, cell: int) -> int:
+        at = self._two(self._pointers + 2 * cell)
+        if not self._pointers + 2 * self.cells <= at <= len(self._data) - 4:
+            raise Unreadable(f"a cell of page {self._number} is outside of it")
+        return at
+
+    def child(self, cell: int) -> int:
+        """The page that comes before a cell; 0 in a leaf."""
+        return self._four(self._cell(cell)) if self.is_interior else 0
+
+    def row(self, cell: int) -> Row:
+        """The row in a cell."""
+        at = self._cell(cell)
+        if self.is_interior:
+            at += 4
+        size, at = varint(self._data, at)
+        rowid: int | None = None
+        if self.is_table:
+            rowid, at = varint(self._data, at)
+            rowid -= (rowid >> 63) << 64
+        local = self._local(size)
+        if at + local > len(self._data) or size > self._pages.count * self._pages.page_size:
+            raise Unreadable(f"a cell of page {self._number} is longer than it can be")
+        payload = self._data[at : at + local]
+        if local < size:
+            at += local
+            if at + 4 > len(self._data):
+                raise Unreadable(f"a cell of page {self._number} does not say where it goes on")
+            payload += self._pages.chain(self._four(at), size - local)
+        return Row(read_payload(payload), rowid)
+
+    def _local(self, size: int) -> int:
+        """How many bytes of a payload are in the page itself."""
+        usable = self._pages.usable
+        least = (usable - 12) * 32 // 255 - 23
+        most = usable - 35 if self.is_table else (usable - 12) * 64 // 255 - 23
+        if size <= most:
+            return size
+        local = least + (size - least) % (usable - 4)
+        return local if local <= most else least
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of one to nine bytes, and where it ends."""
+    value = 0
+    for place in range(9):
+        if at + place >= len(data):
+            raise Unreadable("a number goes beyond its page")
+        byte = data[at + place]
+        if place == 8:
+            return value << 8 | byte, at + 9
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value, at + place + 1
+    raise AssertionError
+
+
+def read_payload(payload: bytes) -> tuple[Value, ...]:
+    """The values of a row. Text that is not UTF-8 comes with surrogates."""
+    header, at = varint(payload, 0)
+    if header > len(payload):
+        raise Unreadable("the header of a row is longer than the row")
+    types: list[int] = []
+    while at < header:
+        kind, at = varint(payload, at)
+        types.append(kind)
+    if at != header:
+        raise Unreadable("the header of a row does not end where it should")
+    values: list[Value] = []
+    for kind in types:
+        value, at = _read_value(payload, at, kind)
+        values.append(value)
+    if at != len(payload):
+        raise Unreadable("a row does not end where it should")
+    return tuple(values)
+
+
+def _read_value(payload: bytes, at: int, kind: int) -> tuple[Value, int]:
+    if kind == 0:
+        return None, at
+    if kind in (_ZERO, _ONE):
+        return kind - _ZERO, at
+    if kind < _REAL:
+        size = _INTEGERS[kind]
+    elif kind == _REAL:
+        size = 8
+    elif kind < _FIRST_BLOB:
+        raise Unreadable(f"there is no type {kind}")
+    else:
+        size = (kind - _FIRST_BLOB) // 2
+    data = payload[at : at + size]
+    if len(data) < size:
+        raise Unreadable("a row is shorter than its values")
+    if kind < _REAL:
+        return int.from_bytes(data, "big", signed=True), at + size
+    if kind == _REAL:
+        real: float = struct.unpack(">d", data)[0]
+        return real, at + size
+    if kind % 2:
+        return data.decode("utf-8", "surrogateescape"), at + size
+    return data, at + size

@@ -1,0 +1,522 @@
+"""The sealer: a process that turns committed rows into segments. The broker starts it.
+
+It opens the database read-only and never writes it. The broker sends one JSON object a line, first
+one that says what to work on and then what to seal, and the sealer answers in the same way:
+
+    {"database": "…/store.db", "root": "…", "node": "n1", "store": "…", "parent": 4711, …}
+    {"seal": {"stream": "plant", "id": 3, "first": 1, "last": 500}}
+                                    {"sealed": {"stream": "plant", "id": 3, "first": 1, "last": 500,
+                                                "bytes": 20480}}
+                                    {"failed": {…, "why": "No space left on device"}}
+                                    {"notice": {"why": "…"}}
+                                    {"ended": {"why": "…"}}
+
+`failed` is a notice: the sealer tries again by itself, waiting longer each time. The same range
+always gives the same file. One that is there already, because a sealer or a broker died between
+two steps, is read and reported instead of being written again. Between ranges it merges segments
+and deletes what is covered or too old; a large merge makes way for a range that comes.
+
+One sealer works for a store at a time: it holds a lock beside the database, and the next one
+waits. It ends when its input does, on SIGTERM and SIGINT, and, where the system can tell it, when
+its parent dies; a segment that it is writing it finishes first.
+"""
+
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import queue
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from semel.extras import MissingExtra
+from semel.store.compaction import Compaction, drop_covered, merge, plan
+from semel.store.retention import Retention, delete_through, too_much
+from semel.store.roots import Root, RootError, Segment, open_root
+from semel.store.segments import (
+    RecordError,
+    arrow,
+    check_segment,
+    parquet,
+    seal_rows,
+    segment_name,
+    segment_times,
+)
+
+LOCK_NAME: Final = "sealer.lock"
+# Seconds until a failed range is tried again: the first wait, and the longest.
+FIRST_WAIT: Final = 0.5
+LONGEST_WAIT: Final = 30.0
+# How often the lock is tried.
+LOCK_WAIT: Final = 0.05
+# Seconds that SQLite waits for a lock of another connection.
+BUSY: Final = 10.0
+# Where segments are deleted by their age, they are merged within this part of it.
+SLOTS: Final = 10
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Ended(Exception):
+    """It is time to end: what is under way is given up."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Rows to seal."""
+
+    stream: str
+    id: int
+    first: int
+    last: int
+
+
+@dataclass
+class Folder:
+    """What the sealer knows of the folder of a stream: it is the only one who writes there."""
+
+    segments: list[Segment]
+    # Ranges of segments that were found whole.
+    checked: set[tuple[int, int]] = field(default_factory=set)
+    # When the oldest and the newest row were received, by range.
+    times: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+
+
+class Sealer:
+    """Seals, merges and deletes segments of one node. Synchronous; the world comes as arguments."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        root: Root,
+        *,
+        node: str,
+        store: str,
+        retention: dict[str, Retention] | None = None,
+        compaction: Compaction | None = None,
+    ) -> None:
+        self._connection = connection
+        self._root = root
+        self._node = node
+        self._store = store
+        self._retention = retention or {}
+        self._compaction = compaction or Compaction()
+        self._folders: dict[str, Folder] = {}
+        self._cleaned: set[str] = set()
+
+    def streams(self) -> list[str]:
+        """The streams of the root that have a folder of ours."""
+        return [
+            stream
+            for stream in self._root.streams()
+            if self._node in self._root.nodes(stream)
+            and self._root.owner(stream, self._node) == self._store
+        ]
+
+    def _folder(self, stream: str) -> Folder:
+        folder = self._folders.get(stream)
+        if folder is None:
+            self._root.claim(stream, self._node, self._store)
+            if stream not in self._cleaned:
+                # Once: later a merge may be under way.
+                self._root.clean(self._root.folder(stream, self._node))
+                self._cleaned.add(stream)
+            folder = Folder(self._root.segments(stream, self._node))
+            self._folders[stream] = folder
+        return folder
+
+    def forget(self, stream: str) -> None:
+        """Something went wrong: look at the folder anew next time."""
+        self._folders.pop(stream, None)
+
+    def seal(self, order: Order, *, now: float, again: bool = False) -> int:
+        """Make a segment of these rows, if there is none yet; returns its bytes.
+
+        `again`: an attempt of this process failed. The file is written anew then, even if it is
+        there: of a file or folder that could not be synced once, no later sync is proof.
+        """
+        folder = self._folder(order.stream)
+        if not again:
+            for segment in reversed(folder.segments):
+                if segment.first <= order.first and order.last <= segment.last:
+                    if self._is_whole(order.stream, segment):
+                        return segment.size
+        for segment in folder.segments:
+            if segment.first < order.first <= segment.last < order.last or (
+                order.first < segment.first <= order.last < segment.last
+            ):
+                raise RecordError(
+                    f"{segment_name(order.first, order.last)} would overlap {segment.name} of "
+                    f"stream {order.stream}, and neither would cover the other"
+                )
+        size = seal_rows(
+            self._connection,
+            self._root,
+            order.stream,
+            self._node,
+            stream_id=order.id,
+            first=order.first,
+            last=order.last,
+        )
+        made = Segment(order.first, order.last, size, now)
+        folder.segments = [each for each in folder.segments if each.range != made.range]
+        folder.segments.append(made)
+        return size
+
+    def _is_whole(self, stream: str, segment: Segment) -> bool:
+        place = self._root.place(stream, self._node, segment.name)
+        try:
+            check_segment(self._root, stream, self._node, first=segment.first, last=segment.last)
+            self._root.settle(place)
+        except (RecordError, FileNotFoundError):
+            return False
+        return True
+
+    def compact(self, stream: str, *, pause: Callable[[], None] = lambda: None) -> bool:
+        """Merge some segments of a stream, if there are enough; whether there may be more."""
+        folder = self._folder(stream)
+        retention = self._retention.get(stream, Retention())
+        settings = self._compaction
+        if retention.retain_bytes is not None:
+            # Else one merged segment could be all that is kept.
+            largest = min(settings.largest, max(1, retention.retain_bytes // SLOTS))
+            settings = Compaction(
+                settings.files, settings.small, largest, settings.rows, settings.grace
+            )
+        slot: Callable[[Segment], int] | None = None
+        if retention.retain_for is not None:
+            width = max(1, int(retention.retain_for * 1_000_000) // SLOTS)
+
+            def slot_of(segment: Segment) -> int:
+                return self._times(stream, segment)[1] // width
+
+            slot = slot_of
+        parts = plan(folder.segments, settings, slot)
+        if not parts:
+            return False
+        merge(self._root, stream, self._node, parts, pause=pause)
+        folder.segments = self._root.segments(stream, self._node)
+        return True
+
+    def clear(self, stream: str, *, now: float) -> None:
+        """Delete what has been covered long enough, and what retention gives up."""
+        folder = self._folder(stream)
+        # Files may have been deleted by a command, and the root's clock sets their times.
+        folder.segments = self._root.segments(stream, self._node)
+        folder.segments = drop_covered(
+            self._root,
+            stream,
+            self._node,
+            folder.segments,
+            now=now,
+            grace=self._compaction.grace,
+            checked=folder.checked,
+        )
+        retention = self._retention.get(stream)
+        if retention is not None:
+            through = too_much(
+                folder.segments, retention, lambda each: self._times(stream, each), now=now
+            )
+            if through:
+                folder.segments = delete_through(
+                    self._root, stream, self._node, folder.segments, through
+                )
+        there = {each.range for each in folder.segments}
+        folder.checked &= there
+        folder.times = {each: times for each, times in folder.times.items() if each in there}
+
+    def _times(self, stream: str, segment: Segment) -> tuple[int, int]:
+        times = self._folder(stream).times
+        found = times.get(segment.range)
+        if found is None:
+            found = segment_times(
+                self._root, stream, self._node, first=segment.first, last=segment.last
+            )
+            times[segment.range] = found
+        return found
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Waiting:
+    """An order that is not done."""
+
+    order: Order
+    attempts: int = 0
+    # When it is due, by the monotonic clock.
+    at: float = 0.0
+
+
+class Loop:
+    """Takes orders from a queue, answers them, and looks after the folders in between.
+
+    None in the queue means that it is time to end.
+    """
+
+    def __init__(
+        self,
+        sealer: Sealer,
+        orders: "queue.SimpleQueue[Order | None]",
+        answer: Callable[[str, dict[str, Any]], None],
+        *,
+        housekeeping: float,
+    ) -> None:
+        self._sealer = sealer
+        self._orders = orders
+        self._answer = answer
+        self._housekeeping = housekeeping
+        # What a root, a database or a file may raise; anything else is a mistake of ours.
+        self._problems: tuple[type[Exception], ...] = (
+            OSError,
+            sqlite3.Error,
+            RootError,
+            RecordError,
+            arrow().ArrowException,
+        )
+        self._waiting: dict[str, Waiting] = {}
+        # Streams with segments to merge, and when each folder is looked at next.
+        self._grown: set[str] = set()
+        self._looks: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Work until None comes, or nobody wants the answers."""
+        self._survey()
+        try:
+            while True:
+                self._take(self._idle())
+                if not self._seal_due():
+                    self._look_after()
+        except (Ended, BrokenPipeError):
+            return
+
+    def _survey(self) -> None:
+        """What is left from before may be merged or deleted, before new rows come."""
+        try:
+            streams = self._sealer.streams()
+        except self._problems as problem:
+            self._answer("notice", {"why": sentence(problem)})
+            return
+        self._grown.update(streams)
+        self._looks.update(dict.fromkeys(streams, 0.0))
+
+    def _idle(self) -> float | None:
+        """Seconds until there is something to do if no order comes."""
+        if self._grown:
+            return 0.0
+        times = [each.at for each in self._waiting.values()] + list(self._looks.values())
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _take(self, timeout: float | None) -> None:
+        """Take in all orders that are there; wait for the first one if there is none."""
+        try:
+            order = self._orders.get(timeout != 0.0, timeout)
+            while True:
+                if order is None:
+                    raise Ended
+                self._waiting[order.stream] = Waiting(order)
+                order = self._orders.get_nowait()
+        except queue.Empty:
+            return
+
+    def _seal_due(self) -> bool:
+        """Seal what is due; whether there was any."""
+        now = time.monotonic()
+        due = [each for each in self._waiting.values() if each.at <= now]
+        for waiting in due:
+            self._attempt(waiting)
+        return bool(due)
+
+    def _attempt(self, waiting: Waiting) -> None:
+        order = waiting.order
+        about = {
+            "stream": order.stream,
+            "id": order.id,
+            "first": order.first,
+            "last": order.last,
+        }
+        try:
+            size = self._sealer.seal(order, now=time.time(), again=waiting.attempts > 0)
+        except self._problems as problem:
+            self._sealer.forget(order.stream)
+            wait = min(LONGEST_WAIT, FIRST_WAIT * 2**waiting.attempts)
+            waiting.attempts = min(waiting.attempts + 1, 16)
+            waiting.at = time.monotonic() + wait
+            self._answer("failed", {**about, "why": sentence(problem)})
+            return
+        if self._waiting.get(order.stream) is waiting:
+            del self._waiting[order.stream]
+        self._answer("sealed", {**about, "bytes": size})
+        self._grown.add(order.stream)
+        self._looks.setdefault(order.stream, 0.0)
+
+    def _look_after(self) -> None:
+        """One piece of the work that nobody waits for."""
+        now = time.monotonic()
+        late = [stream for stream, at in self._looks.items() if at <= now]
+        for stream in late:
+            self._looks[stream] = now + self._housekeeping
+            self._try(stream, partial(self._sealer.clear, stream, now=time.time()))
+            self._pause()
+        if self._grown:
+            stream = self._grown.pop()
+            if self._try(stream, partial(self._sealer.compact, stream, pause=self._pause)):
+                self._grown.add(stream)
+
+    def _try(self, stream: str, work: Callable[[], bool | None]) -> bool:
+        try:
+            return bool(work())
+        except self._problems as problem:
+            self._sealer.forget(stream)
+            self._answer("notice", {"stream": stream, "why": sentence(problem)})
+            return False
+
+    def _pause(self) -> None:
+        """In the middle of other work: orders go first."""
+        self._take(0.0)
+        self._seal_due()
+
+
+def sentence(problem: Exception) -> str:
+    """What went wrong, for people."""
+    return str(problem) or type(problem).__name__
+
+
+def parse_orders(lines: Iterator[bytes]) -> Iterator[Order]:
+    """Orders, from lines as the broker writes them."""
+    for line in lines:
+        seal = json.loads(line)["seal"]
+        yield Order(str(seal["stream"]), int(seal["id"]), int(seal["first"]), int(seal["last"]))
+
+
+def lines_of(descriptor: int) -> Iterator[bytes]:
+    """Lines as they come; half a line at the end is of one who died writing it."""
+    rest = b""
+    while data := os.read(descriptor, 65_536):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+
+
+def end_with_parent(parent: int) -> None:
+    """Get SIGTERM when the parent dies, where the system has a way to tell; Ended: it is dead."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    # It may have died before.
+    if os.getppid() != parent:
+        raise Ended
+
+
+@contextmanager
+def locked(path: Path, ending: threading.Event) -> Iterator[None]:
+    """Hold the lock of the store's sealer; wait while another one does. Ended: given up."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if ending.wait(LOCK_WAIT):
+                    raise Ended from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def work(
+    task: dict[str, Any],
+    orders: "queue.SimpleQueue[Order | None]",
+    ending: threading.Event,
+    answer: Callable[[str, dict[str, Any]], None],
+) -> None:
+    """All that the sealer does for one broker."""
+    parquet()
+    # One thread is enough: the broker needs the other core more.
+    arrow().set_cpu_count(1)
+    # Rows come as hundreds of thousands of tuples that live for a moment: no garbage to look for.
+    gc.freeze()
+    gc.set_threshold(100_000)
+    database = Path(task["database"])
+    with locked(database.with_name(LOCK_NAME), ending):
+        root = open_root(task["root"])
+        connection = sqlite3.connect(
+            f"{database.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=BUSY
+        )
+        try:
+            # Arrow wants UTF-8 as it is in the database.
+            connection.text_factory = bytes
+            sealer = Sealer(
+                connection,
+                root,
+                node=task["node"],
+                store=task["store"],
+                retention={
+                    stream: Retention(**limits) for stream, limits in task["retention"].items()
+                },
+                compaction=Compaction(**task["compaction"]),
+            )
+            Loop(sealer, orders, answer, housekeeping=task["housekeeping"]).run()
+        finally:
+            connection.close()
+
+
+def main() -> int:
+    """Work for the broker at the other end of stdin and stdout; the exit code."""
+    orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+    ending = threading.Event()
+
+    def end(*_: object) -> None:
+        ending.set()
+        orders.put(None)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+    def answer(kind: str, about: dict[str, Any]) -> None:
+        data = json.dumps({kind: about}).encode() + b"\n"
+        while data:
+            data = data[os.write(1, data) :]
+
+    lines = lines_of(0)
+    try:
+        task = json.loads(next(lines))
+        end_with_parent(task["parent"])
+    except (StopIteration, ValueError, LookupError, TypeError):
+        print("semel.store.sealer is started by semel broker", file=sys.stderr)
+        return 2
+    except Ended:
+        return 0
+
+    def listen() -> None:
+        try:
+            for order in parse_orders(lines):
+                orders.put(order)
+        finally:
+            end()
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        work(task, orders, ending, answer)
+    except Ended:
+        return 0
+    except BrokenPipeError:
+        return 0
+    except (OSError, sqlite3.Error, RootError, MissingExtra) as problem:
+        answer("ended", {"why": sentence(problem)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
