@@ -24,7 +24,7 @@ LAYERS = (
 )
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
 # Modules and data beside the rooms, open to every room but mqtt; they import no room themselves.
-COMMON = {"", "extras", "settings", "vectors", "standard"}
+COMMON = {"", "extras", "settings", "settings_values", "vectors", "standard"}
 # What compiled code needs at run time: all that mqtt may import beside the standard library.
 RUN_TIME = {"mypy_extensions", "librt"}
 IMPORTING_CALLS = {"import_module", "__import__", "need"}

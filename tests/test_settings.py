@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, dataclass, fields
+from dataclasses import FrozenInstanceError, dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,7 +10,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from semel.broker.settings import BrokerSettings
 from semel.settings import (
     BYTES,
     SECONDS,
@@ -18,18 +17,14 @@ from semel.settings import (
     Section,
     Settings,
     SettingsError,
-    Value,
     check,
     describe,
     load,
     options,
     setting,
     settings_of,
-    toml_text,
-    written,
 )
-
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+from semel.settings_values import Value, toml_text, written
 
 
 @dataclass(frozen=True)
@@ -312,7 +307,7 @@ def test_settings_cannot_be_changed_and_a_section_not_loaded_is_not_there() -> N
         ("trees = 1", 1, "trees stands before any section; did you mean [garden] trees?"),
         ("x = 1", 1, '"x" stands before any section; each setting belongs to one'),
         ("door = 1", 1, "[door] must be a table"),
-        ("[[door]]", 1, "[door] must be a table"),
+        ("[[door]]", 1, "there is only one door: write [door], not [[door]]"),
         ('["do\\u0007or"]', 1, 'there is no section "do\\u0007or"; did you mean door?'),
     ],
 )
@@ -478,6 +473,8 @@ def test_a_section_rightly_declared_is_taken() -> None:
         (made(str, setting("", "Empty.")), "the default must be a text that is not empty"),
         (made(str, setting("a", "A unit.", unit=BYTES)), "a duration or size is"),
         (made(int, setting(1, "Choices.", choices=("1",))), "has choices"),
+        (made(int, setting(1, "A rule.", rule=lambda text: None)), "only a text has a rule"),
+        (made(str, setting("a", "A rule.", rule=lambda text: "no")), "the default must be"),
         (made(int, setting(1, "Upper."), name="Key"), "may have this name"),
         (made(int, setting(1, "Clash."), name="mode", section="test"), "no setting may have"),
         (made(int, setting(1, "Two words."), section="two_words"), "no name for a section"),
@@ -629,66 +626,5 @@ def test_two_sections_or_two_flags_of_one_name_are_a_type_error() -> None:
         options(DoorSettings, made(int, setting(1, "Again."), name="width"))
     with pytest.raises(TypeError, match="two flags are named --config"):
         options(made(int, setting(1, "Taken."), name="config"))
-
-
-# --- the [broker] section and its page ------------------------------------------------------------
-
-
-def table_of(text: str, section: str) -> list[list[str]]:
-    """The rows of the table under the heading of a section."""
-    part = text.partition(f"\n## [{section}]\n")[2].partition("\n## ")[0]
-    rows = [line for line in part.splitlines() if line.startswith("| `")]
-    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
-
-
-def row_of(section: type[Section], key: str) -> list[str]:
-    declared = settings_of(section)[key]
-    bounds = [
-        "" if bound is None else f"`{written(declared, bound)}`"
-        for bound in (declared.minimum, declared.maximum)
-    ]
-    default = toml_text(declared, declared.default)
-    return [f"`{key}`", f"`{default}`", *bounds, declared.help]
-
-
-def test_the_page_lists_exactly_the_settings_of_the_broker() -> None:
-    expected = [row_of(BrokerSettings, key.name) for key in fields(BrokerSettings)]
-    assert len(expected) > 15
-    assert table_of(DOCUMENT.read_text("utf-8"), "broker") == expected
-
-
-def test_the_page_names_every_variable_that_is_no_setting() -> None:
-    text = DOCUMENT.read_text("utf-8")
-    for variable in ("SEMEL_CONFIG", "SEMEL_PURE", "SEMEL_TEST_MODE"):
-        assert f"`{variable}`" in text
-
-
-def test_the_broker_listens_on_this_machine_only_unless_told_otherwise(tmp_path: Path) -> None:
-    path = planted(tmp_path, uncommented(describe([BrokerSettings])))
-    broker = load([BrokerSettings], path=path, environ={}, flags={}).of(BrokerSettings)
-    assert broker == BrokerSettings()
-    assert (broker.host, broker.port) == ("127.0.0.1", 1883)
-
-
-@pytest.mark.parametrize(
-    ("key", "least", "most"),
-    [
-        ("port", 0, 65_535),
-        ("maximum_packet_size", 16, 268_435_460),
-        ("receive_maximum", 1, 65_535),  # [3.2.2.3.3] 0 is a Protocol Error
-        ("topic_alias_maximum", 0, 65_535),
-        ("maximum_session_expiry", 0, 0xFFFF_FFFF),
-        ("maximum_keep_alive", 0, 65_535),
-        ("inflight_window", 1, 65_535),
-    ],
-)
-def test_a_bound_of_the_broker_is_where_the_standard_puts_it(
-    key: str, least: int, most: int
-) -> None:
-    for value in (least, most):
-        flags = {"broker": {key: value}}
-        settings = load([BrokerSettings], path=None, environ={}, flags=flags)
-        assert getattr(settings.of(BrokerSettings), key) == value
-    for value in (least - 1, most + 1):
-        with pytest.raises(SettingsError, match=rf"\[broker\] {key} is {value}, but"):
-            load([BrokerSettings], path=None, environ={}, flags={"broker": {key: value}})
+    with pytest.raises(TypeError, match="two flags are named --no-open"):
+        options(DoorSettings, made(str, setting("x", "Contrary."), name="no_open"))

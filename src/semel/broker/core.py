@@ -300,6 +300,8 @@ class Broker:
         for state in self._starved:
             self.router.mark(state)
         self._starved = []
+        for number in commit.ended:
+            self.router.ended(number)
         held: list[tuple[int, list[Outgoing]]] = []
         for number, packets in commit.packets:
             connection = self.connections.get(number)
@@ -337,7 +339,7 @@ class Broker:
             except Exception:
                 self._log(f"serving {_name(connection)} failed: {format_exc()}")
                 self._drop(connection, now)
-            if connection.unsent + connection.outgoing_size >= bound:
+            if connection.unsent and connection.unsent + connection.outgoing_size >= bound:
                 self._log(f"{_name(connection)} reads too slowly: closed")
                 connection.outgoing = []
                 connection.stuck = True
@@ -577,7 +579,6 @@ class Broker:
     def _accept(self, connection: Connection, packet: Connect, terms: Accepted, now: float) -> None:
         client_id = terms.client_id
         old = self.router.sessions.get(client_id)
-        was_stored = old is not None and old.number > 0
         if old is not None and old.connection:
             # [MQTT-3.1.4-3] the newer connection takes over
             other = self.connections[old.connection]
@@ -605,8 +606,8 @@ class Broker:
         state.connection = connection.number
         state.user_name = packet.user_name
         self._lifetimes.begin(state, terms.expiry_interval, packet.will)
-        if was_stored:
-            # It may have ended just now.
+        if self.router.is_ending(client_id):
+            # It is not told that it begins anew while a crash could bring the old session back.
             state.waits = True
         exchange = Exchange(state.session.open_exchanges(SERVER, CLIENT))
         exchange.observe(CLIENT, packet, 0)

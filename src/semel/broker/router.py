@@ -84,6 +84,10 @@ class Router:
     # Whether the message that is being routed goes where it lasts, and who gets it at QoS 1 or 2.
     lasting: bool
     _reached: list[SessionState]
+    # Stored sessions that are over, which the store may not have yet: client identifiers with
+    # their numbers, and the other way round.
+    _ending: Final[dict[str, int]]
+    _ending_ids: Final[dict[int, str]]
 
     def __init__(
         self,
@@ -117,6 +121,8 @@ class Router:
         self.dropped = 0
         self.lasting = False
         self._reached = []
+        self._ending = {}
+        self._ending_ids = {}
 
     def mark(self, state: SessionState) -> None:
         """This session has something for the end of the tick."""
@@ -444,11 +450,23 @@ class Router:
         self.subscriptions.forget(state.client_id)
         if state.number:
             self.commit.ended.append(state.number)
+            self._ending[state.client_id] = state.number
+            self._ending_ids[state.number] = state.client_id
         self._hand_over(state, session.give_up_shared(None, sent=True), now)
         session.forget_waiting()
         while shared and self.refill(state):
             self._hand_over(state, session.give_up_shared(None, sent=False), now)
             session.forget_waiting()
+
+    def is_ending(self, client_id: str) -> bool:
+        """Whether a crash could bring back a session of this client that is over."""
+        return client_id in self._ending
+
+    def ended(self, number: int) -> None:
+        """The store has it that this session is over."""
+        client_id = self._ending_ids.pop(number, None)
+        if client_id is not None and self._ending.get(client_id) == number:
+            del self._ending[client_id]
 
     def warm(self, state: SessionState) -> None:
         """Read what was in flight in a session that was restored, if nobody has yet."""

@@ -64,6 +64,8 @@ class Delivery:
     # None once PUBREC has come: from then on only the identifier matters.
     message: Message | None
     packet_id: int
+    # Its PUBLISH has left on this connection, and counts against the Receive Maximum.
+    counts: bool
     # Place among the PUBRECs, for PUBRELs in their order [MQTT-4.6.0-4].
     released: int
 
@@ -73,6 +75,7 @@ class Delivery:
         self.share = share
         self.message = message
         self.packet_id = 0
+        self.counts = False
         self.released = 0
 
     def is_of(self, shares: set[str] | None) -> bool:

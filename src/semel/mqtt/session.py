@@ -94,7 +94,6 @@ class Session:
     _last_id: int
     _released: int
     _quota: int
-    _receive_maximum: int
     _waiting: Waiting
     _in_flight: dict[int, Delivery]
     _resend: deque[Delivery] | None
@@ -119,7 +118,6 @@ class Session:
         self._last_id = 0
         self._released = 0
         self._quota = 0
-        self._receive_maximum = DEFAULT_RECEIVE_MAXIMUM
         # A session costs little while it is idle: an empty deque alone takes 760 bytes.
         self._waiting = Waiting()
         self._in_flight = {}
@@ -189,7 +187,6 @@ class Session:
             raise ValueError("the session is connected: disconnect it first")
         self.connected = True
         self.version = version
-        self._receive_maximum = receive_maximum
         self._quota = receive_maximum
         self.maximum_packet_size = maximum_packet_size
         self.room = BOUNDLESS
@@ -198,6 +195,7 @@ class Session:
         released: list[Delivery] = []
         resend: deque[Delivery] = deque()
         for delivery in self._in_flight.values():
+            delivery.counts = False
             if delivery.released:
                 released.append(delivery)
             else:
@@ -368,6 +366,7 @@ class Session:
             self._finish(delivery)
             return False
         self._quota -= 1
+        delivery.counts = True
         self.room -= message.size
         self._packets.append(packet)
         return True
@@ -394,7 +393,8 @@ class Session:
 
     def _complete(self, delivery: Delivery) -> None:
         self._finish(delivery)
-        if self._quota < self._receive_maximum:
+        # [MQTT-3.3.4-9] what was sent on an earlier connection took nothing from this one's
+        if delivery.counts:
             self._quota += 1
 
     def receive_puback(self, packet: PubAck) -> Delivery | None:
@@ -657,7 +657,9 @@ class Session:
         self._number = number
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
-        self._fly(Delivery(number, message, share, message.qos), packet_id)
+        delivery = Delivery(number, message, share, message.qos)
+        delivery.counts = True
+        self._fly(delivery, packet_id)
         self._quota -= 1
         self.room -= message.size
 

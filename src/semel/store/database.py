@@ -19,41 +19,44 @@ from semel.mqtt.packets.subscribe import Subscription
 from semel.store.commit import Commit
 from semel.store.rows import (
     DELIVERY_COLUMNS,
+    PARTICULAR_COLUMNS,
     RECORD_COLUMNS,
     Batch,
     delivery_from,
     properties_from,
 )
 from semel.store.schema import create, migrate
+from semel.store.settings import DISK, OS
 from semel.store.store import Saved, SavedSession, SavedWill
 
-DISK: Final = "disk"
-OS: Final = "os"
 # What each asks of SQLite. NORMAL leaves it to the system when the log reaches the disk.
 SYNCHRONOUS: Final = {DISK: "FULL", OS: "NORMAL"}
 
-# Pages of the write-ahead log after which it is copied into the tables: 16 MB.
-CHECKPOINT_PAGES: Final = 4_000
-# Bytes of the log's file that are kept when it is copied.
-LOG_BYTES: Final = 64 * 1024 * 1024
-CACHE_KIB: Final = 65_536
+PAGE_BYTES: Final = 8_192
+# Pages of the write-ahead log after which it is copied into the tables: 8 MB. Its file is reused,
+# and never cut: a file that grows takes longer to sync.
+CHECKPOINT_PAGES: Final = 1_000
+CACHE_KIB: Final = 16_384
 # The most rows in one statement. Each statement lets the other threads run, and waits for its turn
 # again: beside a busy loop it is the number of statements that costs, not that of rows.
 ROWS: Final = 256
 # Sealed rows that are deleted in one transaction.
-CHUNK: Final = 10_000
+CHUNK: Final = 2_000
 
 _DELIVERY: Final = """
-    SELECT number, packet_id, released, qos, retain, expires_at, share, topic, properties,
-        CASE WHEN delivery.body IS NULL THEN delivery.payload ELSE body.payload END
-    FROM delivery LEFT JOIN body ON body.id = delivery.body
+    SELECT number, packet_id, released, flags, topic, expires_at, share, properties,
+        coalesce(delivery.payload, body.payload)
+    FROM delivery LEFT JOIN particular USING (session, number)
+        LEFT JOIN body ON body.id = particular.body
 """
-# What waits, and the highest number, for each session: one pass over the small columns.
+# What waits, and the highest numbers, for each session: one pass, which reads no long payload.
 _QUEUES: Final = """
-    SELECT session, sum(packet_id = 0), sum(CASE packet_id WHEN 0 THEN size ELSE 0 END),
+    SELECT session, sum(packet_id = 0),
+        sum(CASE packet_id WHEN 0
+            THEN coalesce(size, length(CAST(topic AS BLOB)) + length(payload)) ELSE 0 END),
         min(CASE packet_id WHEN 0 THEN number END),
-        min(CASE packet_id WHEN 0 THEN expires_at END), max(number)
-    FROM delivery GROUP BY session
+        min(CASE packet_id WHEN 0 THEN expires_at END), max(number), max(released)
+    FROM delivery LEFT JOIN particular USING (session, number) GROUP BY session
 """
 
 
@@ -93,7 +96,10 @@ class Database:
         self.connection = connection
         self.chunk = chunk
         self.last_body: int = self._one("SELECT coalesce(max(id), 0) FROM body")
-        self.last_release: int = self._one("SELECT coalesce(max(released), 0) FROM delivery")
+        # `restore` finds out what it was.
+        self.last_release = 0
+        # Whether there are rows in `particular`: mostly there are none to look for.
+        self.has_particulars = bool(self._one("SELECT EXISTS (SELECT * FROM particular)"))
 
     @classmethod
     def open(cls, path: Path | str, durability: str = DISK) -> "Database":
@@ -103,6 +109,7 @@ class Database:
         )
         try:
             if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
+                connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
                 connection.execute("PRAGMA journal_mode = WAL")
                 create(connection)
             else:
@@ -110,12 +117,8 @@ class Database:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             connection.execute("PRAGMA temp_store = MEMORY")
-            # What is deleted is overwritten by what comes: a queue leaves its pages as it found
-            # them. A trigger must not fire a trigger.
-            connection.execute("PRAGMA recursive_triggers = OFF")
             return cls(connection)
         except BaseException:
             connection.close()
@@ -203,6 +206,9 @@ class Database:
         if batch.bodies:
             many("INSERT INTO body VALUES (?, ?, ?)", batch.bodies)
         self._flat("INSERT INTO delivery VALUES {}", batch.deliveries, DELIVERY_COLUMNS)
+        self._flat("INSERT INTO particular VALUES {}", batch.particulars, PARTICULAR_COLUMNS)
+        if batch.particulars:
+            self.has_particulars = True
         self._flat("INSERT INTO record VALUES {}", batch.records, RECORD_COLUMNS)
         # How a list of values names its columns.
         self._at_once(
@@ -211,16 +217,17 @@ class Database:
             batch.assigned,
         )
         self._at_once(
-            "UPDATE delivery SET released = column1, expires_at = NULL, share = NULL, body = NULL,"
-            " topic = NULL, properties = NULL, payload = NULL FROM (VALUES {})"
-            " WHERE session = column2 AND number = column3",
+            "UPDATE delivery SET released = column1, topic = NULL, payload = NULL"
+            " FROM (VALUES {}) WHERE session = column2 AND number = column3",
             batch.moved,
         )
+        finished = "DELETE FROM {} WHERE session = ? AND number BETWEEN ? AND ?"
         if batch.finished:
-            many(
-                "DELETE FROM delivery WHERE session = ? AND number BETWEEN ? AND ?",
-                batch.finished,
-            )
+            many(finished.format("delivery"), batch.finished)
+        if self.has_particulars:
+            many(finished.format("particular"), batch.finished)
+            moved = [(session, number, number) for _, session, number in batch.moved]
+            many(finished.format("particular"), moved)
         if batch.freed:
             many("DELETE FROM inbound WHERE session = ? AND packet_id BETWEEN ? AND ?", batch.freed)
         self._at_once("INSERT OR IGNORE INTO inbound VALUES {}", batch.stored)
@@ -278,7 +285,7 @@ class Database:
 
     def _end_sessions(self, ended: Sequence[int]) -> None:
         for number in ended:
-            for table in ("delivery", "inbound", "subscription"):
+            for table in ("delivery", "particular", "inbound", "subscription"):
                 self.connection.execute(f"DELETE FROM {table} WHERE session = ?", (number,))
             self.connection.execute("DELETE FROM session WHERE number = ?", (number,))
 
@@ -290,7 +297,10 @@ class Database:
         ask = self.connection.execute
         queues = {row[0]: row[1:] for row in ask(_QUEUES)}
         for number, client_id, expiry, ends_at in ask("SELECT * FROM session ORDER BY number"):
-            waiting, size, first, next_expiry, last = queues.get(number, (0, 0, 0, None, 0))
+            waiting, size, first, next_expiry, last, release = queues.get(
+                number, (0, 0, 0, None, 0, 0)
+            )
+            self.last_release = max(self.last_release, release)
             saved.sessions.append(
                 SavedSession(
                     number,
@@ -358,7 +368,7 @@ class Database:
     def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
         """Numbers and sizes of deliveries from `first` on that have expired."""
         rows = self.connection.execute(
-            "SELECT number, size FROM delivery"
+            "SELECT number, size FROM particular"
             " WHERE session = ? AND number >= ? AND expires_at <= ?",
             (session, first, now),
         )
@@ -367,7 +377,7 @@ class Database:
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
         """When the first of the others expires."""
         found: float | None = self._one(
-            "SELECT min(expires_at) FROM delivery"
+            "SELECT min(expires_at) FROM particular"
             " WHERE session = ? AND number >= ? AND expires_at > ?",
             session,
             first,

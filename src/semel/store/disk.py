@@ -111,7 +111,9 @@ class DiskStore(Store):
         return False
 
     def restore(self) -> Saved:
-        return self.reader.restore()
+        saved = self.reader.restore()
+        self.database.last_release = self.reader.last_release
+        return saved
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
         return self.reader.exchanges(session)

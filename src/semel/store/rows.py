@@ -31,10 +31,10 @@ from semel.store.commit import Commit, Record
 SHARED_PAYLOAD: Final = 4096
 
 # Columns of `delivery`, and the places of those that a later change of the batch sets.
-DELIVERY_COLUMNS: Final = 13
-_PACKET_ID: Final = 2
-_BODY: Final = 9
+DELIVERY_COLUMNS: Final = 7
+PARTICULAR_COLUMNS: Final = 7
 RECORD_COLUMNS: Final = 11
+_PACKET_ID: Final = 2
 
 # Place in the row, session and number of it.
 Key = tuple[int, int]
@@ -50,6 +50,7 @@ class Batch:
     commits: Final[list[Commit]]
     # Values of all rows one after the other, as a statement with many rows wants them.
     deliveries: list[object]
+    particulars: list[object]
     records: Final[list[object]]
     # packet_id, session, number
     assigned: Final[list[tuple[int, int, int]]]
@@ -81,7 +82,9 @@ class Batch:
     # last_seq, id
     streams: Final[list[tuple[int, int]]]
     _rows: Final[dict[Key, int]]
-    _dead: Final[set[int]]
+    _dead: Final[set[Key]]
+    # Those of the rows that have a large payload elsewhere.
+    _with_body: Final[dict[Key, int]]
     _finished: Final[dict[int, list[int]]]
     _sessions: Final[dict[int, tuple[str, int]]]
     _ends: Final[dict[int, float | None]]
@@ -101,6 +104,7 @@ class Batch:
         self.last_release = last_release
         self.commits = []
         self.deliveries = []
+        self.particulars = []
         self.records = []
         self.assigned = []
         self.moved = []
@@ -121,6 +125,7 @@ class Batch:
         self.streams = []
         self._rows = {}
         self._dead = set()
+        self._with_body = {}
         self._finished = {}
         self._sessions = {}
         self._ends = {}
@@ -234,10 +239,9 @@ class Batch:
             self.last_release += 1
             self.moved.append((self.last_release, session, change.number))
         elif kind == FINISHED:
-            at = self._rows.get((session, change.number), -1)
-            if at >= 0:
+            if (session, change.number) in self._rows:
                 # It never was on disk.
-                self._dead.add(at)
+                self._dead.add((session, change.number))
             else:
                 numbers = self._finished.get(session)
                 if numbers is None:
@@ -252,28 +256,26 @@ class Batch:
             self._ends[session] = change.at
 
     def _queue(self, session: int, number: int, message: Message, share: str) -> None:
+        key = (session, number)
         payload: bytes | None = message.payload
         body: int | None = None
         if len(message.payload) >= SHARED_PAYLOAD:
-            body = self._body(message.payload)
+            body = self._with_body[key] = self._body(message.payload)
             payload = None
-        self._rows[(session, number)] = len(self._rows)
-        row: list[object] = [
-            session,
-            number,
-            0,
-            0,
-            message.qos,
-            message.retain,
-            message.size,
-            message.expires_at,
-            share if share else None,
-            body,
-            message.topic_name,
-            properties_value(message.properties),
-            payload,
-        ]
+        self._rows[key] = len(self._rows)
+        flags = message.qos | message.retain << 2
+        row: list[object] = [session, number, 0, 0, flags, message.topic_name, payload]
         self.deliveries.extend(row)
+        if (
+            body is not None
+            or share
+            or message.properties.present
+            or message.expires_at is not None
+        ):
+            properties = properties_value(message.properties)
+            particular: list[object] = [session, number, message.size, message.expires_at]
+            particular += [share if share else None, body, properties]
+            self.particulars.extend(particular)
 
     def _body(self, payload: bytes) -> int:
         # The commits keep the payloads alive, so that no two have the same identity.
@@ -289,17 +291,26 @@ class Batch:
 
     def _drop_rows(self, ended: set[int]) -> None:
         """Take out what is over already."""
+        for key in self._rows:
+            if key[0] in ended:
+                self._dead.add(key)
+        self.deliveries = self._alive(self.deliveries, DELIVERY_COLUMNS)
+        self.particulars = self._alive(self.particulars, PARTICULAR_COLUMNS)
+        for key in self._dead:
+            body = self._with_body.get(key, 0)
+            if body:
+                self._uses[body] -= 1
+
+    def _alive(self, flat: list[object], columns: int) -> list[object]:
         kept: list[object] = []
-        for at in range(len(self._rows)):
-            start = at * DELIVERY_COLUMNS
-            row = self.deliveries[start : start + DELIVERY_COLUMNS]
-            if at in self._dead or row[0] in ended:
-                body = row[_BODY]
-                if isinstance(body, int):
-                    self._uses[body] -= 1
-            else:
+        for start in range(0, len(flat), columns):
+            row = flat[start : start + columns]
+            session, number = row[0], row[1]
+            assert isinstance(session, int)
+            assert isinstance(number, int)
+            if (session, number) not in self._dead:
                 kept.extend(row)
-        self.deliveries = kept
+        return kept
 
     def _record(self, record: Record, received: int) -> None:
         self._streams[record.stream] = record.seq
@@ -352,12 +363,13 @@ def properties_from(value: bytes | None) -> Properties:
 
 
 def delivery_from(row: tuple[object, ...]) -> Delivery:
-    """number, packet_id, released, qos, retain, expires_at, share, topic, properties, payload"""
-    number, packet_id, released, qos, retain, expires_at, share, topic, properties, payload = row
+    """number, packet_id, released, flags, topic, expires_at, share, properties, payload"""
+    number, packet_id, released, flags, topic, expires_at, share, properties, payload = row
     assert isinstance(number, int)
     assert isinstance(packet_id, int)
     assert isinstance(released, int)
-    assert isinstance(qos, int)
+    assert isinstance(flags, int)
+    qos = flags & 3
     message: Message | None = None
     if not released:
         assert isinstance(topic, str)
@@ -366,7 +378,7 @@ def delivery_from(row: tuple[object, ...]) -> Delivery:
             topic,
             payload,
             qos=qos,
-            retain=bool(retain),
+            retain=bool(flags & 4),
             properties=properties_from(properties if isinstance(properties, bytes) else None),
             expires_at=expires_at if isinstance(expires_at, float) else None,
         )

@@ -46,21 +46,28 @@ CREATE TABLE inbound (
 ) WITHOUT ROWID;
 
 -- QoS 1 and 2 messages on their way out. `packet_id` is 0 while one waits; `released` is its place
--- among the PUBRECs, 0 before it; `size` is Message.size; `body`: a large payload is there.
+-- among the PUBRECs, 0 before it; `flags`: qos | retain << 2. A column that is rarely used would cost
+-- every message: those are in `particular`, which has a row only for a message that needs one.
 CREATE TABLE delivery (
     session INTEGER NOT NULL,
     number INTEGER NOT NULL,
     packet_id INTEGER NOT NULL,
     released INTEGER NOT NULL,
-    qos INTEGER NOT NULL,
-    retain INTEGER NOT NULL,
+    flags INTEGER NOT NULL,
+    topic TEXT,
+    payload BLOB,
+    PRIMARY KEY (session, number)
+) WITHOUT ROWID;
+-- `size` is Message.size, which without such a row is that of topic and payload; `body`: a large
+-- payload is there.
+CREATE TABLE particular (
+    session INTEGER NOT NULL,
+    number INTEGER NOT NULL,
     size INTEGER NOT NULL,
     expires_at REAL,
     share TEXT,
     body INTEGER,
-    topic TEXT,
     properties BLOB,
-    payload BLOB,
     PRIMARY KEY (session, number)
 ) WITHOUT ROWID;
 CREATE TABLE body (
@@ -68,12 +75,7 @@ CREATE TABLE body (
     uses INTEGER NOT NULL,
     payload BLOB NOT NULL
 );
-CREATE TRIGGER body_is_used_less AFTER DELETE ON delivery WHEN old.body IS NOT NULL
-BEGIN
-    UPDATE body SET uses = uses - 1 WHERE id = old.body;
-    DELETE FROM body WHERE id = old.body AND uses = 0;
-END;
-CREATE TRIGGER body_is_not_used AFTER UPDATE OF body ON delivery WHEN old.body IS NOT NULL
+CREATE TRIGGER body_is_used_less AFTER DELETE ON particular WHEN old.body IS NOT NULL
 BEGIN
     UPDATE body SET uses = uses - 1 WHERE id = old.body;
     DELETE FROM body WHERE id = old.body AND uses = 0;
@@ -143,6 +145,10 @@ class Damaged(Unusable):
     """A store that is not what was written: what is wrong with it."""
 
 
+class NotKnown(Unusable):
+    """A database that is no store, or of a format that we do not know: what it is."""
+
+
 @cache
 def objects() -> Mapping[str, str]:
     """The tables, indexes and triggers of today's version: names and definitions."""
@@ -161,15 +167,17 @@ def objects_in(connection: sqlite3.Connection) -> Mapping[str, str]:
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The version of a store; raises Unusable if it is none, or a newer one than we know."""
+    """The version of a store; raises NotKnown if it is none, or newer, and Damaged."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION_ID:
         if objects_in(connection).keys() >= objects().keys():
             raise Damaged("it has the tables of a store, but its mark is not that of one")
-        raise Unusable("it is a database, but not a store of semel")
+        raise NotKnown("it is a database, but not a store of semel")
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > VERSION:
-        raise Unusable(
+        if objects_in(connection) == objects():
+            raise Damaged(f"it has today's tables, but says that its format is {version}")
+        raise NotKnown(
             f"it was written by a newer semel (format {version}, this one knows {VERSION}):"
             " use that one, or export it there and begin anew"
         )
@@ -180,7 +188,7 @@ def migrate(connection: sqlite3.Connection, steps: Mapping[int, str] = STEPS) ->
     """Bring the tables up to today's version, in one transaction or not at all.
 
     Each version has one step from the one before it; there is only one version so far. Raises
-    Unusable if this is no store, or one that we do not know.
+    NotKnown and Damaged.
     """
     version = version_of(connection)
     if version == VERSION:
@@ -188,7 +196,7 @@ def migrate(connection: sqlite3.Connection, steps: Mapping[int, str] = STEPS) ->
     script = ""
     for step in range(version, VERSION):
         if step not in steps:
-            raise Unusable(f"it has format {version}, and this semel knows {VERSION} only")
+            raise NotKnown(f"it has format {version}, and this semel knows {VERSION} only")
         script += steps[step]
     try:
         connection.executescript(

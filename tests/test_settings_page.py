@@ -1,0 +1,127 @@
+"""The sections of the product, and the page that lists their settings."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from semel.broker.settings import BrokerSettings
+from semel.settings import Section, Settings, SettingsError, describe, load, settings_of
+from semel.settings_values import toml_text, written
+from semel.store.settings import StoreSettings, StreamSettings, check_streams
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+SECTIONS: tuple[type[Section], ...] = (BrokerSettings, StoreSettings, StreamSettings)
+
+
+def table_of(text: str, heading: str) -> list[list[str]]:
+    """The rows of the table of keys under a heading."""
+    part = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    part = part.partition("\n| key |")[2]
+    rows = [line for line in part.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+
+
+def row_of(section: type[Section], key: str) -> list[str]:
+    declared = settings_of(section)[key]
+    bounds = [
+        "" if bound is None else f"`{written(declared, bound)}`"
+        for bound in (declared.minimum, declared.maximum)
+    ]
+    default = "required" if declared.required else f"`{toml_text(declared, declared.default)}`"
+    return [f"`{key}`", default, *bounds, declared.help]
+
+
+@pytest.mark.parametrize(
+    ("section", "heading", "at_least"),
+    [
+        (BrokerSettings, "[broker]", 20),
+        (StoreSettings, "[store]", 13),
+        (StreamSettings, "[[stream]]", 4),
+    ],
+)
+def test_the_page_lists_exactly_the_settings_of_each_section(
+    section: type[Section], heading: str, at_least: int
+) -> None:
+    expected = [row_of(section, key.name) for key in fields(section)]
+    assert len(expected) >= at_least
+    assert table_of(PAGE.read_text("utf-8"), heading) == expected
+
+
+def blocks_of(kind: str) -> list[str]:
+    """The blocks of the page that are said to be of one kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
+
+
+def from_file(text: str, folder: Path) -> Settings:
+    path = folder / "semel.toml"
+    path.write_text(text, "utf-8")
+    return load(SECTIONS, path=path, environ={}, flags={})
+
+
+def test_every_example_of_the_page_can_be_loaded(tmp_path: Path) -> None:
+    loaded = [from_file(example, tmp_path) for example in blocks_of("toml")]
+    assert [settings.of(BrokerSettings).connect_timeout for settings in loaded] == [5.0, 10.0]
+    streams = loaded[1].all_of(StreamSettings)
+    assert streams == (
+        StreamSettings(name="plant", filter="plant/#", retain_for=30 * 86_400),
+        StreamSettings(name="alarms", filter="+/+/alarm", retain_bytes=50 * 2**30),
+    )
+    check_streams(loaded[1].of(StoreSettings), streams)
+
+
+def test_the_page_shows_what_a_mistake_in_a_stream_gives(tmp_path: Path) -> None:
+    first, filter, rest = blocks_of("toml")[1].rpartition("filter =")
+    assert filter
+    with pytest.raises(SettingsError) as caught:
+        from_file(f"{first}filtr ={rest}", tmp_path)
+    assert str(caught.value).replace(f"{tmp_path}/", "") + "\n" == blocks_of("text")[1]
+
+
+def test_the_page_names_every_variable_that_is_no_setting() -> None:
+    text = PAGE.read_text("utf-8")
+    for variable in ("SEMEL_CONFIG", "SEMEL_PURE", "SEMEL_TEST_MODE"):
+        assert f"`{variable}`" in text
+
+
+def uncommented(text: str) -> str:
+    """An example file with all that is in it switched on."""
+    return re.sub(r"^#(?=\w|\[\[)", "", text, flags=re.MULTILINE)
+
+
+def test_the_example_file_switched_on_has_the_defaults_and_one_stream(tmp_path: Path) -> None:
+    settings = from_file(uncommented(describe(SECTIONS)), tmp_path)
+    assert settings.of(StoreSettings) == StoreSettings()
+    assert settings.all_of(StreamSettings) == (StreamSettings(name="all", filter="#"),)
+    assert from_file(describe(SECTIONS), tmp_path).all_of(StreamSettings) == ()
+
+
+def test_the_broker_listens_on_this_machine_only_unless_told_otherwise(tmp_path: Path) -> None:
+    broker = from_file(uncommented(describe(SECTIONS)), tmp_path).of(BrokerSettings)
+    assert broker == BrokerSettings()
+    assert (broker.host, broker.port) == ("127.0.0.1", 1883)
+
+
+@pytest.mark.parametrize(
+    ("key", "least", "most"),
+    [
+        ("port", 0, 65_535),
+        ("maximum_packet_size", 16, 268_435_460),
+        ("receive_maximum", 1, 65_535),  # [3.2.2.3.3] 0 is a Protocol Error
+        ("topic_alias_maximum", 0, 65_535),
+        ("maximum_session_expiry", 0, 0xFFFF_FFFF),
+        ("maximum_keep_alive", 0, 65_535),
+        ("inflight_window", 1, 65_535),
+    ],
+)
+def test_a_bound_of_the_broker_is_where_the_standard_puts_it(
+    key: str, least: int, most: int
+) -> None:
+    for value in (least, most):
+        flags = {"broker": {key: value}}
+        settings = load([BrokerSettings], path=None, environ={}, flags=flags)
+        assert getattr(settings.of(BrokerSettings), key) == value
+    for value in (least - 1, most + 1):
+        with pytest.raises(SettingsError, match=rf"\[broker\] {key} is {value}, but"):
+            load([BrokerSettings], path=None, environ={}, flags={"broker": {key: value}})
