@@ -247,6 +247,18 @@ def test_a_connack_waits_that_makes_changes_or_wipes_a_durable_session() -> None
     assert not connects("b", clean=False, kept=False)
 
 
+def test_a_connack_waits_while_a_crash_could_bring_an_older_session_back() -> None:
+    world = Kept()
+    world.durable("a")
+    world.hold()
+    for _ in range(2):
+        # The first wipes; the second takes over from what was never stored.
+        client = world.open()
+        assert client.send(Connect("a")) == []
+    world.settle()
+    assert [type(packet) for packet in client.take()] == [ConnAck]
+
+
 def test_nothing_overtakes_a_connack() -> None:
     """[MQTT-3.2.0-1]"""
     world = Kept()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
+from semel.broker.lifetimes import WINDOW
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -74,8 +75,11 @@ class World:
         authority: Authority | None = None,
         store: Store | None = None,
         streams: Streams | None = None,
+        *,
+        window: int = WINDOW,
+        now: float = 1_000.0,
     ) -> None:
-        self.now = 1_000.0
+        self.now = now
         self.log: list[str] = []
         self.assigned = 0
         self.broker = Broker(
@@ -87,6 +91,7 @@ class World:
             now=self.now,
             streams=streams,
             wall=lambda: self.now,
+            window=window,
         )
         self.clients: list[Client] = []
 

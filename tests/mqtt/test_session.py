@@ -7,7 +7,10 @@ from semel.mqtt import (
     MQTT5,
     MQTT311,
     SERVER,
+    ConnAck,
+    Connect,
     Delivery,
+    Exchange,
     Message,
     Packet,
     Properties,
@@ -22,7 +25,7 @@ from semel.mqtt import (
 from semel.mqtt.delivery import ASSIGNED, ENDS, FINISHED, FREED, MOVED, QUEUED, STORED, Change
 from semel.mqtt.reasons import NOT_AUTHORIZED, PACKET_IDENTIFIER_NOT_FOUND
 from semel.mqtt.session import NEVER_EXPIRES
-from semel.mqtt.side import RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
+from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
 from tests.mqtt.schedules import only_packets, rebuilt
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
@@ -724,8 +727,42 @@ def test_the_open_exchanges_of_a_session_are_what_the_next_exchange_must_know() 
         (CLIENT, 1, SENT_QOS_1),
         (CLIENT, 2, SENT_QOS_2),
         (CLIENT, 3, RELEASED),
-        (SERVER, 9, RECEIVED),
+        (SERVER, 9, RECEIVED | PLACE_UNKNOWN),
     ]
+
+
+def test_a_sender_may_repeat_in_its_own_order_whatever_order_we_kept() -> None:
+    """[MQTT-4.6.0-1]: 5 was published before 3, and both were answered in vain"""
+    session = connected()
+    receive(session, 5, qos=2)
+    receive(session, 3, qos=2)
+    session.disconnect(0.0, NEVER_EXPIRES)
+    exchange = Exchange(session.open_exchanges(SERVER, CLIENT))
+    exchange.observe(CLIENT, Connect("a", clean_start=False, properties=Properties()), 0)
+    exchange.observe(SERVER, ConnAck(session_present=True), 0)
+    for packet_id in (5, 3):
+        exchange.observe(CLIENT, Publish("t", b"", 2, packet_id, dup=True), 0)
+
+
+def test_what_an_earlier_connection_sent_takes_and_gives_nothing_of_the_quota() -> None:
+    """[MQTT-3.3.4-9]: with a Receive Maximum of 2, no third PUBLISH is open"""
+    session = connected()
+    published(session, b"0", qos=2)
+    session.receive_pubrec(PubRec(1))
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.connect(MQTT5, receive_maximum=2)
+    for payload in (b"1", b"2"):
+        session.send(Message("t", payload, qos=2), 0.0)
+    session.receive_pubcomp(PubComp(1))
+    session.send(Message("t", b"3", qos=2), 0.0)
+    session.poll(0.0)
+    sent = [packet for packet in session.drain()[1] if isinstance(packet, Publish)]
+    assert [packet.payload for packet in sent] == [b"1", b"2"]
+    session.receive_pubrec(PubRec(2))
+    session.receive_pubcomp(PubComp(2))
+    session.poll(0.0)
+    sent = [packet for packet in session.drain()[1] if isinstance(packet, Publish)]
+    assert [packet.payload for packet in sent] == [b"3"]
 
 
 def test_each_durable_change_comes_out_before_the_packet_that_needs_it() -> None:

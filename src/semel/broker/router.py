@@ -415,13 +415,13 @@ class Router:
         """Send retained messages to a new subscriber, as many as it takes at the moment."""
         session = state.session
         backlog = state.backlog
-        if backlog and self.lasts:
-            # One of them may be so new that its own commit is not safe yet.
-            state.waits = True
         while backlog and session.connected and session.room > 0 and not session.waiting:
             message, qos, identifiers = backlog.popleft()
             # One that was replaced meanwhile would look as if it were newer.
             if self.retained.get(message.topic_name) is message:
+                if qos and self.lasts:
+                    # It may be so new that its own commit is not safe yet.
+                    state.waits = True
                 # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1
                 self._send(state, _variant(message, qos, True, identifiers), now)
         if not backlog:

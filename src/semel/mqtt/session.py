@@ -53,6 +53,7 @@ from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.mqtt.reasons import FAILURE, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from semel.mqtt.side import (
     DEFAULT_RECEIVE_MAXIMUM,
+    PLACE_UNKNOWN,
     RECEIVED,
     RELEASED,
     SENT_QOS_1,
@@ -166,7 +167,8 @@ class Session:
             else:
                 opened.append((me, packet_id, SENT_QOS_1 if delivery.qos == 1 else SENT_QOS_2))
         for packet_id in self._stored.listed():
-            opened.append((peer, packet_id, RECEIVED))
+            # They are kept as a set, without their order.
+            opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
         return opened
 
     # --- connections ------------------------------------------------------------------------------

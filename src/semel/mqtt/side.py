@@ -15,8 +15,9 @@ SENT_QOS_2: Final = 2
 RECEIVED: Final = 3
 RELEASED: Final = 4
 
-# Added to a stage: the PUBLISH had DUP 1 when it was first seen, so that nobody knows its place
-# among the others. (An acknowledgement that was seen may have been lost: then it is sent again.)
+# Added to a stage: the PUBLISH had DUP 1 when it was first seen, or its identifier is all that was
+# kept of it, so that nobody knows its place among the others. (An acknowledgement that was seen may
+# have been lost: then it is sent again.)
 PLACE_UNKNOWN: Final = 8
 
 # (who sent the PUBLISH, packet identifier, how far it got)
@@ -108,7 +109,7 @@ class Side:
     def move(self, packet_id: int, stage: int) -> None:
         """A PUBLISH takes its next step, or its first."""
         self.serial += 1
-        if stage == RECEIVED and len(self.opened) > MANY_OPEN:
+        if stage & 7 == RECEIVED and len(self.opened) > MANY_OPEN:
             self.opened.pop(packet_id, None)
             self.received.add(packet_id)
             return
@@ -130,7 +131,7 @@ class Side:
         for packet_id, value in self.opened.items():
             opened.append((sender, packet_id, value & 15))
         for packet_id in self.received.listed():
-            opened.append((sender, packet_id, RECEIVED))
+            opened.append((sender, packet_id, RECEIVED | PLACE_UNKNOWN))
         return opened
 
     def sent_here(self) -> int:

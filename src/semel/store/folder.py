@@ -25,18 +25,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from semel.store.database import DISK, Database, as_sentence
+from semel.store.database import Database, as_sentence
 from semel.store.log import Log, frames_in_use, index_of, log_of
 from semel.store.schema import (
     STEPS,
     VERSION,
     Damaged,
+    NotKnown,
     Unusable,
     migrate,
     objects,
     objects_in,
     version_of,
 )
+from semel.store.settings import DISK
 
 STORE: Final = "store.db"
 LOCK: Final = "lock"
@@ -70,16 +72,18 @@ _DAMAGE: Final = (
 # --- what is wrong, in one sentence ---------------------------------------------------------------
 
 
-def explain(problem: OSError | sqlite3.Error | Damaged, folder: Path) -> Unusable:
+def explain(problem: OSError | sqlite3.Error | Damaged | NotKnown, folder: Path) -> Unusable:
     """What a problem with a data folder means, and what to do about it."""
     if isinstance(problem, OSError):
         return Unusable(_explain_system(problem, folder))
     store = folder / STORE
     if isinstance(problem, Damaged):
         return damaged(folder, str(problem))
-    code = getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code in _DAMAGE:
+    if isinstance(problem, NotKnown):
+        return Unusable(f"{store} cannot be used: {problem}")
+    if is_damage(problem):
         return damaged(folder, str(problem))
+    code = problem.sqlite_errorcode & 0xFF
     said = as_sentence(problem)
     if code == sqlite3.SQLITE_FULL:
         return Unusable(f"no space is left on the disk of {folder}: make some")
@@ -92,6 +96,11 @@ def explain(problem: OSError | sqlite3.Error | Damaged, folder: Path) -> Unusabl
     if code == sqlite3.SQLITE_IOERR:
         return Unusable(f"{store} cannot be read or written: look for errors of the disk ({said})")
     return Unusable(f"{store} cannot be used: {said}")
+
+
+def is_damage(problem: sqlite3.Error) -> bool:
+    """Whether this is about what is in the file, and not about reaching it."""
+    return getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _DAMAGE
 
 
 def damaged(folder: Path, what: str) -> Unusable:
@@ -135,7 +144,7 @@ def explained(folder: Path) -> Iterator[None]:
         yield
     except sqlite3.ProgrammingError:
         raise
-    except (OSError, sqlite3.Error, Damaged) as problem:
+    except (OSError, sqlite3.Error, Damaged, NotKnown) as problem:
         raise explain(problem, folder) from problem
 
 
@@ -215,6 +224,9 @@ def copy_database(
             connection.backup(copy, pages=_STEP, progress=step)
     finally:
         connection.execute("ROLLBACK")
+    with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+        # One file that needs no other: a broker gives it a log again.
+        copy.execute("PRAGMA journal_mode = DELETE").fetchone()
     publish(part, target)
 
 
@@ -237,6 +249,9 @@ def read_only(folder: Path) -> sqlite3.Connection:
         raise Unusable(f"{folder} is no data folder: it is not a folder, or not there")
     if not store.exists():
         raise Unusable(f"{folder} is no data folder: it has no {STORE}")
+    if store.stat().st_size == 0:
+        # SQLite would take it for a new one, and delete its log.
+        raise Damaged("it is empty, and it was not when it was made")
     uri = f"{store.absolute().as_uri()}?mode=ro"
     log = log_of(store)
     if not os.access(folder, os.W_OK) and not (log.exists() and log.stat().st_size):
@@ -399,8 +414,6 @@ def _check_size(store: Path) -> None:
     with store.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     size = store.stat().st_size
-    if size == 0:
-        raise Damaged("it is empty, and it was not when it was made")
     log = log_of(store)
     if len(header) < _HEADER_BYTES or (log.exists() and log.stat().st_size):
         return
@@ -445,36 +458,39 @@ def _check_log(folder: Folder, durability: str) -> None:
 def _check_tables(folder: Folder, steps: Mapping[int, str]) -> None:
     """The tables are those of our version; older ones are brought to it, after a copy."""
     store = folder.database
-    try:
-        with closing(read_only(folder.path)) as connection:
-            version = version_of(connection)
-            if version == VERSION:
-                lacking = sorted(objects().keys() - objects_in(connection).keys())
-                if lacking:
-                    raise Damaged(f"it has no {', '.join(lacking)}")
-                return
-            if any(step not in steps for step in range(version, VERSION)):
-                raise Unusable(f"it has format {version}, and this semel knows {VERSION} only")
-            copy = _unused(store.with_name(f"{store.name}.format-{version}.bak"))
-            copy_database(connection, copy)
-        with closing(sqlite3.connect(store, isolation_level=None)) as connection:
-            try:
-                migrate(connection, steps)
-            except sqlite3.OperationalError as problem:
-                raise Unusable(
-                    f"it could not be brought from format {version} to {VERSION}, and is as it "
-                    f"was: {as_sentence(problem)}"
-                ) from problem
-        folder.warnings.append(
-            f"{store} was brought from format {version} to {VERSION}; {copy.name} is what it was"
-        )
-    except Damaged:
-        raise
-    except Unusable as problem:
-        raise Unusable(f"{store} cannot be used: {problem}") from problem
+    with closing(read_only(folder.path)) as connection:
+        version = version_of(connection)
+        if version == VERSION:
+            lacking = sorted(objects().keys() - objects_in(connection).keys())
+            if lacking:
+                raise Damaged(f"it has no {', '.join(lacking)}")
+            return
+        if any(step not in steps for step in range(version, VERSION)):
+            raise NotKnown(f"it has format {version}, and this semel knows {VERSION} only")
+        copy = unused(store.with_name(f"{store.name}.format-{version}.bak"))
+        copy_database(connection, copy)
+    with closing(sqlite3.connect(store, isolation_level=None)) as connection:
+        try:
+            migrate(connection, steps)
+        except sqlite3.OperationalError as problem:
+            raise NotKnown(
+                f"it could not be brought from format {version} to {VERSION}, and is as it was: "
+                f"{as_sentence(problem)}"
+            ) from problem
+    folder.warnings.append(
+        f"{store} was brought from format {version} to {VERSION}; {copy.name} is what it was"
+    )
 
 
-def _unused(path: Path) -> Path:
+def known_version(connection: sqlite3.Connection) -> int:
+    """Today's version, or NotKnown: for who only reads."""
+    version = version_of(connection)
+    if version != VERSION:
+        raise NotKnown(f"it has format {version}: a broker brings it to {VERSION} when it starts")
+    return version
+
+
+def unused(path: Path) -> Path:
     """This name, or the next one that nobody has."""
     found = path
     number = 1

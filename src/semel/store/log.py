@@ -60,7 +60,7 @@ class Log:
         self.page_size = page_size
         # page, pages of the database if this frame ends a transaction, else 0
         self.frames: list[tuple[int, int]] = []
-        self._salts = (0, 0)
+        self.salts = (0, 0)
         self._checksum = (0, 0)
         self._big_endian = sys.byteorder == "big"
         with path.open("rb", buffering=0) as file:
@@ -76,14 +76,14 @@ class Log:
             )
             if self.is_readable:
                 self.page_size = size
-                self._salts = (rest[0], rest[1])
+                self.salts = (rest[0], rest[1])
                 self._checksum = sums
                 self._big_endian = magic & 1 == 1
             elif page_size:
                 first = _read_at(file, self.place(0), _FRAME.size)
                 if len(first) == _FRAME.size:
                     _, _, *rest = _FRAME.unpack(first)
-                    self._salts = (rest[0], rest[1])
+                    self.salts = (rest[0], rest[1])
             if self.page_size:
                 self._read_headers(file)
 
@@ -97,7 +97,7 @@ class Log:
                 return
             page, commit, *rest = _FRAME.unpack(data)
             others.append((page, commit))
-            if (rest[0], rest[1]) == self._salts:
+            if (rest[0], rest[1]) == self.salts:
                 self.frames += others
                 others = []
 

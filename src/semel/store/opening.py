@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from semel.store.archive import Archive
@@ -41,12 +40,12 @@ def open_store(settings: StoreSettings, streams: Sequence[StreamSettings]) -> Op
     """Open, or make, the store in the data folder. Raises Unusable, and MissingExtra for pyarrow
     if there are streams."""
     assert settings.data is not None
-    folder = open_folder(settings.data)
+    folder = open_folder(settings.data, durability=settings.durability)
     database: Database | None = None
     try:
         for warning in folder.warnings:
             LOG.warning("%s", warning)
-        database = Database.open(folder.database, settings.durability)
+        database = folder.open(settings.durability)
         node = node_of(database, settings.node)
         recorded = Streams(
             [
@@ -57,7 +56,7 @@ def open_store(settings: StoreSettings, streams: Sequence[StreamSettings]) -> Op
         )
         archive = None
         if database.streams():
-            root = settings.root or str(default_root(settings.data))
+            root = settings.root or str(folder.streams)
             check_record(database, root, node)
             archive = Archive(
                 database,
@@ -110,8 +109,3 @@ def check_record(database: Database, root: str, node: str) -> None:
         raise Unusable(str(problem)) from None
     except RootError as problem:
         LOG.warning("the root of the streams cannot be looked at now: %s", problem)
-
-
-def default_root(data: Path) -> Path:
-    """Where segments are, if nobody says otherwise."""
-    return data / "streams"

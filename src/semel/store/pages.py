@@ -92,6 +92,9 @@ class Pages:
         self.count = pages or -(-path.stat().st_size // self.page_size)
         # Pages that have been walked, or that a payload goes on in.
         self.used: set[int] = set()
+        # Bytes of a page that hold anything.
+        reserved = header[20] if len(header) == _HEADER_BYTES else 0
+        self.usable = self.page_size - reserved if reserved <= 32 else self.page_size
 
     def _use_log(self, log: Log) -> int:
         """All commits count, but for a last one that is not whole: nothing tells that it ever was.
@@ -142,15 +145,6 @@ class Pages:
         if len(data) < self.page_size:
             raise Unreadable(f"page {number} is not whole")
         return data
-
-    @property
-    def usable(self) -> int:
-        """Bytes of a page that hold anything."""
-        try:
-            reserved = self.page(1)[20]
-        except Unreadable:
-            return self.page_size
-        return self.page_size - reserved if reserved <= 32 else self.page_size
 
     def free(self) -> set[int]:
         """The pages that hold nothing. Raises Unreadable if the list of them is broken."""
@@ -236,13 +230,12 @@ class Pages:
         """So many bytes of a payload that goes on in other pages."""
         parts: list[bytes] = []
         number = first
-        usable = self.usable
         while size > 0:
             data = self.page(number)
             if number in self.used:
                 raise Unreadable(f"page {number} is in two places")
             self.used.add(number)
-            part = data[4 : min(usable, size + 4)]
+            part = data[4 : min(self.usable, size + 4)]
             parts.append(part)
             size -= len(part)
             number = int.from_bytes(data[:4], "big")

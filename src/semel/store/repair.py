@@ -1,0 +1,437 @@
+"""A new store from what can be read of a damaged one, and an account of what cannot.
+
+    pages of the old file and its log ─▶ rows ─▶ judged one by one ─▶ a new database
+        ─▶ judged together: what belongs to nothing goes ─▶ checked ─▶ takes the place of the old
+
+The old files are only read, and in the end renamed to store.db.damaged-TIME: nothing is deleted. A
+page that cannot be read costs the rows in it; where they belonged is told by the rows before and
+after. Streams are never numbered anew: rows that are missing are noted (see `gaps`), so that
+whoever seals or reads the record can be told.
+
+A power cut while the files are renamed leaves a folder without store.db, which a broker does not
+take for a new one; a repair of that takes up the old files again.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from semel.mqtt.topics import quoted
+from semel.store.check import (
+    OF_SESSIONS,
+    OUT_OF_TURN,
+    PARTICULARS_OF_NOTHING,
+    Report,
+    check_store,
+    check_tables,
+    faulty_deliveries,
+)
+from semel.store.database import PAGE_BYTES, Database, values
+from semel.store.folder import STORE, Lock, explained, make_private, publish, sync, unused
+from semel.store.gaps import Range, gap_fact, known_gaps, missing, without
+from semel.store.judge import COLUMNS, KEYS, Row, column_names, fault_of, key_of
+from semel.store.log import log_of
+from semel.store.pages import Gap, Pages, Unreadable
+from semel.store.pages import Row as Found
+from semel.store.schema import Unusable, create
+
+# Tables whose first column is the rowid.
+_WITH_ROWID: Final = ("session", "stream", "body", "retained")
+# By it a session that is lost still has a name.
+_CLIENTS: Final = "sqlite_autoindex_session_1"
+# Losses of a session that are told one by one.
+_TOLD: Final = 20
+
+_Key = tuple[int, int] | None
+
+
+class Repair:
+    """What became of a store."""
+
+    def __init__(self) -> None:
+        # Where the old files are; None: nothing was wrong, and nothing was done.
+        self.saved: Path | None = None
+        self.kept: dict[str, int] = {}
+        # Rows that were read and are not in the new store, by table.
+        self.dropped: dict[str, int] = {}
+        # Places where rows could not be read, by table: how many rows is not known.
+        self.unreadable: dict[str, int] = {}
+        # What was lost, by session: the client identifier, or the number if that is lost too.
+        self.sessions: dict[str, list[str]] = {}
+        # Rows of streams that are lost: name of the stream, first and last seq.
+        self.gaps: list[tuple[str, int, int]] = []
+        self.notes: list[str] = []
+        # Dropped rows: table, row, why. No more than a check tells.
+        self.details = Report()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is lost."""
+        return not (self.dropped or self.unreadable or self.gaps)
+
+
+def repair_store(folder: Path, when: str) -> Repair:
+    """Repair the store of a folder that nobody uses; `when` is a time for the names of old files.
+
+    Raises Unusable if that cannot be done; then nothing has happened.
+    """
+    with explained(folder):
+        if not folder.is_dir():
+            raise Unusable(f"{folder} is no data folder: it is not a folder, or not there")
+        with Lock(folder):
+            store = folder / STORE
+            source = _source(store)
+            if source == store and store.stat().st_size and check_store(folder).is_clean:
+                return Repair()
+            part = store.with_name(f"{STORE}.part")
+            os.close(make_private(part, os.O_TRUNC))
+            with Pages(source) as pages, closing(_new_database(part)) as connection:
+                repair = _Salvage(pages, connection).run()
+                _check_result(connection)
+            if source == store:
+                source = unused(store.with_name(f"{STORE}.damaged-{when}"))
+                sync(part)
+                store.rename(source)
+            log = log_of(store)
+            if log.exists():
+                log.rename(log_of(source))
+            publish(part, store)
+            repair.saved = source
+            return repair
+
+
+def _source(store: Path) -> Path:
+    """The file to read: the store, or what a repair that was cut short has renamed it to."""
+    if store.exists():
+        return store
+    saved = sorted(store.parent.glob(f"{store.name}.damaged-*[0-9]"))
+    if not saved:
+        raise Unusable(f"{store.parent} is no data folder: it has no {STORE}")
+    log = log_of(store)
+    if log.exists() and not log_of(saved[-1]).exists():
+        log.rename(log_of(saved[-1]))
+        sync(store.parent)
+    return saved[-1]
+
+
+def _new_database(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    # Nobody else sees it, and it counts when it has been synced.
+    connection.execute("PRAGMA journal_mode = OFF")
+    connection.execute("PRAGMA synchronous = OFF")
+    create(connection)
+    return connection
+
+
+def _check_result(connection: sqlite3.Connection) -> None:
+    report = Report()
+    check_tables(connection, report)
+    for finding in report.findings:
+        # A mistake of ours. What was there is still there.
+        raise Unusable(
+            f"the repaired store would not be right ({finding.table}: {finding.row} "
+            f"{finding.problem}); nothing was changed, and `semel store export` still reads it"
+        )
+
+
+class _Salvage:
+    """One repair: from pages to a new database."""
+
+    def __init__(self, pages: Pages, connection: sqlite3.Connection) -> None:
+        self._pages = pages
+        self._ask = connection.execute
+        self._connection = connection
+        self._repair = Repair()
+        # Client identifiers by number of session, also of sessions that are lost.
+        self._clients: dict[int, str] = {}
+        # Where rows of sessions may be missing: table, last key before, first key after.
+        self._holes: list[tuple[str, _Key, _Key]] = []
+
+    def run(self) -> Repair:
+        """Do it."""
+        ask = self._ask
+        triggers = ask("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+        ask("BEGIN")
+        for name, _ in triggers:
+            ask(f"DROP TRIGGER {name}")
+        self._tell_of_log()
+        self._read()
+        self._settle_streams()
+        self._settle_sessions()
+        self._settle_bodies()
+        self._tell_of_holes()
+        for _, definition in triggers:
+            ask(definition)
+        ask("COMMIT")
+        self._settle_identity()
+        for table in COLUMNS:
+            self._repair.kept[table] = ask(f"SELECT count(*) FROM {table}").fetchone()[0]
+        return self._repair
+
+    def _tell_of_log(self) -> None:
+        if self._pages.lost_commits:
+            self._repair.notes.append(
+                "the last commit in the log is not whole and was not used, as after loss of power: "
+                "if that is what happened, it was never acknowledged"
+            )
+        if self._pages.broken_frames:
+            self._repair.notes.append(
+                f"{self._pages.broken_frames} pages of the log are not as they were written; "
+                "they were used as far as their rows are right"
+            )
+            self._lose_place("log")
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        roots: dict[str, int] = {}
+        indexes: list[tuple[str, int]] = []
+        for kind, name, root in self._pages.tables():
+            if kind == "table":
+                roots[name] = root
+            elif kind == "index":
+                indexes.append((name, root))
+        strays = False
+        for name, root in indexes:
+            for found in self._pages.walk(root):
+                if isinstance(found, Gap):
+                    strays = True
+                elif name == _CLIENTS and len(found.values) == 2:
+                    client_id, number = found.values
+                    if isinstance(client_id, str) and isinstance(number, int):
+                        self._clients[number] = client_id
+        for table in COLUMNS:
+            root = roots.get(table, 0)
+            strays = self._read_table(table, self._pages.walk(root)) or strays
+        if strays:
+            self._read_strays()
+
+    def _read_table(self, table: str, rows: Iterable[Found | Gap]) -> bool:
+        """Put the rows of a table in; whether there are gaps."""
+        before: _Key = None
+        gaps = 0
+        for found in rows:
+            if isinstance(found, Gap):
+                gaps += 1
+                self._lose_place(table)
+                self._repair.details.add(table, "", found.why)
+                continue
+            row = self._put(table, found, told=True)
+            if row is not None and table in OF_SESSIONS:
+                key = _int_key(table, row)
+                if gaps and key is not None:
+                    self._holes.append((table, before, key))
+                    gaps = 0
+                before = key or before
+        if gaps:
+            self._holes.append((table, before, None))
+        return table in self._repair.unreadable
+
+    def _read_strays(self) -> None:
+        """What hung on a page that cannot be read."""
+        try:
+            free = self._pages.free()
+        except Unreadable:
+            free = set()
+            self._repair.notes.append(
+                "the list of free pages could not be read: rows that had been deleted may be back"
+            )
+        for has_rowid, found in self._pages.strays(free):
+            if isinstance(found, Gap):
+                self._lose_place("unknown")
+                continue
+            for table, columns in COLUMNS.items():
+                if (table in _WITH_ROWID) != has_rowid or len(columns.split()) != len(found.values):
+                    continue
+                if fault_of(table, _row_of(found)) is None:
+                    self._put(table, found, told=False)
+                    break
+
+    def _put(self, table: str, found: Found, *, told: bool) -> Row | None:
+        """Put a row into the new database, or tell why not. The row, if it is in."""
+        row = _row_of(found)
+        if (table in _WITH_ROWID) != (found.rowid is not None):
+            self._drop(table, row, "it is of another kind of table")
+            return None
+        fault = fault_of(table, row)
+        if fault is not None:
+            self._drop(table, row, fault)
+            return None
+        places = values(len(row), 1)
+        if self._ask(f"INSERT OR IGNORE INTO {table} VALUES {places}", row).rowcount:
+            return row
+        if told and not self._is_there(table, row):
+            self._drop(table, row, "another row has its place")
+        return None
+
+    def _is_there(self, table: str, row: Row) -> bool:
+        names = column_names(table)
+        same = " AND ".join(f"{name} = ?" for name in names[: KEYS[table]])
+        there = self._ask(f"SELECT * FROM {table} WHERE {same}", row[: KEYS[table]]).fetchone()
+        return bool(there == row)
+
+    # --- accounting -------------------------------------------------------------------------------
+
+    def _lose_place(self, table: str) -> None:
+        self._repair.unreadable[table] = self._repair.unreadable.get(table, 0) + 1
+
+    def _drop(self, table: str, row: Row, why: str) -> None:
+        self._repair.dropped[table] = self._repair.dropped.get(table, 0) + 1
+        self._repair.details.add(table, key_of(table, row), why)
+        if table == "session":
+            self._lose(self._name(row[0], row[1] if len(row) > 1 else None), "the session itself")
+        elif table in OF_SESSIONS and isinstance(row[0], int):
+            self._lose(self._name(row[0], None), f"{table}: {key_of(table, row)}")
+
+    def _name(self, number: object, client_id: object) -> str:
+        if not isinstance(client_id, str) and isinstance(number, int):
+            client_id = self._clients.get(number)
+            there = self._ask("SELECT client_id FROM session WHERE number = ?", (number,))
+            client_id = (there.fetchone() or (client_id,))[0]
+        return quoted(client_id) if isinstance(client_id, str) else f"session {number}"
+
+    def _lose(self, name: str, what: str) -> None:
+        losses = self._repair.sessions.setdefault(name, [])
+        if len(losses) < _TOLD:
+            losses.append(what)
+        elif len(losses) == _TOLD:
+            losses.append("and more")
+
+    def _tell_of_holes(self) -> None:
+        """Sessions whose rows may have been where nothing could be read."""
+        known = {number for (number,) in self._ask("SELECT number FROM session")}
+        for number in sorted(self._clients.keys() - known):
+            self._lose(self._name(number, None), "the session itself")
+        for table, before, after in self._holes:
+            low = 0 if before is None else before[0]
+            high = max(known, default=0) if after is None else after[0]
+            for number in sorted(each for each in known if low <= each <= high):
+                parts = ["perhaps"]
+                if table != "subscription":
+                    if before is not None and before[0] == number:
+                        parts.append(f"after {before[1]}")
+                    if after is not None and after[0] == number:
+                        parts.append(f"before {after[1]}")
+                self._lose(self._name(number, None), f"{table}: {' '.join(parts)}")
+
+    # --- what rows say of each other --------------------------------------------------------------
+
+    def _settle_streams(self) -> None:
+        ask = self._ask
+        nameless = ask(
+            "SELECT stream, min(seq), max(seq) FROM record"
+            " WHERE stream NOT IN (SELECT id FROM stream) GROUP BY stream"
+        ).fetchall()
+        for stream, first, last in nameless:
+            name = self._unused_name(f"lost-{stream}")
+            row = (stream, name, last, first - 1, first - 1)
+            ask("INSERT INTO stream VALUES (?, ?, ?, ?, ?)", row)
+            self._repair.notes.append(
+                f"stream {stream} has lost its name, and is called {name} now"
+            )
+        ask(
+            "UPDATE stream SET last_seq = max(last_seq, coalesce("
+            "(SELECT max(seq) FROM record WHERE stream = id), 0))"
+        )
+        known = known_gaps(self._connection)
+        streams = ask("SELECT id, name, last_seq, sealed FROM stream").fetchall()
+        for stream, name, last_seq, sealed in streams:
+            gaps = missing(self._connection, stream, sealed + 1, last_seq)
+            for first, last in without(gaps, known.get(stream, [])):
+                self._note_gap(stream, name, (first, last))
+
+    def _unused_name(self, name: str) -> str:
+        found = name
+        while self._ask("SELECT 1 FROM stream WHERE name = ?", (found,)).fetchone():
+            found += "-"
+        return found
+
+    def _note_gap(self, stream: int, name: str, gap: Range) -> None:
+        self._ask(
+            "INSERT OR REPLACE INTO fact VALUES (?, strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))",
+            (gap_fact(stream, *gap),),
+        )
+        self._repair.gaps.append((name, *gap))
+
+    def _settle_sessions(self) -> None:
+        """Rows of sessions that are not, and deliveries that cannot be together."""
+        for table in OF_SESSIONS:
+            self._delete(
+                table,
+                f"SELECT * FROM {table} WHERE session NOT IN (SELECT number FROM session)",
+                "its session is not there",
+            )
+        for row, why in list(faulty_deliveries(self._connection)):
+            self._delete_row("delivery", row, why)
+        self._delete(
+            "delivery",
+            "SELECT * FROM delivery AS one WHERE packet_id > 0 AND EXISTS (SELECT * FROM delivery"
+            " WHERE session = one.session AND packet_id = one.packet_id AND number < one.number)",
+            "another one has its identifier",
+        )
+        self._delete(
+            "delivery",
+            f"SELECT * FROM delivery WHERE (session, number) IN ({OUT_OF_TURN})",
+            "it was sent, but one before it waits",
+        )
+        self._delete(
+            "particular",
+            f"SELECT * FROM particular WHERE (session, number) IN ({PARTICULARS_OF_NOTHING})",
+            "its delivery is not there",
+        )
+
+    def _delete(self, table: str, question: str, why: str) -> None:
+        for row in self._ask(question).fetchall():
+            self._delete_row(table, row, why)
+
+    def _delete_row(self, table: str, row: Row, why: str) -> None:
+        same = " AND ".join(f"{name} = ?" for name in column_names(table)[: KEYS[table]])
+        self._ask(f"DELETE FROM {table} WHERE {same}", row[: KEYS[table]])
+        self._drop(table, row, why)
+
+    def _settle_bodies(self) -> None:
+        ask = self._ask
+        ask("CREATE TEMP TABLE used (body INTEGER PRIMARY KEY, times INTEGER)")
+        ask(
+            "INSERT INTO used SELECT body, count(*) FROM particular WHERE body IS NOT NULL"
+            " GROUP BY body"
+        )
+        self._delete(
+            "body",
+            "SELECT id, uses, x'' FROM body WHERE id NOT IN (SELECT body FROM used)",
+            "no delivery has it",
+        )
+        ask("UPDATE body SET uses = (SELECT times FROM used WHERE body = id)")
+        ask("DROP TABLE used")
+
+    def _settle_identity(self) -> None:
+        database = Database(self._connection)
+        if database.fact("id") is None:
+            self._repair.notes.append(
+                f"the id of the store is lost; it is {database.identity()} now, and the record of "
+                "its streams belongs to another: start with a new node name"
+            )
+
+
+def _row_of(found: Found) -> Row:
+    """The row as SQLite would give it: the rowid is its first column, if it has one."""
+    return found.values if found.rowid is None else (found.rowid, *found.values[1:])
+
+
+def _int_key(table: str, row: Row) -> _Key:
+    """Session and number of a row; of a subscription, which has none, 0."""
+    session, number = row[0], row[1]
+    assert isinstance(session, int)
+    return session, number if isinstance(number, int) else 0
+
+
+def rows_of(pages: Pages) -> Iterator[tuple[str, Row | Gap]]:
+    """All rows of all tables as they stand, and the gaps: for an export."""
+    roots = {name: root for kind, name, root in pages.tables() if kind == "table"}
+    for table in COLUMNS:
+        for found in pages.walk(roots.get(table, 0)):
+            yield table, found if isinstance(found, Gap) else _row_of(found)
