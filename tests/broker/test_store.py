@@ -435,6 +435,21 @@ def test_a_retained_message_that_expired_leaves_the_store_too() -> None:
     assert [each for commit in world.store.taken for each in commit.retained] == [("t", None)]
 
 
+def test_a_new_retained_message_outlives_the_old_one_that_expires_in_the_same_tick() -> None:
+    world = Kept()
+    publisher = world.connect("p")
+    short = Properties(message_expiry_interval=5)
+    publisher.send(Publish("t", b"old", retain=True, properties=short))
+    world.now += 10
+    world.hold()
+    world.broker.sweep(world.now)
+    publisher.send(Publish("t", b"new", retain=True))
+    kept = [each for commit in world.store.taken for each in commit.retained]
+    assert [(name, None if message is None else message.payload) for name, message in kept] == [
+        ("t", b"new")
+    ]
+
+
 # --- streams --------------------------------------------------------------------------------------
 
 

@@ -259,7 +259,9 @@ class Broker:
             self._release(self._outbox.take(), now)
             return
         for topic_name in router.retained.expired:
-            commit.retained.append((topic_name, None))
+            # It may have got a new one since, which is in the commit already.
+            if router.retained.get(topic_name) is None:
+                commit.retained.append((topic_name, None))
         router.retained.expired = []
         leaving = self._outbox.part(commit)
         for state in dirty:

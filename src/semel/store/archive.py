@@ -123,7 +123,7 @@ class Archive:
         return None if due is None else max(0.0, due - now)
 
     def done(self, stream: int, through: int) -> None:
-        """The rows up to this seq have been deleted."""
+        """The rows up to this seq are in segments, and the store knows it."""
         self.planner.sealed(stream, through)
         self._judge()
 

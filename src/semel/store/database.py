@@ -177,12 +177,27 @@ class Database:
         """Make these commits last, all of them or none."""
         self.write(self.batch(commits))
 
-    def write(self, batch: Batch) -> None:
-        """One transaction. If it raises, nothing of it has happened, and it may be tried again."""
+    def write(
+        self,
+        batch: Batch,
+        *,
+        begun: Sequence[tuple[int, int]] = (),
+        sealed: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """One transaction. If it raises, nothing of it has happened, and it may be tried again.
+
+        `begun` and `sealed` are streams and seqs: rows up to them are for the sealer, or in
+        segments that are safe, so that the first of them go.
+        """
         connection = self.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
             self._write(batch)
+            for stream, through in begun:
+                self.begin_sealing(stream, through)
+            for stream, through in sealed:
+                self.set_sealed(stream, through)
+                self.delete_sealed(stream, through)
             connection.execute("COMMIT")
         except BaseException:
             # SQLite has ended the transaction itself after some errors.
@@ -420,9 +435,20 @@ class Database:
         Readers of the record take a row that is in both places once, by its seq. A crash in
         between leaves rows that `streams` tells to be sealed, and the next call deletes them.
         """
-        self.connection.execute("UPDATE stream SET sealed = ? WHERE id = ?", (through, stream))
+        self.set_sealed(stream, through)
         while self.delete_sealed(stream, through):
             pass
+
+    def set_sealed(self, stream: int, through: int) -> None:
+        """The rows up to this seq are in a segment that is safe."""
+        self.connection.execute("UPDATE stream SET sealed = ? WHERE id = ?", (through, stream))
+
+    def has_sealed(self, stream: int, through: int) -> bool:
+        """Whether rows up to this seq are still in the table."""
+        found = self._one(
+            "SELECT EXISTS (SELECT * FROM record WHERE stream = ? AND seq <= ?)", stream, through
+        )
+        return bool(found)
 
     def delete_sealed(self, stream: int, through: int) -> bool:
         """Delete the first rows of a stream, at most so many as one transaction should. Whether

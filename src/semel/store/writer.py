@@ -40,7 +40,7 @@ class Sealing(Protocol):
         """In how many seconds something will be due; None: nothing until there is a commit."""
 
     def done(self, stream: int, through: int) -> None:
-        """The rows up to this seq have been deleted."""
+        """The rows up to this seq are in segments, and the store knows it."""
 
 
 class Writer:
@@ -62,6 +62,8 @@ class Writer:
         self.sealing = sealing
         # A commit, what the sealer has done (stream, seq), or None for the end.
         self.queue: SimpleQueue[Commit | tuple[int, int] | None] = SimpleQueue()
+        # Streams with rows that are sealed and not deleted yet: up to which seq.
+        self.deleting: dict[int, int] = {}
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, name="semel-writer", daemon=True)
 
@@ -95,28 +97,27 @@ class Writer:
             self.database.close()
 
     def _turn(self) -> bool:
-        """One group of what waits. False: it was the last."""
+        """One group of what waits, as one transaction. False: it was the last."""
         commits, sealed, goes_on = self._take()
-        if commits:
-            batch = self.database.batch(commits)
-            if not self._insist(lambda: self.database.write(batch)):
-                return False
-            self.safe(commits)
+        self.deleting.update(sealed)
         sealing = self.sealing
+        ranges = [] if sealing is None else sealing.due(time.monotonic())
+        if commits or ranges or self.deleting:
+            batch = self.database.batch(commits)
+            begun = [(stream, last) for stream, _, last in ranges]
+            gone = list(self.deleting.items())
+            if not self._insist(lambda: self.database.write(batch, begun=begun, sealed=gone)):
+                return False
+            if commits:
+                self.safe(commits)
+            for stream, through in gone:
+                if not self.database.has_sealed(stream, through):
+                    del self.deleting[stream]
         if sealing is not None:
             sealing.committed(commits, time.monotonic())
             for stream, through in sealed:
-                if not self._insist(lambda s=stream, t=through: self.database.end_sealing(s, t)):  # type: ignore[misc]
-                    return False
                 sealing.done(stream, through)
-            ranges = sealing.due(time.monotonic())
-            if ranges:
-                for stream, _, last in ranges:
-                    if not self._insist(
-                        lambda s=stream, t=last: self.database.begin_sealing(s, t)  # type: ignore[misc]
-                    ):
-                        return False
-                sealing.begin(ranges)
+            sealing.begin(ranges)
         return goes_on
 
     def _take(self) -> tuple[list[Commit], list[tuple[int, int]], bool]:
@@ -124,6 +125,8 @@ class Writer:
         commits: list[Commit] = []
         sealed: list[tuple[int, int]] = []
         wait = None if self.sealing is None else self.sealing.wait(time.monotonic())
+        if self.deleting:
+            wait = 0.0
         try:
             item = self.queue.get(timeout=wait)
             while True:
