@@ -143,6 +143,19 @@ class Link:
         packets, self.waiting = self.waiting[:count], self.waiting[count:]
         return packets
 
+    def within(self, seconds: float) -> list[Packet]:
+        """The next packets that come, or none if none does for so long."""
+        self.socket.settimeout(seconds)
+        try:
+            while not self.waiting and self._receive():
+                pass
+        except TimeoutError:
+            pass
+        finally:
+            self.socket.settimeout(PATIENCE)
+        packets, self.waiting = self.waiting, []
+        return packets
+
     def until_closed(self) -> list[Packet]:
         """Everything that comes until the peer closes the connection."""
         while self._receive():

@@ -24,7 +24,7 @@ from semel.broker.pressure import caught_up_mark
 from semel.broker.settings import BrokerSettings
 from semel.store.commit import Commit
 from semel.store.disk import DiskStore
-from semel.store.store import Store
+from semel.store.store import BEHIND, FULL, OPEN, Store
 from semel.store.streams import Streams
 
 LOG: Final = logging.getLogger("semel.broker")
@@ -39,6 +39,12 @@ COLLECTOR_THRESHOLDS: Final = (50_000, 20, 50)
 # Why the system may give no new connection, for the moment.
 OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 QUIET_SECONDS: Final = 10.0
+
+CONDITIONS: Final = {
+    OPEN: "it takes messages again",
+    BEHIND: "it is behind, and publishers have to wait",
+    FULL: "the disk is full: what would have to last is refused, or has to wait",
+}
 
 
 class CannotListen(Exception):
@@ -194,7 +200,7 @@ class Server:
         """Listen. Returns host and port, which may be one that the system chose for port 0."""
         loop = self.loop
         if isinstance(self.store, DiskStore):
-            self.store.connect(loop, safe=self._safe, changed=self.schedule, failed=self._fail)
+            self.store.connect(loop, safe=self._safe, changed=self._changed, failed=self._fail)
             self.tick()
         host, port = self.settings.host, self.settings.port
         try:
@@ -246,6 +252,11 @@ class Server:
         for commit in commits:
             self.broker.committed(commit, now)
         self._write_out()
+
+    def _changed(self) -> None:
+        """The store takes more than it did, or less."""
+        LOG.info("the store: %s", CONDITIONS[self.store.condition])
+        self.schedule()
 
     def _fail(self, why: str) -> None:
         """The store can keep nothing any more: nobody is told anything from here on."""
