@@ -7,6 +7,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# Schedules of `make simulate`.
+SEEDS ?= 100000
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -87,12 +89,20 @@ schedules: $(WHEEL_INSTALLED) ## Cut and crash two sessions at random for long (
 histories: $(WHEEL_INSTALLED) ## Compare the broker's hot and plain path for long (ARGS=...)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.histories $(ARGS)
 
+.PHONY: simulate
+simulate: $(WHEEL_INSTALLED) ## Crash a simulated broker in every way (SEEDS=100000, ARGS=...)
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.simulate --seeds $(SEEDS) $(ARGS)
+
+.PHONY: kills
+kills: $(WHEEL_INSTALLED) ## Kill the real broker under load again and again (ARGS=...)
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.kills $(ARGS)
+
 .PHONY: coverage
 coverage: $(TOOLS) ## Check that each core module is covered by its own test file
 	env $(SOURCES) .venv/bin/python -m tests.long.coverage
 
 .PHONY: test-long
-test-long: test coverage schedules histories fuzz mutants ## Run everything, long runs too
+test-long: test coverage schedules histories simulate kills fuzz mutants ## Run everything, long runs too
 
 .PHONY: wheel
 wheel: $(WHEEL) ## Build the wheel into dist/
