@@ -382,22 +382,56 @@ def test_what_is_not_safe_yet_is_read_when_it_is() -> None:
     reader.subscribe("t", qos=1)
     publisher = world.connect("p", MQTT311)
     world.store.holding = True
-    for at in range(5):
-        publisher.send(Publish("t", b"%d" % at, 1, 1))
-        world.tick()
-        publisher.connection.exchange.client.opened.clear()
-    received: list[bytes] = []
-    for _ in range(20):
+
+    def settle() -> None:
         held, world.store.held = world.store.held, []
         for commit in held:
             world.database.apply([commit])
             world.broker.committed(commit, world.now)
         world.tick()
-        for packet in reader.take():
-            if isinstance(packet, Publish):
-                received.append(packet.payload)
-                reader.send(PubAck(packet.packet_id))
-    assert received == [b"0", b"1", b"2", b"3", b"4"]
+
+    def acknowledged() -> list[bytes]:
+        packets = [packet for packet in reader.take() if isinstance(packet, Publish)]
+        for packet in packets:
+            reader.send(PubAck(packet.packet_id))
+        return [packet.payload for packet in packets]
+
+    for at in range(3):
+        publisher.send(Publish("t", b"%d" % at, 1, at + 1))
+    settle()
+    received = acknowledged()
+    for at in range(3, 6):
+        publisher.send(Publish("t", b"%d" % at, 1, at + 1))
+    for _ in range(20):
+        settle()
+        received += acknowledged()
+    assert received == [b"%d" % at for at in range(6)]
+
+
+def test_a_connected_reader_whose_next_messages_are_not_safe_yet_waits_for_them() -> None:
+    world = Lasting(BrokerSettings(inflight_window=3), window=2)
+    reader = world.durable("r", MQTT311)
+    reader.subscribe("t", qos=1)
+    publisher = world.connect("p", MQTT311)
+    for at in range(4):
+        publisher.send(Publish("t", b"%d" % at, 1, at + 1))
+    # Three are sent and one waits: the next ones are on disk alone, and not there yet.
+    world.store.holding = True
+    for at in range(4, 8):
+        publisher.send(Publish("t", b"%d" % at, 1, at + 1))
+    assert payloads(reader.take()) == [b"0", b"1", b"2"]
+    reader.send(PubAck(1), PubAck(2), PubAck(3))
+    world.store.holding = False
+    for commit in world.store.held:
+        world.database.apply([commit])
+        world.broker.committed(commit, world.now)
+    world.tick()
+    received = payloads(reader.take())
+    for packet_id in range(4, 10):
+        received += payloads(reader.send(PubAck(packet_id)))
+        if len(received) == 5:
+            break
+    assert received == [b"%d" % at for at in range(3, 8)]
 
 
 def test_what_expired_on_disk_makes_room_for_what_is_new() -> None:

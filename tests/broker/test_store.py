@@ -6,6 +6,7 @@ what leaves before is what never waits.
 
 import pytest
 
+from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -28,6 +29,7 @@ from semel.mqtt import (
     UnsubAck,
     Unsubscribe,
     Will,
+    encode,
 )
 from semel.mqtt.delivery import ASSIGNED, FINISHED, FREED, MOVED, QUEUED, STORED
 from semel.store.commit import Commit
@@ -251,10 +253,10 @@ def test_a_connack_waits_while_a_crash_could_bring_an_older_session_back() -> No
     world = Kept()
     world.durable("a")
     world.hold()
-    for _ in range(2):
-        # The first wipes; the second takes over from what was never stored.
-        client = world.open()
-        assert client.send(Connect("a")) == []
+    assert world.open().send(Connect("a")) == []
+    # That one wipes; the next takes over from what was never stored.
+    client = world.open()
+    assert client.send(Connect("a")) == []
     world.settle()
     assert [type(packet) for packet in client.take()] == [ConnAck]
 
@@ -580,6 +582,94 @@ def test_a_blocked_connection_that_goes_away_is_forgotten() -> None:
     assert world.broker.unblocked == []
 
 
+def test_what_a_shared_subscription_would_keep_is_refused_too_and_qos_0_is_nobodys() -> None:
+    world = Kept()
+    member = world.durable("member")
+    member.send(Subscribe(1, [Subscription("$share/g/t", 1)]))
+    world.durable("zero").subscribe("t", qos=0)
+    publisher = world.connect("p")
+    kept = world.durable("kept")
+    world.condition(FULL)
+    assert publisher.send(Publish("t", b"x", 1, 1)) == [PubAck(1, 0x97)]
+    assert publisher.send(Publish("t", b"x"), PingReq()) == [PingResp()]
+    # Its identifier has to be stored.
+    assert kept.send(Publish("nobody", b"x", 2, 1)) == [PubRec(1, 0x97)]
+    assert publisher.send(Publish("nobody", b"x", 2, 2)) == [PubRec(2, 0x10)]
+
+
+@VERSIONS
+def test_a_full_disk_takes_no_new_session_and_no_new_will(version: int) -> None:
+    """0x97, or return code 3; who needs nothing of the store is welcome"""
+    world = Kept()
+    world.durable("kept", version).cut()
+    world.condition(FULL)
+    kept = KEPT if version == MQTT5 else Properties()
+    refused = ConnAck(0x97 if version == MQTT5 else 3)
+    for packet in (
+        Connect("new", version=version, clean_start=version == MQTT5, properties=kept),
+        Connect("will", version=version, will=Will("gone")),
+        Connect("kept", version=version),  # a wipe
+    ):
+        (answer,) = world.open(version).send(packet)
+        assert isinstance(answer, ConnAck)
+        assert answer.reason == refused.reason
+    world.connect("fleeting", version)
+    world.condition(OPEN)
+    assert world.connect("will", version, will=Will("gone")) is not None
+
+
+def test_answers_that_a_connection_is_owed_are_bounded_while_the_disk_is_full() -> None:
+    world = Kept()
+    client = world.durable("a")
+    world.hold()
+    world.condition(FULL)
+    for at in range(1, 201):
+        client.send(Subscribe(at, [Subscription("t")]))
+    assert client.connection.blocked
+    assert len(world.store.taken) == 100
+    world.settle()
+    world.condition(OPEN)
+    world.settle()
+    assert [type(packet) for packet in client.take()] == [SubAck] * 200
+
+
+def test_a_rule_that_is_broken_on_a_full_disk_is_named_all_the_same() -> None:
+    world = Kept(None, "s")
+    for broken in (
+        Publish("", b"x", properties=Properties(topic_alias=7)),  # never set
+        b"\x37\x05\x00\x01s\x00\x01",  # QoS 3
+    ):
+        client = world.connect("a")
+        world.condition(FULL)
+        sent = client.send_bytes(broken) if isinstance(broken, bytes) else client.send(broken)
+        assert [type(packet) for packet in sent] == [Disconnect]
+        world.condition(OPEN)
+
+
+class Angry(Authority):
+    """Fails over one topic."""
+
+    def publish(self, client_id: str, topic_name: str) -> int:
+        if topic_name == "angry":
+            raise RuntimeError("no")
+        return 0
+
+
+def test_what_fails_for_one_who_waited_leaves_the_others_alone() -> None:
+    store = Held()
+    streams = Streams([Stream(1, "s", "#", 0)])
+    world = World(store=store, streams=streams, authority=Angry())
+    victim, other = world.connect("victim"), world.connect("other")
+    store.condition = BEHIND
+    assert victim.send(Publish("angry", b"x", 1, 1)) == []
+    assert other.send(Publish("calm", b"x", 1, 1)) == []
+    store.condition = OPEN
+    world.tick()
+    assert victim.is_closed()
+    assert other.take() == [PubAck(1, 0x10)]
+    assert sum("serving 'victim'" in line for line in world.log) == 1
+
+
 # --- faults ---------------------------------------------------------------------------------------
 
 
@@ -620,7 +710,11 @@ def test_a_commit_that_the_store_refuses_is_acknowledged_to_nobody() -> None:
     store = Failing()
     world = World(store=store)
     client, other = world.connect("a", properties=KEPT), world.connect("b")
+    leaves = world.connect("c", properties=KEPT)
     store.fails = True
+    world.broker.receive(leaves.connection, encode(Publish("t", b"", 2, 1)), world.now)
+    world.broker.lost(leaves.connection, world.now)
+    world.clients.remove(leaves)
     assert client.send(Publish("t", b"", 2, 1)) == []
     assert client.is_closed()
     assert other.send(PingReq()) == [PingResp()]

@@ -642,7 +642,7 @@ class Broker:
         if receipt is None:
             return
         if reason == SUCCESS and self.store.condition == FULL and packet.qos:
-            if self._would_last(state, packet, topic_name):
+            if self.router.would_last(topic_name, packet.qos, state, retain=packet.retain):
                 reason = QUOTA_EXCEEDED
         if reason == SUCCESS:
             message = received_message(packet, topic_name, now)
@@ -680,18 +680,15 @@ class Broker:
         if not isinstance(packet, Publish):
             return False
         state = connection.state
-        if state is None:
+        topic_name = connection.exchange.topic_name(CLIENT, packet)
+        if state is None or not topic_name:
+            # The Exchange, which has not seen it yet, will say what is wrong.
             return False
         if self.store.condition == FULL and packet.qos and state.session.version == MQTT5:
             return False
         if packet.qos == 2 and not state.session.is_new(2, packet.packet_id):
             return False
-        topic_name = packet.topic_name or connection.exchange.topic_name(CLIENT, packet)
-        return self._would_last(state, packet, topic_name)
-
-    def _would_last(self, state: SessionState, packet: Publish, topic_name: str) -> bool:
-        message = Message(topic_name, packet.payload, qos=packet.qos, retain=packet.retain)
-        return self.router.would_last(message, state)
+        return self.router.would_last(topic_name, packet.qos, state, retain=packet.retain)
 
     def _unblock(self, now: float) -> None:
         """The store takes messages again: what waited in the decoders goes on."""

@@ -226,17 +226,17 @@ class Router:
                 state.waits = True
         return bool(copies) or bool(matches.groups)
 
-    def would_last(self, message: Message, publisher: SessionState) -> bool:
-        """Whether `route` would put it where it lasts."""
-        if not self.lasts:
-            return False
-        if message.retain or self.streams.of(message.topic_name):
+    def would_last(
+        self, topic_name: str, qos: int, publisher: SessionState, *, retain: bool
+    ) -> bool:
+        """Whether `route` would put such a message where it lasts."""
+        if retain or self.streams.of(topic_name):
             return True
-        if not message.qos:
+        if not qos:
             return False
-        if message.qos == 2 and publisher.number:
+        if qos == 2 and publisher.number:
             return True
-        matches = self.subscriptions.match(message.topic_name)
+        matches = self.subscriptions.match(topic_name)
         for entry in matches.entries:
             if entry.qos and self.sessions[entry.client_id].number:
                 return True

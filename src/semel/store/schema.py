@@ -46,8 +46,8 @@ CREATE TABLE inbound (
 ) WITHOUT ROWID;
 
 -- QoS 1 and 2 messages on their way out. `packet_id` is 0 while one waits; `released` is its place
--- among the PUBRECs, 0 before it; `flags`: qos | retain << 2. A column that is rarely used would cost
--- every message: those are in `particular`, which has a row only for a message that needs one.
+-- among the PUBRECs, 0 before it; `flags`: qos | retain << 2. A column that is rarely used would
+-- cost every message: those are in `particular`, which has a row only for one that needs it.
 CREATE TABLE delivery (
     session INTEGER NOT NULL,
     number INTEGER NOT NULL,

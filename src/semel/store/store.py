@@ -1,4 +1,4 @@
-"""The seam between a loop and what lasts. The `Store` here keeps nothing: memory is all there is."""
+"""The seam between a loop and what lasts. The `Store` here keeps nothing: there is only memory."""
 
 from typing import Final, final
 
