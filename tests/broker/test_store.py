@@ -261,6 +261,21 @@ def test_a_connack_waits_while_a_crash_could_bring_an_older_session_back() -> No
     assert [type(packet) for packet in client.take()] == [ConnAck]
 
 
+@VERSIONS
+def test_a_connack_waits_for_the_will_that_it_accepts(version: int) -> None:
+    """[MQTT-3.1.2-7]: stored, also for a session that ends with its connection"""
+    world = Kept()
+    world.hold()
+    client = world.open(version)
+    assert client.send(Connect("a", version=version, will=Will("gone"))) == []
+    assert [who for commit in world.store.taken for who, _, _, _ in commit.wills] == ["a"]
+    world.settle()
+    assert [type(packet) for packet in client.take()] == [ConnAck]
+    assert [type(packet) for packet in world.open(version).send(Connect("b", version=version))] == [
+        ConnAck
+    ]
+
+
 def test_nothing_overtakes_a_connack() -> None:
     """[MQTT-3.2.0-1]"""
     world = Kept()

@@ -118,6 +118,9 @@ class Lifetimes:
         state.will = will
         state.will_due = None
         self._store_will(state)
+        if will is not None:
+            # [MQTT-3.1.2-7] who is accepted has a will that is stored
+            state.waits = True
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -59,6 +59,11 @@ _QUEUES: Final = """
     FROM delivery LEFT JOIN particular USING (session, number) GROUP BY session
 """
 
+# Python asks what each value but a number and a text is to be stored as, and searches long for an
+# answer when there is none. These say: as it is.
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(type(None), {}.get)
+
 
 @cache
 def values(columns: int, rows: int) -> str:
