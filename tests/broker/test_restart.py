@@ -294,6 +294,24 @@ def test_the_delay_of_a_will_runs_from_the_crash_or_from_when_its_client_left() 
     assert topics == ["gone/stays"]
 
 
+def test_a_clock_that_was_set_back_makes_nothing_come_early() -> None:
+    world = Lasting()
+    reader = world.durable("r")
+    reader.subscribe("#", qos=1)
+    reader.cut()
+    delayed = Will("gone", b"bye", qos=1, properties=Properties(will_delay_interval=30))
+    world.connect("a", will=delayed, properties=KEPT).cut()
+    expiring = Properties(message_expiry_interval=20)
+    world.connect("p").send(Publish("t", b"x", 1, 1, properties=expiring))
+    world.now -= 500.0
+    world.crash()
+    world.wait(90)
+    assert set(world.broker.router.sessions) >= {"r", "a"}
+    assert payloads(world.durable("r", present=True).take()) == [b"x"]
+    world.wait(520)
+    assert "a" not in world.broker.router.sessions
+
+
 def test_a_stream_goes_on_with_its_numbers() -> None:
     world = Lasting()
     publisher = world.durable("p")
