@@ -139,6 +139,24 @@ def test_a_message_that_lasts_anywhere_reaches_nobody_at_qos_1_before_its_commit
         assert publisher.take() == [PubAck(packet_id)]
 
 
+def test_a_message_that_waited_for_quota_still_waits_for_its_own_commit() -> None:
+    """Its reader is in memory alone, and had nothing held back in the tick of the message"""
+    world = Kept(None, "s")
+    reader = world.connect("r", properties=Properties(receive_maximum=1))
+    reader.subscribe("#", qos=1)
+    publisher = world.connect("p")
+    publisher.send(Publish("u", b"first", 1, 1))
+    assert [type(packet) for packet in reader.take()] == [Publish]
+    world.hold()
+    assert publisher.send(Publish("s", b"kept", 1, 2)) == []
+    assert reader.send(PubAck(1)) == []
+    world.settle()
+    assert reader.take() == [Publish("s", b"kept", 1, 2)]
+    publisher.take()
+    assert publisher.send(Publish("u", b"free", 1, 3)) == [PubAck(3)]
+    assert reader.send(PubAck(2)) == [Publish("u", b"free", 1, 3)]
+
+
 @VERSIONS
 def test_a_retained_message_waits_and_one_to_a_stream_does(version: int) -> None:
     world = Kept(None, "s/#")
@@ -495,7 +513,8 @@ def test_a_message_of_a_stream_is_a_row_of_its_commit(version: int) -> None:
 
 def test_a_will_is_recorded_and_a_replay_of_what_is_retained_or_refused_is_not() -> None:
     world = Kept(None, "#")
-    client = world.connect("a", will=Will("gone", b"bye", qos=1))
+    told = Properties(will_delay_interval=0, content_type="x", message_expiry_interval=9)
+    client = world.connect("a", will=Will("gone", b"bye", qos=1, properties=told))
     client.send(Publish("t", b"kept", retain=True))
     world.hold()
     client.subscribe("t")
@@ -504,6 +523,8 @@ def test_a_will_is_recorded_and_a_replay_of_what_is_retained_or_refused_is_not()
     client.cut()
     rows = [record for commit in world.store.taken for record in commit.records]
     assert [(row.topic_name, row.payload, row.client_id) for row in rows] == [("gone", b"bye", "a")]
+    # The delay was for the server.
+    assert rows[0].properties == Properties(content_type="x", message_expiry_interval=9)
 
 
 # --- a store that takes no more -------------------------------------------------------------------

@@ -99,6 +99,8 @@ class Broker:
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
     _lifetimes: Final[Lifetimes]
+    # How many commits there have been.
+    _commits: int
     _wall: Final[Callable[[], float]]
     _doorkeeper: Final[Doorkeeper]
     _log: Final[Callable[[str], None]]
@@ -144,6 +146,7 @@ class Broker:
         self._blocked = []
         self._outbox = Outbox(self.connections)
         self._starved = []
+        self._commits = 0
         self._lifetimes = Lifetimes(self.router, log, window)
         self._wall = (lambda: now) if wall is None else wall
         self._doorkeeper = Doorkeeper(
@@ -264,11 +267,17 @@ class Broker:
                 commit.retained.append((topic_name, None))
         router.retained.expired = []
         leaving = self._outbox.part(commit)
+        self._commits += 1
         for state in dirty:
-            state.waits = False
+            if state.waits:
+                state.waits = False
+                if not state.number:
+                    # A message that it got may wait for quota, and leave in a later tick.
+                    state.safe_after = self._commits
         router.commit = Commit()
         self._release(leaving, now)
         if commit.packets or not commit.is_empty():
+            commit.number = self._commits
             commit.at = self._wall()
             self._write(commit, now)
 
@@ -302,6 +311,7 @@ class Broker:
         for state in self._starved:
             self.router.mark(state)
         self._starved = []
+        self._outbox.safe = commit.number
         for number in commit.ended:
             self.router.ended(number)
         held: list[tuple[int, list[Outgoing]]] = []

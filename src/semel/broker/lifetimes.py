@@ -212,7 +212,8 @@ class Lifetimes:
                 message = _will_message(will, now)
                 streams = router.streams.of(will.topic_name)
                 if streams:
-                    router.record(streams, message, state, properties=will.properties)
+                    properties = _message_properties(will)
+                    router.record(streams, message, state, properties=properties)
                 router.route(message, state.client_id, now, lasts=router.lasts)
         except Exception:
             # Its client is gone, and whoever is served just now has no part in it.
@@ -237,14 +238,18 @@ class Lifetimes:
 
 
 def _will_message(will: Will, now: float) -> Message:
-    """The message of a will: its delay was for the server, the rest for subscribers."""
     interval = will.properties.message_expiry_interval
-    items = [item for item in will.properties.items if item[0] != WILL_DELAY_INTERVAL]
     return Message(
         will.topic_name,
         will.payload,
         qos=will.qos,
         retain=will.retain,
-        properties=Properties(items),
+        properties=_message_properties(will),
         expires_at=None if interval is None else now + interval,
     )
+
+
+def _message_properties(will: Will) -> Properties:
+    """Those of the message of a will: its delay was for the server, the rest for subscribers."""
+    items = [item for item in will.properties.items if item[0] != WILL_DELAY_INTERVAL]
+    return Properties(items)

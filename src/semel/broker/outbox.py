@@ -36,10 +36,13 @@ def reports_nothing(packet: Outgoing) -> bool:
 class Outbox:
     """Packets of one tick, by the number of their connection, in their order."""
 
+    # The last commit that the store has.
+    safe: int
     _connections: Final[dict[int, Connection]]
     _packets: list[tuple[int, list[Outgoing]]]
 
     def __init__(self, connections: dict[int, Connection]) -> None:
+        self.safe = 0
         self._connections = connections
         self._packets = []
 
@@ -61,7 +64,11 @@ class Outbox:
             if connection is None:
                 continue
             state = connection.state
-            if connection.outstanding or connection.waits or (state is not None and state.waits):
+            if (
+                connection.outstanding
+                or connection.waits
+                or (state is not None and (state.waits or state.safe_after > self.safe))
+            ):
                 self._hold_back(connection, packets, commit, leaving)
             else:
                 leaving.append((number, packets))

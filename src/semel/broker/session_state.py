@@ -23,6 +23,8 @@ class SessionState:
     cold: bool
     # This tick did something that must last: what reports it has to wait.
     waits: bool
+    # While it is in memory alone: the commit after which all messages that it got are safe.
+    safe_after: int
     # Who its client says to be.
     user_name: str | None
     # Number of the connection that has the session now, 0 if it is offline.
@@ -54,6 +56,7 @@ class SessionState:
         self.number = 0
         self.cold = False
         self.waits = False
+        self.safe_after = 0
         self.user_name = None
         self.connection = 0
         self.expiry_interval = expiry_interval

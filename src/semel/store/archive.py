@@ -128,8 +128,9 @@ class Archive:
         self._judge()
 
     def _judge(self) -> None:
-        if self.planner.is_behind != self.is_behind:
-            self.is_behind = self.planner.is_behind
+        is_behind = self.planner.is_behind()
+        if is_behind != self.is_behind:
+            self.is_behind = is_behind
             if self.behind is not None:
                 self.behind(self.is_behind)
 

@@ -79,6 +79,8 @@ class Commit:
     A session that ends has no other change in the Commit of its end.
     """
 
+    # Its place among the commits of its owner, who counts them from 1.
+    number: int
     # When the tick ended, in seconds of the wall clock: the received time of its records.
     at: float
     # number of the session, change of its exchanges
@@ -101,6 +103,7 @@ class Commit:
     packets: Final[list[tuple[int, list[Outgoing]]]]
 
     def __init__(self) -> None:
+        self.number = 0
         self.at = 0.0
         self.changes = []
         self.sessions = []

@@ -29,8 +29,9 @@ from semel.store.segments import (
 )
 
 MIB: Final = 1024 * 1024
-# A merged segment has at least so many times the bytes of the largest that went into it.
-GROWTH: Final = 4
+# A merged segment has at least so many times the bytes of the largest that went into it; fewer
+# where few files are merged, which could not have as many.
+GROWTH: Final = 4.0
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,15 @@ def plan(
 
 def _worth_merging(run: list[Segment], settings: Compaction) -> list[Segment]:
     """A part of the run without a segment that is much larger than the others; or none."""
+    files = max(settings.files, 2)
+    growth = min(GROWTH, files / 2)
     parts = [run]
     while parts:
         part = parts.pop()
-        if len(part) < max(settings.files, 2):
+        if len(part) < files:
             continue
         largest = max(range(len(part)), key=lambda at: part[at].size)
-        if part[largest].size * GROWTH <= sum(each.size for each in part):
+        if part[largest].size * growth <= sum(each.size for each in part):
             return part
         parts.append(part[largest + 1 :])
         parts.append(part[:largest])
@@ -169,12 +172,15 @@ def drop_covered(
     A file that covers others is read first, once: its range is then in `checked`. If it is
     damaged, it is deleted instead, provided that the others have all its rows.
     """
-    gone: set[tuple[int, int]] = set()
+    covered = list(coverers(segments))
     damaged: set[tuple[int, int]] = set()
-    for segment, around in coverers(segments):
-        for other in around:
-            if other.range not in checked and other.range not in damaged:
-                (checked if _is_whole(root, stream, node, other) else damaged).add(other.range)
+    # All are read before any is deleted: one that covers others may be covered itself.
+    for _, around in covered:
+        for each in around:
+            if each.range not in checked and each.range not in damaged:
+                (checked if _is_whole(root, stream, node, each) else damaged).add(each.range)
+    gone: set[tuple[int, int]] = set()
+    for segment, around in covered:
         if any(each.modified + grace <= now for each in around if each.range in checked):
             root.delete(root.place(stream, node, segment.name))
             gone.add(segment.range)

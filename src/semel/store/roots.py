@@ -395,15 +395,17 @@ class ObjectRoot(Root):
             try:
                 with mmap.mmap(spool.fileno(), size, access=mmap.ACCESS_READ) as data:
                     self._put(full, data)
+                there = self._size(full)
+                if there != size:
+                    raise OSError(
+                        f"{self.address}: {path} was put with {size} bytes and has {there}"
+                    )
             except OSError:
                 # What was put of it, if anything, is not the file.
                 with suppress(OSError):
                     if self._size(full) not in (None, size):
                         self._filesystem.delete_file(full)
                 raise
-        there = self._size(full)
-        if there != size:
-            raise OSError(f"{self.address}: {path} was put with {size} bytes and has {there}")
         return size
 
     def _put(self, full: str, data: Any) -> None:

@@ -289,10 +289,11 @@ class Loop:
         # Streams with segments to merge, and when each folder is looked at next.
         self._grown: set[str] = set()
         self._looks: dict[str, float] = {}
+        # When to find out which folders there are; None: it is known.
+        self._survey_at: float | None = 0.0
 
     def run(self) -> None:
         """Work until None comes, or nobody wants the answers."""
-        self._survey()
         try:
             while True:
                 self._take(self._idle())
@@ -302,12 +303,14 @@ class Loop:
             return
 
     def _survey(self) -> None:
-        """What is left from before may be merged or deleted, before new rows come."""
+        """What is left from before may be merged or deleted, also if no new rows come."""
         try:
             streams = self._sealer.streams()
         except self._problems as problem:
+            self._survey_at = time.monotonic() + self._housekeeping
             self._answer("notice", {"why": sentence(problem)})
             return
+        self._survey_at = None
         self._grown.update(streams)
         self._looks.update(dict.fromkeys(streams, 0.0))
 
@@ -316,6 +319,8 @@ class Loop:
         if self._grown:
             return 0.0
         times = [each.at for each in self._waiting.values()] + list(self._looks.values())
+        if self._survey_at is not None:
+            times.append(self._survey_at)
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _take(self, timeout: float | None) -> None:
@@ -336,6 +341,8 @@ class Loop:
         due = [each for each in self._waiting.values() if each.at <= now]
         for waiting in due:
             self._attempt(waiting)
+            # Nobody waits for more than one when it is time to end.
+            self._take(0.0)
         return bool(due)
 
     def _attempt(self, waiting: Waiting) -> None:
@@ -364,6 +371,8 @@ class Loop:
     def _look_after(self) -> None:
         """One piece of the work that nobody waits for."""
         now = time.monotonic()
+        if self._survey_at is not None and self._survey_at <= now:
+            self._survey()
         late = [stream for stream, at in self._looks.items() if at <= now]
         for stream in late:
             self._looks[stream] = now + self._housekeeping
@@ -390,6 +399,9 @@ class Loop:
 
 def sentence(problem: Exception) -> str:
     """What went wrong, for people."""
+    if isinstance(problem, OSError) and problem.strerror:
+        where = f": {problem.filename}" if problem.filename else ""
+        return f"{problem.strerror}{where}"
     return str(problem) or type(problem).__name__
 
 

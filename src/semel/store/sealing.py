@@ -208,7 +208,6 @@ class Planner:
         stream.is_sent = True
         return True
 
-    @property
     def is_behind(self) -> bool:
         """Whether more is not sealed than may be."""
         return self.unsealed_rows > self._maximum_rows or self.unsealed_bytes > self._maximum_bytes
@@ -272,10 +271,16 @@ class SealerProcess:
         self._thread.start()
 
     def seal(self, stream: str, stream_id: int, first: int, last: int) -> None:
-        """Have these rows sealed; of a stream, one range at a time. Returns at once."""
+        """Have these rows sealed; of a stream, one range at a time. Returns at once.
+
+        Raises ValueError if another range of the stream is not sealed yet.
+        """
         order = {"stream": stream, "id": stream_id, "first": first, "last": last}
+        line = json.dumps({"seal": order}).encode() + b"\n"
         with self._lock:
-            self._orders[stream_id] = json.dumps({"seal": order}).encode() + b"\n"
+            if self._orders.get(stream_id, line) != line:
+                raise ValueError(f"another range of stream {stream} is under way")
+            self._orders[stream_id] = line
             self._new.append(stream_id)
         self._wake()
 

@@ -20,6 +20,7 @@ pyarrow is an optional package and slow to import: it is loaded when a function 
 
 import re
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -134,10 +135,10 @@ def pick(ranges: Iterable[Range]) -> list[Range]:
             before, through = chosen[-1]
             if last <= through:
                 continue
-            names = f"{segment_name(before, through)} and {segment_name(first, last)}"
-            if first <= through:
-                raise RecordError(f"{names} overlap, and neither covers the other")
             if first != through + 1:
+                names = f"{segment_name(before, through)} and {segment_name(first, last)}"
+                if first <= through:
+                    raise RecordError(f"{names} overlap, and neither covers the other")
                 missing = f"rows {through + 1} to {first - 1}"
                 raise RecordError(f"{missing} are missing between {names}")
         chosen.append((first, last))
@@ -543,6 +544,8 @@ class SegmentReader:
         self._stream = stream
         self._node = node
         self._stream_id = stream_id
+        # As listed last; what has gone since is found out when it is opened.
+        self._ranges: list[Range] = []
         # The open segment and what it still has to give, from seq `_at` on.
         self._at = 0
         self._opened: Any = None
@@ -579,6 +582,7 @@ class SegmentReader:
             except FileNotFoundError:
                 # Deleted between listing and opening: what holds its rows now is listed.
                 self.close()
+                self._ranges = []
                 attempts += 1
                 if attempts == LISTINGS:
                     raise
@@ -589,6 +593,7 @@ class SegmentReader:
             if gathered and begins != at:
                 break
             gathered.append(piece)
+            attempts = 0
             wanted -= piece.num_rows
             at = begins + piece.num_rows
         if not gathered:
@@ -619,11 +624,12 @@ class SegmentReader:
 
     def _open(self, first: int) -> bool:
         """Open the segment with row `first`, or the oldest if that is gone."""
-        ranges = listed(self._root, self._stream, self._node)
-        holder = next((each for each in ranges if each[1] >= first), None)
-        if holder is None:
+        if not self._ranges or self._ranges[-1][1] < first:
+            self._ranges = listed(self._root, self._stream, self._node)
+        place = bisect_left(self._ranges, first, key=lambda each: each[1])
+        if place == len(self._ranges):
             return False
-        low, high = holder
+        low, high = self._ranges[place]
         self._opened = open_segment(self._root, self._stream, self._node, first=low, last=high)
         self._at = max(first, low)
         metadata = self._opened.metadata
