@@ -161,8 +161,8 @@ def test_a_queue_whose_rest_is_all_given_up_is_whole() -> None:
 
 
 def test_the_first_expiry_beyond_the_window_is_known() -> None:
+    assert long_queue(3, 2).beyond_expiry is None
     waiting = long_queue(2, 2)
-    assert waiting.beyond_expiry is None
     waiting.add(delivery(3, expires_at=9.0))
     waiting.add(delivery(4, expires_at=7.0))
     waiting.add(delivery(5, expires_at=8.0))

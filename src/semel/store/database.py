@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message
@@ -62,7 +62,7 @@ _QUEUES: Final = """
 # Python asks what each value but a number and a text is to be stored as, and searches long for an
 # answer when there is none. These say: as it is.
 sqlite3.register_adapter(bytes, bytes)
-sqlite3.register_adapter(type(None), {}.get)
+sqlite3.register_adapter(type(None), cast(Any, {}.get))
 
 
 @cache
