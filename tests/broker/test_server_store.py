@@ -41,7 +41,7 @@ def published(packets: list[Packet]) -> list[bytes]:
 @VERSIONS
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_whatever_ends_it_the_next_broker_goes_on(
-    tmp_path: Path, version: int, number: signal.Signals
+    request: pytest.FixtureRequest, tmp_path: Path, version: int, number: signal.Signals
 ) -> None:
     broker = Process("--data", str(tmp_path / "data"))
     with (
@@ -111,8 +111,11 @@ def test_what_cannot_be_is_said_in_one_sentence(
     assert ended.stdout == ""
 
 
-def test_a_store_that_fails_ends_the_broker_and_nothing_is_acknowledged(tmp_path: Path) -> None:
+def test_a_store_that_fails_ends_the_broker_and_nothing_is_acknowledged(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     broker = Process("--data", str(tmp_path))
+    request.addfinalizer(broker.process.kill)
     with (
         link(broker.address, version=MQTT5) as reader,
         link(broker.address, version=MQTT5) as publisher,
