@@ -1,4 +1,4 @@
-"""`python -m bench [codec | imports | broker | soak]`: measure, print, judge by the targets.
+"""`python -m bench [codec | imports | broker | store | soak]`: measure, print, judge by targets.
 
 Without a word it measures everything but the soak. A missed target is printed, not an exit code:
 timing belongs to a machine and a moment. The soak does end with 1 if the broker's memory grows.
@@ -10,6 +10,7 @@ import platform
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Final
 
 import semel.mqtt.codec
@@ -18,6 +19,7 @@ from bench.broker.measure import Measured, measure_broker
 from bench.broker.report import crowded, losses, table, targets
 from bench.broker.scenarios import parse_scenarios, parse_versions
 from bench.broker.soak import soak
+from bench.store.report import StoreReport, measure_store, parse_parts
 from bench.timing import import_milliseconds
 
 ROUNDS: Final = 15
@@ -100,13 +102,13 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", nargs="?", choices=("codec", "imports", "broker", "soak"))
+    parser.add_argument("what", nargs="?", choices=("codec", "imports", "broker", "store", "soak"))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--rounds", type=int, help=f"default {ROUNDS}, for the broker {BROKER_ROUNDS}"
+        "--rounds", type=int, help=f"default {ROUNDS}, for broker and store {BROKER_ROUNDS}"
     )
     parser.add_argument(
-        "--version", type=parse_versions, default="both", help="broker: 3.1.1, 5.0 or both"
+        "--version", type=parse_versions, default="both", help="broker, store: 3.1.1, 5.0 or both"
     )
     parser.add_argument(
         "--only", type=parse_scenarios, default="", help="broker: scenarios, such as a,c,p50"
@@ -117,6 +119,12 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
         default="",
         help="broker: such as semel,mosquitto",
     )
+    parser.add_argument(
+        "--parts", type=parse_parts, default="", help="store: such as durable,capture"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="store: a folder on the disk to measure; default: temporary"
+    )
     parser.add_argument("--minutes", type=float, default=10.0, help="soak: how long")
     return parser.parse_args(arguments)
 
@@ -126,7 +134,7 @@ def main() -> int:
     if options.what == "soak":
         return soak(options.minutes)
     compiled = str(semel.mqtt.codec.__file__).endswith(tuple(EXTENSION_SUFFIXES))
-    if not compiled and options.what == "broker":
+    if not compiled and options.what in ("broker", "store"):
         print("bench: semel is not compiled here, its figures are those of Python", file=sys.stderr)
     elif not compiled:
         print("bench: semel.mqtt is not compiled here; `make bench` has it so", file=sys.stderr)
@@ -147,6 +155,7 @@ def main() -> int:
         "targets": [],
     }
     cells: list[Measured] = []
+    store = StoreReport()
     if options.what in (None, "codec"):
         report["codec"], judged = measure_codec(rounds)
         report["targets"] += judged
@@ -164,10 +173,14 @@ def main() -> int:
         cells = measure_broker(broker_rounds, options.version, options.only, options.contenders)
         report["broker"] = [cell.as_json() for cell in cells]
         report["targets"] += targets(cells)
+    if options.what in (None, "store"):
+        store = measure_store(broker_rounds, options.version, options.parts, options.folder)
+        report["store"] = store.as_json()
+        report["targets"] += store.targets()
     if options.json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
         return 0
-    medians = broker_rounds if options.what == "broker" else rounds
+    medians = broker_rounds if options.what in ("broker", "store") else rounds
     print(f"Python {report['python']}, {report['versions']}, median of {medians} rounds\n")
     if "codec" in report:
         print_codec(report["codec"])
@@ -176,7 +189,7 @@ def main() -> int:
     print()
     if cells:
         print("\n".join([*table(cells), "", losses(cells), crowded(cells), ""]))
-    print("\n".join(report["targets"]))
+    print("\n".join([*store.lines(), *report["targets"]]))
     return 0
 
 

@@ -1,0 +1,173 @@
+"""Brokers that keep what they take, each with a folder of its own.
+
+semel      `--data`, as it comes: an acknowledgement leaves after the fsync of its commit
+Mosquitto  `persistence true`, as it comes: it writes its database every 30 minutes
+           (autosave_interval) and when it stops, so that nothing is on disk while it is
+           measured. The rest of its settings are those of the broker's bench.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench.broker.contenders import (
+    HOST,
+    SEMEL,
+    START_SECONDS,
+    STOP_SECONDS,
+    DidNotStart,
+    Process,
+    mosquitto_path,
+)
+from bench.broker.load import Fault, read_packet
+from bench.broker.wire import WINDOW, encode_connect
+from semel.mqtt import MQTT311
+
+_MOSQUITTO_SETTINGS: Final = """
+listener {port} {host}
+allow_anonymous true
+persistence true
+persistence_location {folder}/
+set_tcp_nodelay true
+max_inflight_messages {window}
+max_queued_messages 0
+max_queued_bytes 0
+log_dest stderr
+"""
+
+
+@dataclass
+class Family:
+    """A broker and the processes that it has started, and theirs."""
+
+    process: Process
+    # By number: processor time when it was last seen.
+    _children: dict[int, int] = field(default_factory=dict)
+
+    def children(self) -> list[int]:
+        """Their numbers."""
+        parents: dict[int, int] = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                # The name before may hold anything, the last bracket ends it.
+                parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        found: list[int] = []
+        generation = [self.process.pid]
+        while generation:
+            generation = [each for each, parent in parents.items() if parent in generation]
+            found += generation
+        return found
+
+    def written_bytes(self) -> int:
+        """What the broker itself has given to the disk, or to the system to do so."""
+        status = Path(f"/proc/{self.process.pid}/io").read_text()
+        return int(status.split("\nwrite_bytes:")[1].split()[0])
+
+    def children_ns(self) -> int:
+        """Processor time of all children that were seen, also of those that have ended since."""
+        for number in self.children():
+            with contextlib.suppress(OSError):
+                self._children[number] = Process(number, 0, self.process.log).cpu_ns()
+        return sum(self._children.values())
+
+
+def command(name: str, port: int, folder: Path, options: tuple[str, ...] = ()) -> list[str]:
+    """How a broker is started that keeps its data in `folder`."""
+    if name == SEMEL:
+        listen = ["--host", HOST, "--port", str(port), "--data", str(folder / "data")]
+        return [sys.executable, "-m", "semel", "broker", *listen, *options]
+    path = mosquitto_path()
+    assert path is not None
+    settings = folder / "settings"
+    settings.write_text(
+        _MOSQUITTO_SETTINGS.format(host=HOST, port=port, folder=folder, window=WINDOW)
+    )
+    if os.geteuid() == 0:
+        # Started by root it becomes another user, who has to write here.
+        folder.chmod(0o777)
+    return [path, "-c", str(settings)]
+
+
+def free_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def last_words(log_path: Path) -> str:
+    lines = log_path.read_text(errors="replace").splitlines()
+    return lines[-1] if lines else "it says nothing"
+
+
+@contextlib.contextmanager
+def launched(arguments: list[str], port: int, log_path: Path) -> Iterator[Process]:
+    """A process that may not listen yet; it ends with this block."""
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield Process(process.pid, port, log_path)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def keeping(
+    name: str, folder: Path, processors: set[int] | None, options: tuple[str, ...] = ()
+) -> Iterator[Family]:
+    """A broker that keeps its data in `folder` and answers; None: it may run on all processors."""
+    port = free_port()
+    log_path = folder / "log"
+    with launched(command(name, port, folder, options), port, log_path) as process:
+        if processors is not None:
+            os.sched_setaffinity(process.pid, processors)
+        first_answer(process, encode_connect(MQTT311, "first"), START_SECONDS).close()
+        yield Family(process)
+
+
+def first_answer(process: Process, connect_packet: bytes, seconds: float) -> socket.socket:
+    """A client whose CONNECT is the first that the broker answers; tried until it does."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not has_ended(process.pid):
+        with contextlib.suppress(OSError, Fault):
+            link = socket.create_connection((HOST, process.port), seconds)
+            try:
+                link.sendall(connect_packet)
+                first, body = read_packet(link)
+            except BaseException:
+                link.close()
+                raise
+            if first != 0x20 or body[1]:
+                link.close()
+                raise DidNotStart(f"refuses a client: {first:#x} {body.hex()}")
+            return link
+        time.sleep(0.005)
+    raise DidNotStart(f"does not serve: {last_words(process.log)}")
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a child of ours has come to its end, waited for or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def fresh_folder(parent: Path | None) -> Iterator[Path]:
+    """For one run; on the disk whose fsync counts."""
+    with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=parent) as folder:
+        yield Path(folder)

@@ -1,0 +1,128 @@
+"""Messages to a session that lasts: publisher, broker, one subscriber that acknowledges.
+
+The figures are processor time of the broker for one message, that of the processes it has started,
+messages per second, and bytes that went to the disk for one message: none where an acknowledgement
+means less. Runs, losses and the table are those of the broker's bench.
+"""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from bench.broker.contenders import MOSQUITTO, SEMEL, DidNotStart, apart, version_of
+from bench.broker.load import Fault, Window, links
+from bench.broker.measure import MISSING, Measured, Run, drive
+from bench.broker.scenarios import Scenario, version_name
+from bench.broker.wire import encode_stream
+from bench.store.brokers import fresh_folder, keeping
+from bench.store.load import add_lasting
+
+PAYLOAD: Final = 200
+TOPIC: Final = "bench/topic"
+# Messages for a second of a processor, in Mosquitto's; two would be excellent.
+TARGET: Final = 1.5
+
+_TITLE: Final = (
+    "1→1 QoS {}, {} B, window 200, lasting: µs / µs of children / messages per second / "
+    "bytes written for each"
+)
+SCENARIOS: Final = (
+    Scenario("durable1", _TITLE.format(1, PAYLOAD), 1, TARGET),
+    Scenario("durable2", _TITLE.format(2, PAYLOAD), 2),
+)
+
+
+def measure_durable(rounds: int, versions: list[int], folder: Path | None) -> list[Measured]:
+    """Brokers take turns within a round."""
+    cells = [
+        Measured(scenario, contender, version)
+        for scenario in SCENARIOS
+        for version in versions
+        for contender in (SEMEL, MOSQUITTO)
+    ]
+    for number in range(1, rounds + 1):
+        for cell in cells:
+            if version_of(cell.contender) is None:
+                cell.runs = [Run(cell.scenario.name, cell.contender, cell.version, fault=MISSING)]
+                continue
+            run = run_once(cell.scenario, cell.contender, cell.version, folder)
+            cell.runs.append(run)
+            what = f"{run.scenario} {run.contender} {version_name(run.version)}"
+            told = " / ".join(f"{figure:.4g}" for figure in run.figures) or run.fault
+            lost = f", lost {run.lost}" if run.lost else ""
+            print(f"bench: round {number}/{rounds}, {what}: {told}{lost}", file=sys.stderr)
+    return cells
+
+
+def run_once(scenario: Scenario, contender: str, version: int, parent: Path | None) -> Run:
+    """One run by a broker of its own, with a folder of its own."""
+    run = Run(scenario.name, contender, version)
+    try:
+        with (
+            fresh_folder(parent) as folder,
+            apart() as processors,
+            keeping(contender, folder, processors) as family,
+            links(family.process.port, version) as clients,
+        ):
+            qos = scenario.qos
+            # What a publisher has sent at QoS 2 is kept with its session.
+            add_lasting(clients, clients.publishers, "publisher", (), qos)
+            add_lasting(clients, clients.subscribers, "subscriber", (TOPIC,), qos)
+            load = Window(clients, encode_stream(version, (TOPIC,), PAYLOAD, qos), 1)
+            children, written = family.children_ns(), family.written_bytes()
+            drive(load, family.process, run)
+            children = family.children_ns() - children
+            written = family.written_bytes() - written
+            if run.figures:
+                run.figures = figures(run, children, written, load.received)
+            if run.lost:
+                run.fault = f"lost at QoS {qos}" if run.lost > 0 else "delivered twice"
+    except (Fault, DidNotStart, OSError) as problem:
+        run.fault = str(problem)
+    return run
+
+
+def figures(run: Run, children_ns: int, written: int, received: int) -> tuple[float, ...]:
+    """What the title names, of a run whose one figure is µs of the broker for one message.
+
+    The broker's time and the rate are those of the measured span; the rest is counted from the
+    first message to the last.
+    """
+    (microseconds,) = run.figures
+    rate = run.broker_busy * 1e6 / microseconds
+    return microseconds, children_ns / received / 1e3, rate, written / received
+
+
+def ratio(cells: list[Measured], scenario: str, version: int) -> float | None:
+    """semel's messages for a second of a processor, its children's included, in Mosquitto's."""
+    costs: dict[str, float] = {}
+    for cell in cells:
+        if cell.scenario.name == scenario and cell.version == version and cell.figures:
+            costs[cell.contender] = cell.figures[0] + cell.figures[1]
+    if len(costs) < 2:
+        return None
+    return costs[MOSQUITTO] / costs[SEMEL]
+
+
+def targets(cells: list[Measured]) -> list[str]:
+    """A line for each scenario and version. What loses messages has met none."""
+    lines: list[str] = []
+    for cell in cells:
+        if cell.contender != SEMEL:
+            continue
+        what = f"{cell.scenario.name} {version_name(cell.version)}"
+        found = ratio(cells, cell.scenario.name, cell.version)
+        asked = cell.scenario.versus_mosquitto
+        if cell.faults or cell.lost:
+            lines.append(f"✗ {what}: semel {', '.join(cell.faults) or 'lost messages'}")
+        elif found is None:
+            lines.append(f"– {what}: Mosquitto is missing or failed")
+        elif not asked:
+            lines.append(f"– {what}: {found:.2f} times Mosquitto's messages per processor second")
+        else:
+            sign = "✓" if found >= asked else "✗"
+            lines.append(
+                f"{sign} {what}: at least {asked:g} times Mosquitto's messages per processor "
+                f"second: {found:.2f} ({1e6 / sum(cell.figures[:2]):,.0f} of them)"
+            )
+    return lines
