@@ -147,43 +147,58 @@ def apart() -> Iterator[set[int]]:
         os.sched_setaffinity(0, processors)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server((HOST, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
 @contextlib.contextmanager
+def launched(arguments: list[str], port: int, log_path: Path) -> Iterator[Process]:
+    """A process that may not listen yet; it ends with this block."""
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield Process(process.pid, port, log_path)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
 def started(name: str, processors: set[int]) -> Iterator[Process]:
     """A broker of its own for this block, on a port of its own."""
     with tempfile.TemporaryDirectory(prefix="semel-bench-") as folder:
-        log_path = Path(folder) / "log"
-        port = _free_port()
-        with log_path.open("wb") as log:
-            process = subprocess.Popen(
-                _command(name, port, Path(folder)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        try:
+        port = free_port()
+        arguments = _command(name, port, Path(folder))
+        with launched(arguments, port, Path(folder) / "log") as process:
             os.sched_setaffinity(process.pid, processors)
-            _wait_for_listener(process, port, log_path)
-            yield Process(process.pid, port, log_path)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _wait_for_listener(process)
+            yield process
 
 
-def _wait_for_listener(process: "subprocess.Popen[bytes]", port: int, log_path: Path) -> None:
+def has_ended(pid: int) -> bool:
+    """Whether a child of ours has come to its end, waited for or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def last_words(log_path: Path) -> str:
+    """The last line that a process wrote."""
+    lines = log_path.read_text(errors="replace").splitlines()
+    return lines[-1] if lines else "it says nothing"
+
+
+def _wait_for_listener(process: Process) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection((HOST, port), 1):
+    while time.monotonic() < deadline and not has_ended(process.pid):
+        with contextlib.suppress(OSError), socket.create_connection((HOST, process.port), 1):
             return
         time.sleep(0.02)
-    lines = log_path.read_text(errors="replace").splitlines() or ["it says nothing"]
-    raise DidNotStart(f"does not listen: {lines[-1]}")
+    raise DidNotStart(f"does not listen: {last_words(process.log)}")

@@ -8,9 +8,7 @@ Mosquitto  `persistence true`, as it comes: it writes its database every 30 minu
 
 import contextlib
 import os
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,9 +21,12 @@ from bench.broker.contenders import (
     HOST,
     SEMEL,
     START_SECONDS,
-    STOP_SECONDS,
     DidNotStart,
     Process,
+    free_port,
+    has_ended,
+    last_words,
+    launched,
     mosquitto_path,
 )
 from bench.broker.load import Fault, read_packet
@@ -97,33 +98,6 @@ def command(name: str, port: int, folder: Path, options: tuple[str, ...] = ()) -
     return [path, "-c", str(settings)]
 
 
-def free_port() -> int:
-    with socket.create_server((HOST, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def last_words(log_path: Path) -> str:
-    lines = log_path.read_text(errors="replace").splitlines()
-    return lines[-1] if lines else "it says nothing"
-
-
-@contextlib.contextmanager
-def launched(arguments: list[str], port: int, log_path: Path) -> Iterator[Process]:
-    """A process that may not listen yet; it ends with this block."""
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
-        yield Process(process.pid, port, log_path)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 @contextlib.contextmanager
 def keeping(
     name: str, folder: Path, processors: set[int] | None, options: tuple[str, ...] = ()
@@ -156,14 +130,6 @@ def first_answer(process: Process, connect_packet: bytes, seconds: float) -> soc
             return link
         time.sleep(0.005)
     raise DidNotStart(f"does not serve: {last_words(process.log)}")
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a child of ours has come to its end, waited for or not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 @contextlib.contextmanager
