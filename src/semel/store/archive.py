@@ -15,6 +15,7 @@ from typing import Any, Final
 from semel.store.commit import CHANGE_BYTES, Commit
 from semel.store.compaction import Compaction
 from semel.store.database import Database
+from semel.store.record import Shelf
 from semel.store.retention import Retention
 from semel.store.sealing import Planner, SealerProcess
 from semel.store.settings import StoreSettings
@@ -37,6 +38,13 @@ class Archive:
     ) -> None:
         """Streams that are no longer configured are here too: their rows are sealed yet."""
         self.streams = {row.id: row for row in database.streams()}
+        self.shelf = Shelf(
+            path,
+            root=root,
+            node=node,
+            store=database.identity(),
+            names={row.id: row.name for row in self.streams.values()},
+        )
         self.planner = Planner(
             rows=settings.seal_rows,
             size=settings.seal_bytes,

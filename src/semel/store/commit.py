@@ -26,7 +26,8 @@ class Record:
     """One row of a stream: a message as it was accepted.
 
     `properties` are those of its PUBLISH without a Topic Alias, `packet_id` is 0 for QoS 0 and
-    for a will.
+    for a will. `received` is in microseconds of the wall clock; a record that is not committed yet
+    has none, because its Commit has it.
     """
 
     stream: Final[int]
@@ -41,6 +42,7 @@ class Record:
     packet_id: Final[int]
     version: Final[int]
     properties: Final[Properties]
+    received: Final[int]
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class Record:
         packet_id: int = 0,
         version: int = 5,
         properties: Properties = NO_PROPERTIES,
+        received: int = 0,
     ) -> None:
         self.stream = stream
         self.seq = seq
@@ -70,6 +73,7 @@ class Record:
         self.packet_id = packet_id
         self.version = version
         self.properties = properties
+        self.received = received
 
 
 @final
@@ -97,7 +101,8 @@ class Commit:
     # topic name, message; None: deleted
     retained: Final[list[tuple[str, Message | None]]]
     records: Final[list[Record]]
-    # number of the session, filter of its subscription to a stream, the last seq it was sent
+    # number of the session, filter of its subscription to a stream, the last seq it was sent; less
+    # than 0: nothing yet, and it begins at this time, in microseconds with a minus before it
     cursors: Final[list[tuple[int, str, int]]]
     # connection number, packets that leave when all of the above is safe
     packets: Final[list[tuple[int, list[Outgoing]]]]

@@ -4,6 +4,7 @@ the loop's thread                            the writer's thread
 write(commit) ─────────── queue ──────────▶  one transaction for all that wait
 committed ◀───────── call_soon ────────────  it is safe
 exchanges, queue: a reader of its own, on committed rows
+records, seek: likewise, and by another thread what is in segments
 """
 
 import asyncio
@@ -15,8 +16,9 @@ from typing import Final
 
 from semel.mqtt.delivery import Delivery
 from semel.store.archive import Archive
-from semel.store.commit import Commit
+from semel.store.commit import Commit, Record
 from semel.store.database import Database
+from semel.store.record import RecordReader
 from semel.store.store import BEHIND, FULL, OPEN, Saved, Store
 from semel.store.writer import Writer
 
@@ -40,6 +42,7 @@ class DiskStore(Store):
         self.archive = archive
         self.database = database
         self.reader = Database.reader(path)
+        self.record = None if archive is None else RecordReader(self.reader, archive.shelf)
         self.maximum_unwritten = maximum_unwritten
         self.unwritten = 0
         self.is_full = False
@@ -54,9 +57,11 @@ class DiskStore(Store):
         safe: Callable[[list[Commit]], None],
         changed: Callable[[], None],
         failed: Callable[[str], None],
+        read: Callable[[int], None] = lambda stream: None,
     ) -> None:
         """Start writing. In the loop, `safe` is called with commits that last, `changed` when
-        `condition` is another, `failed` when nothing can be written any more."""
+        `condition` is another, `failed` when nothing can be written any more, `read` with a stream
+        whose records may be asked for again."""
         sys.setswitchinterval(SWITCH_INTERVAL)
 
         def now_safe(commits: list[Commit]) -> None:
@@ -88,6 +93,10 @@ class DiskStore(Store):
                 behind=lambda behind: tell(loop, now_behind, behind),
             )
         self.writer.start()
+        if self.record is not None:
+            self.record.connect(
+                post=lambda what: tell(loop, what), later=loop.call_later, read=read
+            )
 
     def judge(self, changed: Callable[[], None]) -> None:
         """Find out what the condition is."""
@@ -127,6 +136,12 @@ class DiskStore(Store):
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
         return self.reader.next_expiry(session, first, now)
 
+    def records(self, stream: int, first: int, limit: int) -> list[Record] | None:
+        return [] if self.record is None else self.record.records(stream, first, limit)
+
+    def seek(self, stream: int, received: int) -> int | None:
+        return 1 if self.record is None else self.record.seek(stream, received)
+
     def close(self) -> None:
         """Write what waits, and end. Blocks until that is done."""
         if self.writer is not None:
@@ -135,6 +150,8 @@ class DiskStore(Store):
             self.database.close()
         if self.archive is not None:
             self.archive.stop()
+        if self.record is not None:
+            self.record.close()
         self.reader.close()
 
 

@@ -197,7 +197,8 @@ def _check_subscription(row: Row) -> None:
         raise _Fault(f"options is {options}")
     _check_range("identifier", identifier, 0, MAXIMUM_VARIABLE_BYTE_INTEGER)
     if cursor is not None:
-        _check_range("cursor", cursor, 0)
+        # Less than 0: a time.
+        _check_range("cursor", cursor, -_LARGEST)
 
 
 def _check_delivery(row: Row) -> None:

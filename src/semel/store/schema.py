@@ -29,6 +29,8 @@ CREATE TABLE session (
     expiry INTEGER NOT NULL,
     ends_at REAL
 );
+-- `cursor`: the last seq that a subscription to a stream was sent; less than 0: nothing yet, and it
+-- begins at this time, in microseconds with a minus before it; NULL: a subscription to topics
 CREATE TABLE subscription (
     session INTEGER NOT NULL,
     filter TEXT NOT NULL,

@@ -289,6 +289,7 @@ def records_of(table: Any, stream_id: int = 0) -> list[Record]:
             "protocol_version",
         )
     ]
+    columns.append(table.column("received").cast(arrow().int64()).to_pylist())
     columns.append(_properties_of(table))
     return [
         Record(
@@ -304,6 +305,7 @@ def records_of(table: Any, stream_id: int = 0) -> list[Record]:
             packet_id=packet_id or 0,
             version=version,
             properties=properties,
+            received=received,
         )
         for (
             seq,
@@ -316,6 +318,7 @@ def records_of(table: Any, stream_id: int = 0) -> list[Record]:
             user_name,
             packet_id,
             version,
+            received,
             properties,
         ) in zip(*columns, strict=True)
     ]

@@ -8,7 +8,7 @@ from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
-from semel.store.commit import Commit
+from semel.store.commit import Commit, Record
 
 # How a store stands towards new messages.
 OPEN: Final = 0
@@ -91,7 +91,7 @@ class Saved:
     # In the order in which their topics got a first message.
     retained: Final[list[Message]]
     wills: Final[list[SavedWill]]
-    # number of the session, filter of its subscription to a stream, the last seq it was sent
+    # number of the session, filter of its subscription to a stream, and its cursor, as in a Commit
     cursors: Final[list[tuple[int, str, int]]]
     # The number for the next new session.
     next_session: int
@@ -147,3 +147,19 @@ class Store:
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
         """When the first of the others expires."""
         return None
+
+    def records(self, stream: int, first: int, limit: int) -> list[Record] | None:
+        """Records of a stream that are safe, from seq `first` on, without a gap between them.
+
+        They begin later if `first` is no longer kept; none: there is no such record yet. There
+        may be fewer than `limit`, but if there are any, there is one here. None: they are being
+        read, and the owner is told when to ask again.
+        """
+        return []
+
+    def seek(self, stream: int, received: int) -> int | None:
+        """The lowest seq of a record that was received then, in microseconds, or later.
+
+        If there is none yet, the seq that follows the last. None: as for `records`.
+        """
+        return 1
