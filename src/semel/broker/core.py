@@ -30,6 +30,7 @@ from semel.broker.hot_path import HotPath
 from semel.broker.lifetimes import WINDOW, Lifetimes
 from semel.broker.outbox import Outbox
 from semel.broker.pressure import Pressure
+from semel.broker.replay import Replays, is_of_stream, suback
 from semel.broker.router import Router
 from semel.broker.session_state import SessionState, shown
 from semel.broker.settings import BrokerSettings
@@ -45,7 +46,7 @@ from semel.mqtt.packets.connect import Connect
 from semel.mqtt.packets.disconnect import Disconnect
 from semel.mqtt.packets.ping import PingReq, PingResp
 from semel.mqtt.packets.publish import Publish
-from semel.mqtt.packets.subscribe import SubAck, Subscribe
+from semel.mqtt.packets.subscribe import Subscribe
 from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
 from semel.mqtt.properties import Properties
 from semel.mqtt.reasons import (
@@ -91,6 +92,7 @@ class Broker:
     counters: Final[Counters]
     # None: every packet goes the plain way.
     hot_path: HotPath | None
+    replays: Final[Replays]
     pressure: Final[Pressure]
     # Connections that may be read from again: the store is no longer behind.
     unblocked: list[Connection]
@@ -145,6 +147,7 @@ class Broker:
         self.unblocked = []
         self._blocked = []
         self._outbox = Outbox(self.connections)
+        self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
         self._commits = 0
         self._lifetimes = Lifetimes(self.router, log, window)
@@ -156,7 +159,9 @@ class Broker:
         self._number = 0
         self._report_due = now
         self._started_at = now
-        self._lifetimes.restore(store.restore(), now)
+        saved = store.restore()
+        self._lifetimes.restore(saved, now)
+        self.replays.restore(saved)
 
     # --- the network's side -----------------------------------------------------------------------
 
@@ -251,6 +256,8 @@ class Broker:
                 self._refill(state, now)
             if state.backlog is not None:
                 router.send_backlog(state, now)
+            if state.cursors is not None:
+                self.replays.send(state, now)
             changes, packets = state.session.drain()
             if changes:
                 state.waits = True
@@ -312,6 +319,7 @@ class Broker:
             self.router.mark(state)
         self._starved = []
         self._outbox.safe = commit.number
+        self.replays.recorded(commit)
         for number in commit.ended:
             self.router.ended(number)
         held: list[tuple[int, list[Outgoing]]] = []
@@ -321,6 +329,7 @@ class Broker:
                 connection.outstanding -= 1
                 connection.connack_waits = False
                 held.append((number, packets))
+                self.replays.released(connection.state, commit)
         self._release(held, now)
 
     def _release(self, leaving: list[tuple[int, list[Outgoing]]], now: float) -> None:
@@ -368,6 +377,7 @@ class Broker:
             if not had_room or state.backlog is not None:
                 # What waited for room is looked at again.
                 self.router.mark(state)
+            self.replays.written(state)
             if self.pressure.waits_for(state) and self.router.has_caught_up(state):
                 self.pressure.caught_up(state)
 
@@ -722,13 +732,17 @@ class Broker:
         identifiers = packet.properties.subscription_identifiers
         identifier = identifiers[0] if identifiers else 0
         reasons: list[int] = []
+        why: list[str] = []
         for subscription in packet.subscriptions:
-            reason = self.router.subscribe(state, subscription, identifier, now)
+            if is_of_stream(subscription.topic_filter):
+                reason = self.replays.subscribe(state, subscription, packet, why, now)
+            else:
+                reason = self.router.subscribe(state, subscription, identifier, now)
             # [MQTT-3.9.3-2] of 3.1.1: one code for every failure
             if reason >= FAILURE and connection.exchange.version == MQTT311:
                 reason = FAILURE
             reasons.append(reason)
-        self._answer(connection, SubAck(packet.packet_id, reasons))
+        self._answer(connection, suback(connection.exchange, packet, reasons, why))
 
     def _unsubscribe(
         self, connection: Connection, state: SessionState, packet: Unsubscribe
@@ -738,6 +752,7 @@ class Broker:
         reasons: list[int] = []
         for topic_filter in packet.topic_filters:
             existed = self.router.unsubscribe(state, topic_filter)
+            self.replays.unsubscribe(state, topic_filter)
             reasons.append(SUCCESS if existed else NO_SUBSCRIPTION_EXISTED)
         if connection.exchange.version == MQTT311:
             reasons = []

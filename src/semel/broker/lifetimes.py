@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from traceback import format_exc
 from typing import Final, final
 
+from semel.broker.cursors import STREAM_TOPICS
 from semel.broker.router import OWN_TOPICS, Router
 from semel.broker.session_state import SessionState, shown
 from semel.mqtt.message import Message
@@ -185,7 +186,7 @@ class Lifetimes:
 
     def may_publish(self, client_id: str, topic_name: str) -> int:
         """Whether a client may publish there: a reason code."""
-        if topic_name.startswith(OWN_TOPICS):
+        if topic_name.startswith((OWN_TOPICS, STREAM_TOPICS)):
             return NOT_AUTHORIZED
         return self._router.authority.publish(client_id, topic_name)
 

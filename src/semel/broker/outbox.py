@@ -2,7 +2,8 @@
 
 A session *waits* when the tick did something to it, or by it, that must last. Then its packets
 are held back until the store has the commit, but for those that report nothing: QoS 0 messages,
-PINGRESP, AUTH, DISCONNECT. A connection with packets that wait already sends the next ones behind
+PINGRESP, AUTH, DISCONNECT. What is replayed of a stream reports nothing either, but keeps its
+order, whatever its QoS. A connection with packets that wait already sends the next ones behind
 them: acknowledgements, and QoS 1 and 2 messages, leave in their order [MQTT-4.6.0-2]
 [MQTT-4.6.0-6]. Nothing overtakes a CONNACK [MQTT-3.2.0-1].
 """
@@ -12,6 +13,8 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from semel.broker.connection import Connection
+from semel.broker.cursors import STREAM_TOPICS
+from semel.broker.session_state import SessionState
 from semel.mqtt.packet_types import PUBLISH
 from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
@@ -28,7 +31,7 @@ def reports_nothing(packet: Outgoing) -> bool:
         first: i64 = packet[0]
         return first >> 4 == PUBLISH and first & 0b0110 == 0
     if isinstance(packet, Publish):
-        return packet.qos == 0
+        return packet.qos == 0 and not packet.topic_name.startswith(STREAM_TOPICS)
     return isinstance(packet, PingResp | Auth | Disconnect)
 
 
@@ -63,16 +66,23 @@ class Outbox:
             connection = self._connections.get(number)
             if connection is None:
                 continue
-            state = connection.state
-            if (
-                connection.outstanding
-                or connection.waits
-                or (state is not None and (state.waits or state.safe_after > self.safe))
-            ):
+            if self.has_to_wait(connection, connection.state):
                 self._hold_back(connection, packets, commit, leaving)
             else:
                 leaving.append((number, packets))
         return leaving
+
+    def has_to_wait(self, connection: Connection, state: SessionState | None) -> bool:
+        """Whether what a connection is sent in this tick waits for the tick's commit."""
+        return (
+            connection.outstanding > 0
+            or connection.waits
+            or (state is not None and (state.waits or state.safe_after > self.safe))
+        )
+
+    def holds(self, state: SessionState) -> bool:
+        """The same of a session that is connected."""
+        return self.has_to_wait(self._connections[state.connection], state)
 
     def _hold_back(
         self,

@@ -376,6 +376,12 @@ class Router:
         refused = self.authority.subscribe(state.client_id, subscription.topic_filter)
         if refused:
             return refused
+        return self.admit(state, subscription, identifier, now)
+
+    def admit(
+        self, state: SessionState, subscription: Subscription, identifier: int, now: float
+    ) -> int:
+        """The same, for a subscription that the authority allows."""
         if state.subscriptions >= self.maximum_subscriptions:
             if not self.subscriptions.has(state.client_id, subscription.topic_filter):
                 return QUOTA_EXCEEDED

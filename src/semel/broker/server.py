@@ -200,7 +200,9 @@ class Server:
         """Listen. Returns host and port, which may be one that the system chose for port 0."""
         loop = self.loop
         if isinstance(self.store, DiskStore):
-            self.store.connect(loop, safe=self._safe, changed=self._changed, failed=self._fail)
+            self.store.connect(
+                loop, safe=self._safe, changed=self._changed, failed=self._fail, read=self._read
+            )
             self.tick()
         host, port = self.settings.host, self.settings.port
         try:
@@ -256,6 +258,11 @@ class Server:
     def _changed(self) -> None:
         """The store takes more than it did, or less."""
         LOG.info("the store: %s", CONDITIONS[self.store.condition])
+        self.schedule()
+
+    def _read(self, stream: int) -> None:
+        """The store has read what somebody waits for of the record of a stream."""
+        self.broker.replays.read(stream)
         self.schedule()
 
     def _fail(self, why: str) -> None:

@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Final, final
 
+from semel.broker.cursors import Cursors
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.session import Session
@@ -45,6 +46,8 @@ class SessionState:
     # Retained messages that a new subscription brings and for which there was no room yet: each
     # with its QoS and the identifiers of the subscription.
     backlog: deque[tuple[Message, int, list[int]]] | None
+    # Its subscriptions to streams, if it has any.
+    cursors: Cursors | None
     # Publishers have waited for it in vain.
     given_up: bool
     # Its connection is sent topic aliases, so that its packets are like nobody else's.
@@ -68,6 +71,7 @@ class SessionState:
         self.dirty = False
         self.ended = False
         self.backlog = None
+        self.cursors = None
         self.given_up = False
         self.uses_aliases = False
 

@@ -330,6 +330,12 @@ class Session:
             and not self._resend
         )
 
+    def can_send(self, qos: int) -> bool:
+        """Whether a message of this QoS would leave at once, with nothing before it."""
+        if qos:
+            return self._may_send() and self._free_id() > 0
+        return self.connected and self.room > 0 and self._waiting.is_empty() and not self._resend
+
     def poll(self, now: float) -> list[Delivery]:
         """Send what may be sent now. Returns the deliveries given up, expired or too large."""
         given_up: list[Delivery] = []

@@ -1,0 +1,161 @@
+"""Where a session stands in the records of the streams that it subscribes to.
+
+A `Cursor` is one subscription `$stream/<name>/<filter>`. What it has read of the record and not
+sent yet is little, and forgotten when there is no connection: the record itself is the queue.
+"""
+
+from typing import Final, final
+
+from semel.store.commit import Commit, Record
+from semel.store.streams import Stream
+
+# What a subscription to a stream begins with, and the topics of what is sent to it.
+STREAM_TOPICS: Final = "$stream/"
+
+# Records that are asked for at a time. Who takes them all, or passes them over, is given more.
+FEW: Final = 16
+MANY: Final = 512
+
+
+@final
+class Cursor:
+    """The place of one subscription in the record of its stream."""
+
+    topic_filter: Final[str]
+    stream: Final[Stream]
+    # What the topics of the record are compared with, and what is put before them.
+    inner_filter: Final[str]
+    prefix: Final[str]
+    qos: int
+    identifier: int
+    # The seq that is looked at next; 0: it is not known yet where `since` is.
+    position: int
+    # What was received before this time, in microseconds, is passed over, until something was
+    # not; 0: nothing is.
+    since: int
+    # The cursor as the store has it, or will have it.
+    stored: int
+    # The first and the last seq that it was to have and that are not kept any more; 0: none.
+    missed_first: int
+    missed_last: int
+    # What was read, and how much of that has been dealt with.
+    _records: list[Record]
+    _at: int
+    limit: int
+
+    def __init__(self, topic_filter: str, stream: Stream, inner_filter: str) -> None:
+        self.topic_filter = topic_filter
+        self.stream = stream
+        self.inner_filter = inner_filter
+        self.prefix = f"{STREAM_TOPICS}{stream.name}/"
+        self.qos = 0
+        self.identifier = 0
+        self.position = 1
+        self.since = 0
+        self.stored = 0
+        self.missed_first = 0
+        self.missed_last = 0
+        self._records = []
+        self._at = 0
+        self.limit = FEW
+
+    @property
+    def value(self) -> int:
+        """What is kept of it: the last seq that it is done with, or the time with a minus."""
+        return -self.since if self.since else self.position - 1
+
+    def restore(self, value: int) -> None:
+        """Go on from what was kept."""
+        self.stored = value
+        if value < 0:
+            self.move(0, -value)
+        else:
+            self.move(value + 1, 0)
+
+    def move(self, position: int, since: int) -> None:
+        """Go on from there, whatever was before."""
+        self.position = position
+        self.since = since
+        self.missed_first = self.missed_last = 0
+        self.rest()
+
+    def rest(self) -> None:
+        """Forget what was read."""
+        self._records = []
+        self._at = 0
+        self.limit = FEW
+
+    def put(self, records: list[Record]) -> None:
+        """What the store has from `position` on, or from later on if that is no longer kept."""
+        first = records[0].seq
+        # Who begins at the beginning, or by a time, takes what there is.
+        if first > self.position > 1 and not self.since:
+            if not self.missed_first:
+                self.missed_first = self.position
+            self.missed_last = first - 1
+        self.position = first
+        self._records = records
+        self._at = 0
+
+    def record(self) -> Record | None:
+        """The record that is next, if it has been read."""
+        if self._at < len(self._records):
+            return self._records[self._at]
+        if self._records:
+            self._records = []
+            self._at = 0
+            self.limit = min(MANY, self.limit * 2)
+        return None
+
+    def stuck(self) -> None:
+        """Its session takes no more for now."""
+        self.limit = FEW
+
+    def advance(self) -> None:
+        """That record was sent, or passed over."""
+        self._at += 1
+        self.position += 1
+
+
+@final
+class Cursors:
+    """Those of one session."""
+
+    # In the order of their turns: who has sent something goes last.
+    all: Final[list[Cursor]]
+    # Whether this tick has sent anything, and anything at QoS 0.
+    sent: bool
+    sent_unacknowledged: bool
+    # QoS 0 messages wait for this commit, on the connection with this number.
+    held: Commit | None
+    holder: int
+    # It waits until its client has read more.
+    wants_room: bool
+
+    def __init__(self) -> None:
+        self.all = []
+        self.sent = False
+        self.sent_unacknowledged = False
+        self.held = None
+        self.holder = 0
+        self.wants_room = False
+
+    def find(self, topic_filter: str) -> Cursor | None:
+        """That of the subscription with this very filter."""
+        for cursor in self.all:
+            if cursor.topic_filter == topic_filter:
+                return cursor
+        return None
+
+    def take_turn(self, cursor: Cursor) -> None:
+        """It has had its turn."""
+        if len(self.all) > 1:
+            self.all.remove(cursor)
+            self.all.append(cursor)
+
+    def rest(self) -> None:
+        """There is no connection: keep the places alone."""
+        self.held = None
+        self.wants_room = False
+        for cursor in self.all:
+            cursor.rest()
