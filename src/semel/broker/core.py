@@ -34,6 +34,7 @@ from semel.broker.replay import Replays, is_of_stream, suback
 from semel.broker.router import Router
 from semel.broker.session_state import SessionState, shown
 from semel.broker.settings import BrokerSettings
+from semel.broker.store_pressure import StorePressure
 from semel.broker.sys_topics import Counters, sys_topics
 from semel.mqtt.codec import Packet, encode
 from semel.mqtt.exchange import CONNECTED, NEW, Exchange
@@ -72,9 +73,6 @@ from semel.store.commit import Commit
 from semel.store.store import FULL, OPEN, Store
 from semel.store.streams import Streams
 
-# Ticks whose answers one connection may be owed by a store that is behind.
-_OWED: Final = 100
-
 # Retained messages looked at for expiry in one sweep.
 _SWEPT: Final = 1_000
 
@@ -94,9 +92,7 @@ class Broker:
     hot_path: HotPath | None
     replays: Final[Replays]
     pressure: Final[Pressure]
-    # Connections that may be read from again: the store is no longer behind.
-    unblocked: list[Connection]
-    _blocked: list[Connection]
+    store_pressure: Final[StorePressure]
     _outbox: Final[Outbox]
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
@@ -144,8 +140,7 @@ class Broker:
         self.counters = Counters()
         self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
         self.pressure = Pressure(settings.publisher_patience)
-        self.unblocked = []
-        self._blocked = []
+        self.store_pressure = StorePressure(self.router)
         self._outbox = Outbox(self.connections)
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
@@ -204,11 +199,13 @@ class Broker:
                 self.hot_path.take(connection, state, now)
             at = decoder.at
             item = decoder.next()
-            if not is_open and item is not None and self._has_to_wait(connection, item):
-                # It stays where it is until the store can take it.
+            if (
+                not is_open
+                and item is not None
+                and self.store_pressure.has_to_wait(connection, item)
+            ):
                 decoder.at = at
-                connection.blocked = True
-                self._blocked.append(connection)
+                self.store_pressure.block(connection)
                 return
             if item is None:
                 return
@@ -224,9 +221,7 @@ class Broker:
         """The network connection is gone, whoever ended it."""
         self.connections.pop(connection.number, None)
         self.ready.pop(connection.number, None)
-        if connection.blocked:
-            self._blocked.remove(connection)
-            connection.blocked = False
+        self.store_pressure.forget(connection)
         if not connection.closing:
             self._log(f"{_name(connection)} is gone")
         self._leave(connection, now)
@@ -242,8 +237,7 @@ class Broker:
         if not self.pressure.is_idle():
             for state in self.pressure.expire(router.sessions, now):
                 self._log(f"{shown(state.client_id)} reads too slowly: publishers wait no longer")
-        if self._blocked and self.store.condition == OPEN:
-            self._unblock(now)
+        self._unblock(now)
         dirty = router.dirty
         router.dirty = []
         commit = router.commit
@@ -661,7 +655,7 @@ class Broker:
         receipt = state.session.receive_publish(packet)
         if receipt is None:
             return
-        if reason == SUCCESS and self.store.condition == FULL and packet.qos:
+        if reason == SUCCESS and self.store_pressure.refuses(packet.qos):
             if self.router.would_last(topic_name, packet.qos, state, retain=packet.retain):
                 reason = QUOTA_EXCEEDED
         if reason == SUCCESS:
@@ -687,37 +681,9 @@ class Broker:
                 self.hot_path.learn(state, packet)
         state.session.accept(receipt, reason)
 
-    def _has_to_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
-        """Whether a packet has to wait until the store takes more.
-
-        A message that can be refused is, when the disk is full: MQTT 5.0, QoS 1 and 2. Of packets
-        that need not wait themselves, no more are taken than a connection may have answers owed.
-        """
-        if isinstance(packet, Violation):
-            return False
-        if connection.outstanding >= _OWED:
-            return True
-        if not isinstance(packet, Publish):
-            return False
-        state = connection.state
-        topic_name = connection.exchange.topic_name(CLIENT, packet)
-        if state is None or not topic_name:
-            # The Exchange, which has not seen it yet, will say what is wrong.
-            return False
-        if self.store.condition == FULL and packet.qos and state.session.version == MQTT5:
-            return False
-        if packet.qos == 2 and not state.session.is_new(2, packet.packet_id):
-            return False
-        return self.router.would_last(topic_name, packet.qos, state, retain=packet.retain)
-
     def _unblock(self, now: float) -> None:
-        """The store takes messages again: what waited in the decoders goes on."""
-        blocked = self._blocked
-        self._blocked = []
-        for connection in blocked:
-            connection.blocked = False
-            connection.heard_at = now
-            self.unblocked.append(connection)
+        """What waited for the store in decoders goes on, if it takes messages again."""
+        for connection in self.store_pressure.release(now):
             try:
                 self.receive(connection, b"", now)
             except Exception:

@@ -295,23 +295,19 @@ class Server:
             peer = self.peers.get(number)
             if peer is not None:
                 peer.write_out()
-        released = self.broker.pressure.released
-        if released:
-            self.broker.pressure.released = []
-            for connection in released:
-                peer = self.peers.get(connection.number)
-                if peer is not None:
-                    peer.release()
-        unblocked = self.broker.unblocked
-        if unblocked:
-            self.broker.unblocked = []
-            for connection in unblocked:
-                peer = self.peers.get(connection.number)
-                if peer is not None:
-                    peer.release()
+        self._read_again(self.broker.pressure.released)
+        self.broker.pressure.released = []
+        self._read_again(self.broker.store_pressure.released)
+        self.broker.store_pressure.released = []
         if self.broker.router.dirty:
             # What waited for room has some now.
             self.schedule()
+
+    def _read_again(self, released: list[Connection]) -> None:
+        for connection in released:
+            peer = self.peers.get(connection.number)
+            if peer is not None:
+                peer.release()
 
     async def _sweep(self) -> None:
         while True:

@@ -1,0 +1,86 @@
+"""Back-pressure by the store: who sends what has to last is made to wait while it takes no more.
+
+    the store is behind, or full ─▶ a message that would last stays in its connection's decoder,
+                                    and the connection is not read from
+    it takes messages again      ─▶ what waited goes on, in its order
+
+A message that can be refused is, when the disk is full: MQTT 5.0, QoS 1 and 2. What nobody keeps
+goes its way. Of packets that need not wait themselves no more are taken than a connection may have
+answers owed.
+"""
+
+from typing import Final, final
+
+from semel.broker.connection import Connection
+from semel.broker.router import Router
+from semel.mqtt.codec import Packet
+from semel.mqtt.packet_types import MQTT5
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.side import CLIENT
+from semel.mqtt.violation import Violation
+from semel.store.store import FULL, OPEN
+
+# Ticks whose answers one connection may be owed by a store that takes no more.
+_OWED: Final = 100
+
+
+@final
+class StorePressure:
+    """Which connections wait for the store."""
+
+    # Connections that may be read from again.
+    released: list[Connection]
+    _router: Final[Router]
+    _blocked: list[Connection]
+
+    def __init__(self, router: Router) -> None:
+        self.released = []
+        self._router = router
+        self._blocked = []
+
+    def has_to_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
+        """Whether a packet that nobody has seen yet has to wait until the store takes more."""
+        if isinstance(packet, Violation):
+            return False
+        if connection.outstanding >= _OWED:
+            return True
+        if not isinstance(packet, Publish):
+            return False
+        state = connection.state
+        topic_name = connection.exchange.topic_name(CLIENT, packet)
+        if state is None or not topic_name:
+            # The Exchange will say what is wrong.
+            return False
+        if self.refuses(packet.qos) and state.session.version == MQTT5:
+            return False
+        if packet.qos == 2 and not state.session.is_new(2, packet.packet_id):
+            return False
+        return self._router.would_last(topic_name, packet.qos, state, retain=packet.retain)
+
+    def refuses(self, qos: int) -> bool:
+        """Whether a message of this QoS is refused if it would last."""
+        return qos > 0 and self._router.store.condition == FULL
+
+    def block(self, connection: Connection) -> None:
+        """Its next packet stays where it is."""
+        connection.blocked = True
+        self._blocked.append(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone."""
+        if connection.blocked:
+            self._blocked.remove(connection)
+            connection.blocked = False
+
+    def release(self, now: float) -> list[Connection]:
+        """Those that go on now, if the store takes messages again."""
+        if not self._blocked or self._router.store.condition != OPEN:
+            return []
+        going = self._blocked
+        self._blocked = []
+        for connection in going:
+            connection.blocked = False
+            # Whoever was not read from was not silent.
+            connection.heard_at = now
+            self.released.append(connection)
+        return going
