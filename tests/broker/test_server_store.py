@@ -236,3 +236,32 @@ def test_a_full_disk_refuses_and_holds_up_and_then_goes_on_by_itself(small_disk:
                         received.append(packet.payload)
                         reader.send(PubAck(packet.packet_id))
         assert sorted(received) == sorted(acknowledged)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE session SET expiry = 'x'",
+        "UPDATE session SET ends_at = 'soon'",
+        "UPDATE subscription SET options = 3",
+        "INSERT INTO retained (topic, qos, payload) VALUES ('a/+', 0, x'00')",
+    ],
+)
+def test_a_damaged_store_is_named_with_a_way_out(tmp_path: Path, damage: str) -> None:
+    with Process("--data", str(tmp_path)) as broker, link(broker.address, version=MQTT5) as reader:
+        durable(reader, "r")
+        reader.send(Subscribe(1, [Subscription("t", 1)]))
+        reader.take(1)
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute(damage)
+    connection.close()
+    ended = subprocess.run(
+        [sys.executable, "-m", "semel", "broker", "--port", "0", "--data", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "semel store check" in ended.stderr
+    assert "Traceback" not in ended.stderr

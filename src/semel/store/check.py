@@ -71,6 +71,7 @@ class Report:
         # Findings that there was no place for.
         self.more = 0
         self.rows: dict[str, int] = {}
+        self._known: set[tuple[str, str, str]] = set()
 
     @property
     def is_clean(self) -> bool:
@@ -78,8 +79,11 @@ class Report:
         return not self.findings
 
     def add(self, table: str, row: str, problem: str) -> None:
-        """One more."""
+        """One more, unless it is known."""
+        if (table, row, problem) in self._known:
+            return
         if len(self.findings) < MOST:
+            self._known.add((table, row, problem))
             self.findings.append(Finding(table, row, problem))
         else:
             self.more += 1
@@ -146,12 +150,15 @@ def _check_log(store: Path, report: Report) -> None:
 
 def _check_file(connection: sqlite3.Connection, report: Report) -> None:
     """Pages, mark, version, and that each table is there."""
-    with _noted(STORE, report):
+    try:
         known_version(connection)
-    for (text,) in connection.execute(f"PRAGMA integrity_check({MOST})"):
-        for line in text.splitlines():
-            if line != "ok" and not line.startswith("*** in database"):
-                report.add(STORE, "", line)
+    except Damaged as problem:
+        report.add(STORE, "", str(problem))
+    with _noted(STORE, report):
+        for (text,) in connection.execute(f"PRAGMA integrity_check({MOST})"):
+            for line in text.splitlines():
+                if line != "ok" and not line.startswith("*** in database"):
+                    report.add(STORE, "", line)
     there = objects_in(connection)
     for name, definition in objects().items():
         if name not in there:

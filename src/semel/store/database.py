@@ -321,6 +321,9 @@ class Database:
                 number, (0, 0, 0, None, 0, 0)
             )
             self.last_release = max(self.last_release, release)
+            # Nobody else asks before it is too late.
+            assert isinstance(expiry, int), f"session {number}: expiry is {expiry!r}"
+            assert ends_at is None or isinstance(ends_at, float), f"session {number}: {ends_at!r}"
             saved.sessions.append(
                 SavedSession(
                     number,

@@ -18,6 +18,7 @@ from semel.mqtt.delivery import Delivery
 from semel.store.archive import Archive
 from semel.store.commit import Commit, Record
 from semel.store.database import Database
+from semel.store.folder import rows_explained
 from semel.store.record import RecordReader
 from semel.store.store import BEHIND, FULL, OPEN, Saved, Store
 from semel.store.writer import Writer
@@ -39,6 +40,7 @@ class DiskStore(Store):
         archive: Archive | None = None,
     ) -> None:
         super().__init__(lasts=True)
+        self.folder = path.parent
         self.archive = archive
         self.database = database
         self.reader = Database.reader(path)
@@ -120,15 +122,18 @@ class DiskStore(Store):
         return False
 
     def restore(self) -> Saved:
-        saved = self.reader.restore()
+        with rows_explained(self.folder):
+            saved = self.reader.restore()
         self.database.last_release = self.reader.last_release
         return saved
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
-        return self.reader.exchanges(session)
+        with rows_explained(self.folder):
+            return self.reader.exchanges(session)
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
-        return self.reader.queue(session, first, limit)
+        with rows_explained(self.folder):
+            return self.reader.queue(session, first, limit)
 
     def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
         return self.reader.expired(session, first, now)

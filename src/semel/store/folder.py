@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from semel.mqtt.violation import Violation
 from semel.store.database import Database, as_sentence
 from semel.store.log import Log, frames_in_use, index_of, log_of
 from semel.store.schema import (
@@ -146,6 +147,16 @@ def explained(folder: Path) -> Iterator[None]:
         raise
     except (OSError, sqlite3.Error, Damaged, NotKnown) as problem:
         raise explain(problem, folder) from problem
+
+
+@contextmanager
+def rows_explained(folder: Path) -> Iterator[None]:
+    """The same for who turns rows into messages, which damaged ones cannot become."""
+    with explained(folder):
+        try:
+            yield
+        except (Violation, AssertionError, TypeError, ValueError) as problem:
+            raise Damaged(f"a row is not what it should be: {problem!r}") from problem
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class Log:
         return sum(commit > 0 for _, commit in self.frames[first:])
 
     def intact(self) -> list[bool]:
-        """Of each frame, whether its checksum is right. Takes a second for some 40 MB."""
+        """Of each frame, whether it is as it was written. Takes a second for some 40 MB."""
         found: list[bool] = []
         stated = self._checksum
         with self.path.open("rb", buffering=0) as file:
@@ -143,7 +143,7 @@ class Log:
     def _sums(
         self, file: FileIO, frame: int, stated: tuple[int, int]
     ) -> tuple[bool, tuple[int, int]]:
-        """Whether the checksum of a frame is right, and what it is said to be."""
+        """Whether a frame is as it was written, and its checksum as it stands."""
         size = _FRAME.size + self.page_size
         data = _read_at(file, self.place(frame), size)
         if len(data) < size:
@@ -151,7 +151,9 @@ class Log:
         sums = checksum(data[:8], stated, big_endian=self._big_endian)
         sums = checksum(data[24:], sums, big_endian=self._big_endian)
         now = (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"))
-        return sums == now, now
+        # The sums are not over the salts.
+        salts = (int.from_bytes(data[8:12], "big"), int.from_bytes(data[12:16], "big"))
+        return sums == now and salts == self.salts, now
 
 
 def _read_at(file: FileIO, at: int, size: int) -> bytes:

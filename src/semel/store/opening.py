@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from semel.store.archive import Archive
@@ -57,7 +58,7 @@ def open_store(settings: StoreSettings, streams: Sequence[StreamSettings]) -> Op
         archive = None
         if database.streams():
             root = settings.root or str(folder.streams)
-            check_record(database, root, node)
+            check_record(database, folder.path, root, node)
             archive = Archive(
                 database,
                 folder.database,
@@ -84,12 +85,13 @@ def open_store(settings: StoreSettings, streams: Sequence[StreamSettings]) -> Op
 
 def node_of(database: Database, name: str | None) -> str:
     """What this node is called in the record: as it is told, or by the id of its store."""
-    if name is not None:
-        return name
-    return database.identity()[:NODE_CHARACTERS]
+    node = database.identity()[:NODE_CHARACTERS] if name is None else name
+    if database.fact("node") != node:
+        database.set_fact("node", node)
+    return node
 
 
-def check_record(database: Database, root: str, node: str) -> None:
+def check_record(database: Database, folder: Path, root: str, node: str) -> None:
     """Whether the record under the root is this store's, and no longer than the store knows.
 
     A root that cannot be reached now is looked at by the sealer, who tries again.
@@ -103,7 +105,7 @@ def check_record(database: Database, root: str, node: str) -> None:
                 raise Unusable(
                     f"the record of stream {row.name} has row {highest}, the store knows no row"
                     f" after {row.last_seq}: it is older than its record. Go on with `semel store"
-                    f" adopt --stream {row.name} --after {highest}`, or with a new --node"
+                    f" adopt {folder} --stream {row.name} --after {highest}`, or with a new --node"
                 )
     except NotOwned as problem:
         raise Unusable(str(problem)) from None

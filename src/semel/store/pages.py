@@ -20,13 +20,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
 
+from semel.store.database import PAGE_BYTES
 from semel.store.log import Log, log_of
 
 Value = None | int | float | str | bytes
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
-_DEFAULT_PAGE: Final = 4096
 
 INDEX_INTERIOR: Final = 2
 TABLE_INTERIOR: Final = 5
@@ -77,7 +77,8 @@ class Pages:
         if self.page_size == 1:
             self.page_size = 65_536
         if self.page_size < 512 or self.page_size & (self.page_size - 1):
-            self.page_size = _DEFAULT_PAGE
+            # Nobody says it any more: as we make them.
+            self.page_size = PAGE_BYTES
         # In the log: the place of a page's last version.
         self._places: dict[int, int] = {}
         # Frames that are used though their checksums are wrong.

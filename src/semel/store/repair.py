@@ -14,6 +14,7 @@ take for a new one; a repair of that takes up the old files again.
 
 import os
 import sqlite3
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -227,7 +228,7 @@ class _Salvage:
                     self._holes.append((table, before, key))
                     gaps = 0
                 before = key or before
-        if gaps:
+        if gaps and table in OF_SESSIONS:
             self._holes.append((table, before, None))
         return table in self._repair.unreadable
 
@@ -303,20 +304,20 @@ class _Salvage:
 
     def _tell_of_holes(self) -> None:
         """Sessions whose rows may have been where nothing could be read."""
-        known = {number for (number,) in self._ask("SELECT number FROM session")}
-        for number in sorted(self._clients.keys() - known):
+        known = [number for (number,) in self._ask("SELECT number FROM session ORDER BY number")]
+        for number in sorted(self._clients.keys() - set(known)):
             self._lose(self._name(number, None), "the session itself")
         for table, before, after in self._holes:
-            low = 0 if before is None else before[0]
-            high = max(known, default=0) if after is None else after[0]
-            for number in sorted(each for each in known if low <= each <= high):
-                parts = ["perhaps"]
+            first = 0 if before is None else bisect_left(known, before[0])
+            end = len(known) if after is None else bisect_right(known, after[0])
+            for number in known[first:end]:
+                what = f"{table}: perhaps some"
                 if table != "subscription":
                     if before is not None and before[0] == number:
-                        parts.append(f"after {before[1]}")
+                        what += f" after {before[1]}"
                     if after is not None and after[0] == number:
-                        parts.append(f"before {after[1]}")
-                self._lose(self._name(number, None), f"{table}: {' '.join(parts)}")
+                        what += f" before {after[1]}"
+                self._lose(self._name(number, None), what)
 
     # --- what rows say of each other --------------------------------------------------------------
 
@@ -369,8 +370,8 @@ class _Salvage:
             self._delete_row("delivery", row, why)
         self._delete(
             "delivery",
-            "SELECT * FROM delivery AS one WHERE packet_id > 0 AND EXISTS (SELECT * FROM delivery"
-            " WHERE session = one.session AND packet_id = one.packet_id AND number < one.number)",
+            "SELECT * FROM delivery WHERE packet_id > 0 AND (session, number) NOT IN (SELECT"
+            " session, min(number) FROM delivery WHERE packet_id > 0 GROUP BY session, packet_id)",
             "another one has its identifier",
         )
         self._delete(

@@ -89,10 +89,11 @@ class Batch:
     _sessions: Final[dict[int, tuple[str, int]]]
     _ends: Final[dict[int, float | None]]
     _inbound: Final[dict[Key, bool]]
-    _subscriptions: Final[dict[tuple[int, str], tuple[Subscription, int] | None]]
+    _subscriptions: Final[dict[tuple[int, str], tuple[Subscription, int]]]
+    _unsubscribed: Final[set[tuple[int, str]]]
     _cursors: Final[dict[tuple[int, str], int]]
     _wills: Final[dict[str, tuple[str | None, Will, float | None] | None]]
-    _retained: Final[dict[str, Message | None]]
+    _retained: Final[dict[str, Message]]
     # By the identity of a payload that one of the commits holds: its body; by body: its uses.
     _bodies: Final[dict[int, int]]
     _uses: Final[dict[int, int]]
@@ -131,6 +132,7 @@ class Batch:
         self._ends = {}
         self._inbound = {}
         self._subscriptions = {}
+        self._unsubscribed = set()
         self._cursors = {}
         self._wills = {}
         self._retained = {}
@@ -148,7 +150,13 @@ class Batch:
             self._change(session, change)
         for session, topic_filter, subscription, identifier in commit.subscriptions:
             key = (session, topic_filter)
-            self._subscriptions[key] = None if subscription is None else (subscription, identifier)
+            if subscription is None:
+                # A later one for this filter has no cursor yet.
+                self._unsubscribed.add(key)
+                self._subscriptions.pop(key, None)
+                self._cursors.pop(key, None)
+            else:
+                self._subscriptions[key] = (subscription, identifier)
         for session, topic_filter, seq in commit.cursors:
             self._cursors[(session, topic_filter)] = seq
         for client_id, user_name, will, due_at in commit.wills:
@@ -157,7 +165,9 @@ class Batch:
             if message is None:
                 # A later one for this topic has a new place.
                 self.not_retained.append((topic_name,))
-            self._retained[topic_name] = message
+                self._retained.pop(topic_name, None)
+            else:
+                self._retained[topic_name] = message
         if commit.records:
             received = int(commit.at * 1_000_000)
             for record in commit.records:
@@ -189,13 +199,11 @@ class Batch:
                 freed.setdefault(session, []).append(packet_id)
         for session, packet_ids in freed.items():
             _ranges(session, packet_ids, self.freed)
-        for (session, topic_filter), entry in self._subscriptions.items():
-            if session in ended:
-                continue
-            if entry is None:
+        for session, topic_filter in self._unsubscribed:
+            if session not in ended:
                 self.unsubscribed.append((session, topic_filter))
-            else:
-                subscription, identifier = entry
+        for (session, topic_filter), (subscription, identifier) in self._subscriptions.items():
+            if session not in ended:
                 options = subscription.options
                 self.subscribed.append((session, topic_filter, options, identifier))
         for (session, topic_filter), seq in self._cursors.items():
@@ -206,17 +214,16 @@ class Batch:
                 self.willless.append((client_id,))
             else:
                 self.wills.append(_will_row(client_id, kept[0], kept[1], kept[2]))
-        for topic_name, message in self._retained.items():
-            if message is not None:
-                self.retained.append(
-                    (
-                        topic_name,
-                        message.qos,
-                        message.expires_at,
-                        properties_value(message.properties),
-                        message.payload,
-                    )
+        for topic_name, kept_message in self._retained.items():
+            self.retained.append(
+                (
+                    topic_name,
+                    kept_message.qos,
+                    kept_message.expires_at,
+                    properties_value(kept_message.properties),
+                    kept_message.payload,
                 )
+            )
         for body, uses in self._uses.items():
             if uses:
                 self.bodies.append((body, uses, self._payloads[body]))

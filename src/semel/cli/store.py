@@ -1,0 +1,346 @@
+"""`semel store`: look at the store in a data folder, copy it, print it, and mend it."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from semel.store.care import adopt as adopt_after
+from semel.store.care import back_up, describe, salvage
+from semel.store.care import export as export_rows
+from semel.store.check import Report, check_store
+from semel.store.gaps import Range
+from semel.store.pages import Gap
+from semel.store.repair import Repair, repair_store
+from semel.store.schema import Unusable
+
+FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+# Rows of a table that people read.
+MOST_ROWS = 100
+JSON = click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """What makes a store unusable ends the command, with exit code 1."""
+    try:
+        yield
+    except Unusable as problem:
+        raise click.ClickException(str(problem)) from None
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns side by side; numbers to the right."""
+    lines = [[str(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+    titles = [f"{name:<{width}}" for name, width in zip(head, widths, strict=True)]
+    click.secho("  ".join(titles).rstrip(), bold=True)
+    for line in lines:
+        cells = [
+            f"{cell:>{width}}" if cell.isdigit() else f"{cell:<{width}}"
+            for cell, width in zip(line, widths, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+@click.group(name="store")
+def command() -> None:
+    """Look at the store in a data folder, copy it, print it, and mend it.
+
+    DIR is what `semel broker --data` is given. A folder holds one store; what a damaged one loses
+    is told, and nothing is ever deleted.
+    """
+
+
+# --- info -----------------------------------------------------------------------------------------
+
+
+@command.command(short_help="Say what is in a store, in numbers.")
+@FOLDER
+@JSON
+def info(folder: Path, json_wanted: bool) -> None:
+    """Say what is in a store, in numbers. Works beside a broker."""
+    with one_sentence():
+        found = describe(folder)
+    if json_wanted:
+        click.echo(json.dumps(found))
+        return
+    streams = found.pop("streams")
+    for name, value in found.items():
+        shown = f"{value:,}" if isinstance(value, int) else value
+        if name == "made" and isinstance(value, str) and value.isdigit():
+            shown = datetime.fromtimestamp(int(value), UTC).isoformat(" ")
+        if value is not None:
+            click.echo(f"{name.replace('_', ' '):<16}{shown}")
+    if isinstance(streams, list) and streams:
+        click.echo()
+        rows = [
+            [each["name"], each["last_seq"], each["sealed"], each["unsealed"], ranges(each["lost"])]
+            for each in streams
+        ]
+        print_table(("stream", "last seq", "sealed", "not sealed", "lost"), rows)
+
+
+def ranges(lost: Iterable[Sequence[int]]) -> str:
+    return ", ".join(f"{first}-{last}" for first, last in lost)
+
+
+# --- check ----------------------------------------------------------------------------------------
+
+
+@command.command(short_help="Look whether a store is what it should be.")
+@FOLDER
+@JSON
+def check(folder: Path, json_wanted: bool) -> None:
+    """Look whether a store is what it should be: log, pages, tables, each row, and all together.
+
+    Works beside a broker, whose log grows while the check lasts. Exits with 1 if something is
+    wrong.
+    """
+    with one_sentence():
+        report = check_store(folder)
+    if json_wanted:
+        click.echo(json.dumps(report_json(report)))
+    else:
+        print_report(report, folder)
+    if not report.is_clean:
+        sys.exit(1)
+
+
+def report_json(report: Report) -> dict[str, object]:
+    return {
+        "findings": [
+            {"table": each.table, "row": each.row, "problem": each.problem}
+            for each in report.findings
+        ],
+        "more": report.more,
+        "rows": report.rows,
+    }
+
+
+def print_report(report: Report, folder: Path) -> None:
+    if report.is_clean:
+        click.echo(f"nothing is wrong: {count(sum(report.rows.values()), 'row')} in {folder}")
+        return
+    print_table(
+        ("table", "row", "problem"),
+        [(each.table, each.row, each.problem) for each in report.findings],
+    )
+    if report.more:
+        click.echo(f"and {report.more:,} more")
+    click.echo(f"`semel store repair {folder}` keeps what is right, when no broker runs")
+
+
+# --- repair ---------------------------------------------------------------------------------------
+
+
+@command.command(short_help="Save what can be read of a damaged store.")
+@FOLDER
+@JSON
+def repair(folder: Path, json_wanted: bool) -> None:
+    """Make a new store from what can be read of a damaged one, and say what is lost.
+
+    No broker may run on it. The old files stay, under names that end in damaged- and the time.
+    Exits with 0 only if nothing is lost.
+    """
+    when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    with one_sentence():
+        result = repair_store(folder, when)
+    if json_wanted:
+        click.echo(json.dumps(repair_json(result)))
+    else:
+        print_repair(result, folder)
+    if not result.is_complete:
+        sys.exit(1)
+
+
+def repair_json(result: Repair) -> dict[str, object]:
+    return {
+        "saved": None if result.saved is None else str(result.saved),
+        "complete": result.is_complete,
+        "kept": result.kept,
+        "dropped": result.dropped,
+        "unreadable": result.unreadable,
+        "sessions": result.sessions,
+        "streams": [
+            {"stream": name, "first": first, "last": last} for name, first, last in result.gaps
+        ],
+        "notes": result.notes,
+        "details": report_json(result.details)["findings"],
+    }
+
+
+def print_repair(result: Repair, folder: Path) -> None:
+    if result.saved is None:
+        click.echo(f"nothing is wrong with the store in {folder}, and nothing was done")
+        return
+    tables = [*result.kept, *(each for each in result.unreadable if each not in result.kept)]
+    print_table(
+        ("table", "kept", "dropped", "unreadable places"),
+        [
+            (
+                table,
+                result.kept.get(table, ""),
+                result.dropped.get(table, 0),
+                result.unreadable.get(table, 0),
+            )
+            for table in tables
+        ],
+    )
+    if result.sessions:
+        click.echo()
+        rows = [(name, what) for name, losses in result.sessions.items() for what in losses]
+        print_table(("client", "lost"), rows[:MOST_ROWS])
+        if len(rows) > MOST_ROWS:
+            click.echo(f"and {len(rows) - MOST_ROWS:,} more")
+    if result.gaps:
+        click.echo()
+        lost = [(name, first, last, last - first + 1) for name, first, last in result.gaps]
+        print_table(("stream", "first lost", "last lost", "rows"), lost)
+    for note in result.notes:
+        click.echo(note)
+    said = "nothing is lost" if result.is_complete else "what is listed above is lost"
+    click.echo(f"{said}; {result.saved} is what the store was")
+
+
+# --- export ---------------------------------------------------------------------------------------
+
+
+@command.command(short_help="Print everything in a store as JSON.")
+@FOLDER
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="A new file for the output, for its owner alone. By default it is printed.",
+)
+@click.option(
+    "--salvage",
+    "is_damaged",
+    is_flag=True,
+    help="Read what can be read of a damaged store. No broker may run on it.",
+)
+def export(folder: Path, out: Path | None, is_damaged: bool) -> None:
+    """Print everything in a store as JSON, one row a line. Works beside a broker.
+
+    Each line is an object that has the name of its table first. Payloads are text where they are
+    UTF-8; where they are not, the name of the field ends in _base64.
+    """
+    with one_sentence():
+        if out is None:
+            gaps = write_rows(folder, sys.stdout, is_damaged=is_damaged)
+        else:
+            with new_file(out) as file:
+                gaps = write_rows(folder, file, is_damaged=is_damaged)
+    if gaps:
+        raise click.ClickException(f"{count(gaps, 'place')} could not be read; the rest is there")
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[TextIO]:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise click.ClickException(f"{path} is there already: name a new file") from None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        yield file
+
+
+def write_rows(folder: Path, file: TextIO, *, is_damaged: bool) -> int:
+    """Write a line for each row; how many places could not be read."""
+    gaps = 0
+    for row in salvage(folder) if is_damaged else export_rows(folder):
+        if isinstance(row, Gap):
+            gaps += 1
+        else:
+            file.write(json.dumps(row))
+            file.write("\n")
+    return gaps
+
+
+# --- backup ---------------------------------------------------------------------------------------
+
+
+@command.command(short_help="Copy a store, also while a broker runs.")
+@FOLDER
+@click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
+@JSON
+def backup(folder: Path, target: Path, json_wanted: bool) -> None:
+    """Copy a store as it is now, beside a broker or without one, and check the copy.
+
+    TARGET is a folder that is made, or empty. It becomes a data folder of its own, which a broker
+    can be given; the record of streams, which has its own place, is not copied.
+    """
+    with one_sentence():
+        report = copy_with_progress(folder, target)
+    if json_wanted:
+        click.echo(json.dumps(report_json(report)))
+    elif report.is_clean:
+        rows = count(sum(report.rows.values()), "row")
+        click.echo(f"{target} is a copy of {folder} and nothing is wrong with it: {rows}")
+    else:
+        print_report(report, target)
+    if not report.is_clean:
+        sys.exit(1)
+
+
+def copy_with_progress(folder: Path, target: Path) -> Report:
+    if not sys.stderr.isatty():
+        return back_up(folder, target)
+    with click.progressbar(length=1, label="copying", file=sys.stderr) as bar:
+
+        def progress(done: int, pages: int) -> None:
+            bar.length = max(1, pages)
+            bar.update(done - bar.pos)
+
+        return back_up(folder, target, progress)
+
+
+# --- adopt ----------------------------------------------------------------------------------------
+
+
+def parse_range(context: click.Context, option: click.Parameter, text: str | None) -> Range | None:
+    """FIRST-LAST."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text, re.ASCII)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is not FIRST-LAST, such as 17-42")
+    return int(match[1]), int(match[2])
+
+
+@command.command(short_help="Let a stream go on after its record.")
+@FOLDER
+@click.option("--stream", required=True, help="The name of the stream.")
+@click.option(
+    "--after",
+    required=True,
+    type=click.IntRange(0, 2**63 - 2),
+    help="The last row that the record has; the next one gets the number after it.",
+)
+@click.option(
+    "--discard",
+    callback=parse_range,
+    metavar="FIRST-LAST",
+    help="Rows of the store to give up, because the record has them or an export does.",
+)
+def adopt(folder: Path, stream: str, after: int, discard: Range | None) -> None:
+    """Let a stream go on after a row that its record has and its store does not know.
+
+    So it is with a store that was restored from a backup: its record went on without it, and a
+    broker refuses to start. Rows of the store that are in no segment are not lost silently: they
+    have to be named. No broker may run on the store.
+    """
+    with one_sentence():
+        adopt_after(folder, stream, after, discard)
+    click.echo(f"stream {stream} goes on with row {after + 1}")

@@ -1,0 +1,294 @@
+"""`semel store`: what people see, what programs read, and the exit codes."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from semel import cli
+from semel.store.folder import open_folder
+from semel.store.schema import VERSION
+from tests.store.stores import (
+    change,
+    contents,
+    copied,
+    make_large,
+    make_small,
+    pages_of,
+    rows,
+    wipe,
+)
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(cli.group, ["store", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def refused(*arguments: object) -> str:
+    """What a command says that does not work: one sentence, on stderr."""
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def small_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_small(tmp_path_factory.mktemp("small") / "data")
+
+
+@pytest.fixture(scope="module")
+def large_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_large(tmp_path_factory.mktemp("large") / "data")
+
+
+@pytest.fixture
+def small(small_once: Path, tmp_path: Path) -> Path:
+    return copied(small_once, tmp_path / "data")
+
+
+@pytest.fixture
+def damaged(large_once: Path, tmp_path: Path) -> Path:
+    """A data folder whose streams have lost a page."""
+    folder = copied(large_once, tmp_path / "data")
+    _, leaves = pages_of(folder, "record")
+    wipe(folder, [leaves[3]])
+    return folder
+
+
+COMMANDS = ("info", "check", "repair", "export", "backup", "adopt")
+
+
+def test_help_names_every_command() -> None:
+    text = run("--help").output
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_itself(name: str) -> None:
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    assert f"store {name} [OPTIONS] DIR" in result.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_where_there_is_no_store_each_says_so_and_makes_nothing(tmp_path: Path, name: str) -> None:
+    more: dict[str, list[object]] = {
+        "backup": [tmp_path / "copy"],
+        "adopt": ["--stream", "x", "--after", "1"],
+    }
+    assert "is no data folder" in refused(name, tmp_path / "nowhere", *more.get(name, []))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_mistake_in_the_options_is_wrong_usage(small: Path) -> None:
+    for arguments in (
+        ("adopt", small, "--stream", "plant"),
+        ("adopt", small, "--stream", "plant", "--after", "-1"),
+        ("adopt", small, "--stream", "plant", "--after", str(2**63)),
+        ("adopt", small, "--stream", "plant", "--after", "9", "--discard", "3"),
+        ("backup", small),
+        ("check",),
+    ):
+        assert run(*arguments).exit_code == 2
+
+
+# --- info -----------------------------------------------------------------------------------------
+
+
+def test_info_is_a_table_or_an_object(small: Path) -> None:
+    text = run("info", small).output
+    assert re.search(r"^sessions +2$", text, re.MULTILINE)
+    assert re.search(r"^plant +5 +0 +5", text, re.MULTILINE)
+    assert re.search(r"^made +20\d\d-", text, re.MULTILINE)
+    found = json.loads(run("info", "--json", small).output)
+    assert found["format"] == VERSION
+    assert found["queued"] == 4
+    assert found["streams"][0]["name"] == "plant"
+
+
+# --- check ----------------------------------------------------------------------------------------
+
+
+def test_check_exits_with_0_if_nothing_is_wrong(small: Path) -> None:
+    result = run("check", small)
+    assert result.exit_code == 0
+    assert "nothing is wrong" in result.output
+    found = json.loads(run("check", "--json", small).output)
+    assert found["findings"] == []
+    assert found["rows"]["session"] == 2
+
+
+def test_check_lists_what_is_wrong_and_exits_with_1(small: Path) -> None:
+    change(small, "UPDATE retained SET topic = 'a/+' WHERE topic = 't'")
+    result = run("check", small)
+    assert result.exit_code == 1
+    assert re.search(
+        r"^retained +place 1 +TOPIC_NAME_WITHOUT_WILDCARDS", result.stdout, re.MULTILINE
+    )
+    assert f"semel store repair {small}" in result.stdout
+    result = run("check", "--json", small)
+    assert result.exit_code == 1
+    (finding,) = json.loads(result.stdout)["findings"]
+    assert finding["table"] == "retained"
+
+
+def test_a_peers_text_is_escaped(small: Path) -> None:
+    change(small, "UPDATE session SET client_id = char(27) || '[31m', expiry = -1 WHERE number = 2")
+    for command in ("check", "repair"):
+        assert "\x1b" not in run(command, small).output
+
+
+# --- repair ---------------------------------------------------------------------------------------
+
+
+def test_a_store_with_nothing_wrong_is_left_alone(small: Path) -> None:
+    result = run("repair", small)
+    assert result.exit_code == 0
+    assert "nothing was done" in result.output
+    assert json.loads(run("repair", "--json", small).output)["saved"] is None
+
+
+def test_repair_says_what_is_lost_and_exits_with_1(damaged: Path) -> None:
+    before = len(rows(damaged, "SELECT * FROM will"))
+    result = run("repair", damaged)
+    assert result.exit_code == 1
+    assert re.search(rf"^will +{before} +0 +0$", result.stdout, re.MULTILINE)
+    assert re.search(r"^record +\d+ +0 +1$", result.stdout, re.MULTILINE)
+    assert re.search(r"^one +\d+ +\d+ +\d+$", result.stdout, re.MULTILINE)
+    assert "what is listed above is lost" in result.stdout
+    assert run("check", damaged).exit_code == 0
+    # Told once is told: the next has nothing to do.
+    assert run("repair", damaged).exit_code == 0
+
+
+def test_repair_exits_with_0_if_nothing_is_lost(small: Path) -> None:
+    change(small, "UPDATE body SET uses = 5")
+    result = run("repair", "--json", small)
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["complete"]
+    assert Path(found["saved"]).exists()
+    assert found["kept"]["session"] == 2
+
+
+def test_repair_tells_programs_by_client_and_stream(small: Path) -> None:
+    change(
+        small,
+        "UPDATE delivery SET flags = 3 WHERE session = 1 AND number = 3",
+        "DELETE FROM record WHERE seq = 2",
+    )
+    result = run("repair", "--json", small)
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["dropped"] == {"delivery": 1}
+    assert found["sessions"] == {"'a'": ["delivery: session 1, number 3"]}
+    assert found["streams"] == [{"stream": "plant", "first": 2, "last": 2}]
+
+
+def test_a_store_in_use_is_neither_repaired_nor_adopted_for(small: Path) -> None:
+    with open_folder(small):
+        for arguments in (
+            ("repair", small),
+            ("adopt", small, "--stream", "yard", "--after", 9),
+            ("export", "--salvage", small),
+        ):
+            assert f"in use by another broker (process {os.getpid()})" in refused(*arguments)
+
+
+# --- export ---------------------------------------------------------------------------------------
+
+
+def test_export_prints_one_row_a_line(small: Path, tmp_path: Path) -> None:
+    result = run("export", small)
+    assert result.exit_code == 0
+    printed = [json.loads(line) for line in result.stdout.splitlines()]
+    assert Counter(each["table"] for each in printed) == {
+        table: len(found) for table, found in contents(small).items()
+    }
+    assert all(line.startswith('{"table": "') for line in result.stdout.splitlines())
+    out = tmp_path / "out.jsonl"
+    old = os.umask(0)
+    try:
+        assert run("export", small, "--out", out).exit_code == 0
+    finally:
+        os.umask(old)
+    assert out.read_text() == result.stdout
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert "is there already" in refused("export", small, "--out", out)
+    assert out.read_text() == result.stdout
+
+
+def test_export_of_a_damaged_store_says_how_to_get_the_rest(damaged: Path, tmp_path: Path) -> None:
+    result = run("export", damaged)
+    assert result.exit_code == 1
+    assert "is damaged" in result.stderr
+    result = run("export", "--salvage", damaged, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: 1 place could not be read; the rest is there\n"
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert Counter(json.loads(line)["table"] for line in lines)["record"] > 1000
+
+
+def test_export_into_a_pipe_that_is_closed_is_no_accident(damaged: Path) -> None:
+    paths = os.pathsep.join(entry for entry in sys.path if entry)
+    with subprocess.Popen(
+        [sys.executable, "-m", "semel", "store", "export", "--salvage", str(damaged)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+# --- backup ---------------------------------------------------------------------------------------
+
+
+def test_backup_makes_a_data_folder_beside_a_broker(small: Path, tmp_path: Path) -> None:
+    with open_folder(small) as opened, closing(opened.open()) as database:
+        database.set_fact("new", "yes")
+        result = run("backup", small, tmp_path / "copy")
+    assert result.exit_code == 0
+    assert f"{tmp_path / 'copy'} is a copy of {small} and nothing is wrong with it" in result.output
+    assert contents(tmp_path / "copy") == contents(small)
+    assert "is not empty" in refused("backup", small, tmp_path / "copy")
+    found = json.loads(run("backup", "--json", small, tmp_path / "again").output)
+    assert found["findings"] == []
+
+
+def test_a_backup_of_a_damaged_store_exits_with_1(damaged: Path, tmp_path: Path) -> None:
+    result = run("backup", damaged, tmp_path / "copy")
+    assert result.exit_code == 1
+    assert "record" in result.stdout
+
+
+# --- adopt ----------------------------------------------------------------------------------------
+
+
+def test_adopt_goes_on_after_the_record_and_loses_nothing_silently(small: Path) -> None:
+    result = run("adopt", small, "--stream", "yard", "--after", 41)
+    assert result.exit_code == 0
+    assert result.output == "stream yard goes on with row 42\n"
+    said = refused("adopt", small, "--stream", "plant", "--after", 41)
+    assert "--discard 1-5" in said
+    assert (
+        run("adopt", small, "--stream", "plant", "--after", 41, "--discard", "1-5").exit_code == 0
+    )
+    assert rows(small, "SELECT DISTINCT last_seq FROM stream") == [(41,)]

@@ -1,0 +1,425 @@
+"""What the tables give back is what the commits said, however these are grouped."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from semel.mqtt import Message, Properties, PubRec, Session
+from semel.mqtt.delivery import QUEUED, STORED, Change
+from semel.mqtt.packets.subscribe import Subscription
+from semel.mqtt.properties import NO_PROPERTIES
+from semel.mqtt.session import NEVER_EXPIRES
+from semel.store.check import Report, check_tables
+from semel.store.commit import Commit, Record
+from semel.store.database import Database, is_lack_of_space
+from semel.store.rows import SHARED_PAYLOAD, Batch, properties_from
+from semel.store.store import Saved
+from tests.store.histories import History
+
+Facts = tuple[object, ...]
+
+
+@contextmanager
+def opened(path: Path | str = ":memory:") -> Iterator[Database]:
+    database = Database.open(path)
+    try:
+        for name in ("one", "two"):
+            database.stream(name)
+        yield database
+    finally:
+        database.close()
+
+
+def findings(database: Database) -> list[tuple[str, str, str]]:
+    report = Report()
+    check_tables(database.connection, report)
+    return [(each.table, each.row, each.problem) for each in report.findings]
+
+
+def count(database: Database, table: str) -> int:
+    found: int = database.connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    return found
+
+
+def facts_of(session: Session) -> Facts:
+    """The facts of a session, but for numbers that only have to be large enough.
+
+    Of `released` the order counts, not the number; a share matters until PUBREC.
+    """
+    waiting, in_flight, stored, _ = session.facts()
+    assert isinstance(in_flight, tuple)
+    places = sorted(each[3] for each in in_flight if each[3])
+    flights = tuple(
+        (packet_id, number, qos, places.index(released) + 1, None, "")
+        if released
+        else (packet_id, number, qos, 0, message, share)
+        for packet_id, number, qos, released, message, share in in_flight
+    )
+    return waiting, flights, stored, session.ends_at, session.waiting_bytes
+
+
+def restored(database: Database, saved: Saved) -> dict[str, Facts]:
+    """Every session as a broker would have it back, by client identifier."""
+    found: dict[str, Facts] = {}
+    for each in saved.sessions:
+        session = Session()
+        session.restore_queue(
+            each.waiting,
+            each.waiting_bytes,
+            each.first_waiting,
+            each.next_expiry,
+            each.last_delivery,
+        )
+        session.ends_at = each.ends_at
+        session.restore_exchanges(*database.exchanges(each.number))
+        assert session.waiting == each.waiting
+        if each.waiting:
+            session.refill(database.queue(each.number, each.first_waiting, each.waiting + 1))
+        found[each.client_id] = facts_of(session)
+    return found
+
+
+def compare(database: Database, history: History) -> None:
+    saved = database.restore()
+    assert [
+        (each.number, each.client_id, each.expiry_interval) for each in saved.sessions
+    ] == sorted((live.number, live.client_id, live.expiry) for live in history.live.values())
+    assert restored(database, saved) == {
+        live.client_id: facts_of(live.session) for live in history.live.values()
+    }
+    assert saved.next_session > max((each.number for each in saved.sessions), default=0)
+    assert sorted(saved.subscriptions, key=lambda each: (each[0], each[1].topic_filter)) == sorted(
+        (
+            (live.number, subscription, identifier)
+            for live in history.live.values()
+            for subscription, identifier, _ in live.subscriptions.values()
+        ),
+        key=lambda each: (each[0], each[1].topic_filter),
+    )
+    assert sorted(saved.cursors) == sorted(
+        (live.number, topic_filter, cursor)
+        for live in history.live.values()
+        for topic_filter, (_, _, cursor) in live.subscriptions.items()
+        if cursor is not None
+    )
+    assert saved.retained == list(history.retained.values())
+    wills = {each.client_id: (each.user_name, each.will, each.due_at) for each in saved.wills}
+    assert wills == history.wills
+    compare_expiries(database, saved, history)
+
+
+def compare_expiries(database: Database, saved: Saved, history: History) -> None:
+    for each in saved.sessions:
+        waiting = history.live[each.client_id].session.facts()[0]
+        assert isinstance(waiting, tuple)
+        due = {
+            number: (message.expires_at, message.size)
+            for number, message, _ in waiting
+            if message.expires_at is not None
+        }
+        assert each.next_expiry == min((at for at, _ in due.values()), default=None)
+        if each.first_waiting:
+            now = history.now
+            expired = database.expired(each.number, each.first_waiting, now)
+            assert sorted(expired) == sorted(
+                (n, size) for n, (at, size) in due.items() if at <= now
+            )
+            later = [at for at, _ in due.values() if at > now]
+            found = database.next_expiry(each.number, each.first_waiting, now)
+            assert found == min(later, default=None)
+
+
+def compare_records(database: Database, history: History) -> None:
+    for stream, records in history.records.items():
+        rows = database.connection.execute(
+            "SELECT * FROM record WHERE stream = ? ORDER BY seq", (stream,)
+        ).fetchall()
+        assert len(rows) == len(records)
+        for row, record in zip(rows, records, strict=True):
+            _, seq, _, flags, packet_id, version, client_id, user_name, topic, section, payload = (
+                row
+            )
+            assert (seq, packet_id, version) == (record.seq, record.packet_id, record.version)
+            assert flags == record.qos | record.retain << 2 | record.dup << 3
+            assert (client_id, user_name) == (record.client_id, record.user_name)
+            assert (topic, payload) == (record.topic_name, record.payload)
+            assert properties_from(section) == record.properties
+        row = next(each for each in database.streams() if each.id == stream)
+        assert row.last_seq == len(records)
+
+
+# --- histories ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_what_is_read_back_is_what_was_committed_in_groups_of_any_size(seed: int) -> None:
+    history = History(seed)
+    with opened() as database:
+        for _ in range(30):
+            group = [history.commit() for _ in range(history.random.choice((1, 1, 2, 5, 20)))]
+            database.apply(group)
+            compare(database, history)
+            assert findings(database) == []
+        compare_records(database, history)
+        database.apply([history.end_all()])
+        compare(database, history)
+        for table in ("session", "subscription", "inbound", "delivery", "particular", "body"):
+            assert count(database, table) == 0
+
+
+@pytest.mark.parametrize("seed", range(40, 46))
+def test_a_store_that_is_closed_and_opened_again_goes_on(seed: int, tmp_path: Path) -> None:
+    """Numbers of bodies and places among the PUBRECs go on from what is there."""
+    history = History(seed)
+    for _ in range(6):
+        with opened(tmp_path / "store.db") as database:
+            compare(database, history)
+            for _ in range(5):
+                database.apply([history.commit() for _ in range(history.random.choice((1, 4)))])
+            compare(database, history)
+            assert findings(database) == []
+
+
+@pytest.mark.parametrize("seed", range(50, 56))
+def test_one_group_leads_where_single_commits_lead(seed: int) -> None:
+    one, other = History(seed), History(seed)
+    with opened() as together, opened() as apart:
+        for _ in range(12):
+            together.apply([one.commit() for _ in range(8)])
+            for _ in range(8):
+                apart.apply([other.commit()])
+            for table in ("session", "subscription", "inbound", "retained", "will", "stream"):
+                question = f"SELECT * FROM {table} ORDER BY 1, 2"
+                rows = together.connection.execute(question).fetchall()
+                if table == "retained":
+                    # The order counts, not the numbers.
+                    assert [row[1:] for row in rows] == [
+                        row[1:] for row in apart.connection.execute(question)
+                    ]
+                else:
+                    assert rows == apart.connection.execute(question).fetchall()
+            compare(together, one)
+            compare(apart, other)
+
+
+# --- one thing at a time --------------------------------------------------------------------------
+
+
+def session_commit(number: int, client_id: str) -> Commit:
+    commit = Commit()
+    commit.sessions.append((number, client_id, NEVER_EXPIRES))
+    return commit
+
+
+def queued(number: int, message: Message, share: str = "") -> Change:
+    return Change(QUEUED, number=number, message=message, share=share)
+
+
+def test_a_session_that_begins_anew_under_its_client_id_has_nothing_of_the_old() -> None:
+    with opened() as database:
+        first = session_commit(1, "a")
+        first.changes.append((1, queued(1, Message("t", b"old", qos=1))))
+        first.changes.append((1, Change(STORED, packet_id=7)))
+        first.subscriptions.append((1, "t", Subscription("t"), 0))
+        second = session_commit(2, "a")
+        second.ended.append(1)
+        database.apply([first])
+        database.apply([second])
+        (session,) = database.restore().sessions
+        assert (session.number, session.client_id, session.waiting) == (2, "a", 0)
+        assert database.restore().subscriptions == []
+        assert database.exchanges(1) == ([], [])
+        assert database.queue(1, 0, 10) == []
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_topic_that_is_retained_again_after_its_deletion_has_a_new_place(groups: int) -> None:
+    commits: list[Commit] = []
+    for topic, payload in (("a", b"1"), ("b", b"2"), ("a", None), ("a", b"3")):
+        commit = Commit()
+        message = None if payload is None else Message(topic, payload, retain=True)
+        commit.retained.append((topic, message))
+        commits.append(commit)
+    with opened() as database:
+        size = len(commits) // groups
+        for start in range(0, len(commits), size):
+            database.apply(commits[start : start + size])
+        assert [each.topic_name for each in database.restore().retained] == ["b", "a"]
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_topic_whose_retained_message_is_replaced_keeps_its_place(groups: int) -> None:
+    commits: list[Commit] = []
+    for topic, payload in (("a", b"1"), ("b", b"2"), ("c", b"3"), ("a", b"4")):
+        commit = Commit()
+        commit.retained.append((topic, Message(topic, payload, retain=True)))
+        commits.append(commit)
+    with opened() as database:
+        size = len(commits) // groups
+        for start in range(0, len(commits), size):
+            database.apply(commits[start : start + size])
+        assert [each.payload for each in database.restore().retained] == [b"4", b"2", b"3"]
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_cursor_goes_with_its_subscription(groups: int) -> None:
+    """One that is given up and made again begins anew; one that is replaced goes on."""
+    first = session_commit(1, "a")
+    for topic_filter in ("x", "y"):
+        first.subscriptions.append((1, topic_filter, Subscription(topic_filter), 0))
+        first.cursors.append((1, topic_filter, 5))
+    second = Commit()
+    second.subscriptions.append((1, "x", None, 0))
+    third = Commit()
+    third.subscriptions.append((1, "x", Subscription("x", 1), 0))
+    third.subscriptions.append((1, "y", Subscription("y", 1), 0))
+    commits = [first, second, third]
+    with opened() as database:
+        size = len(commits) // groups
+        for start in range(0, len(commits), size):
+            database.apply(commits[start : start + size])
+        saved = database.restore()
+        assert [each[1].qos for each in saved.subscriptions] == [1, 1]
+        assert saved.cursors == [(1, "y", 5)]
+
+
+@pytest.mark.parametrize("size", [SHARED_PAYLOAD - 1, SHARED_PAYLOAD])
+def test_a_large_payload_is_kept_once_until_nobody_waits_for_it(size: int) -> None:
+    message = Message("t", b"x" * size, qos=2)
+    sessions = [Session() for _ in range(3)]
+    commit = Commit()
+    for number, session in enumerate(sessions, 1):
+        commit.sessions.append((number, f"client {number}", NEVER_EXPIRES))
+        session.connect(5)
+        session.send(message, 0.0)
+        commit.changes.extend([(number, change) for change in session.drain()[0]])
+    with opened() as database:
+        database.apply([commit])
+        kept = 1 if size >= SHARED_PAYLOAD else 0
+        assert count(database, "body") == kept
+        assert [database.exchanges(n)[0][0].message for n in (1, 2, 3)] == [message] * 3
+        # One is released, one ends, one is refused.
+        for number, session in enumerate(sessions, 1):
+            assert count(database, "body") == kept
+            commit = Commit()
+            if number == 2:
+                commit.ended.append(2)
+            else:
+                session.receive_pubrec(PubRec(1, 0 if number == 1 else 0x97))
+                commit.changes.extend([(number, change) for change in session.drain()[0]])
+            database.apply([commit])
+            assert findings(database) == []
+        assert count(database, "body") == 0
+        assert count(database, "delivery") == 1
+
+
+def test_records_keep_every_property_and_the_time_of_their_commit() -> None:
+    properties = Properties(
+        payload_format_indicator=1,
+        message_expiry_interval=60,
+        content_type="text/plain",
+        response_topic="answers",
+        correlation_data=b"\0\xff",
+        user_properties=[("b", "1"), ("a", "2"), ("b", "1")],
+    )
+    commit = Commit()
+    commit.at = 1_700_000_000.123456
+    commit.records.append(Record(1, 1, "t", b"x", qos=2, properties=properties, packet_id=3))
+    commit.records.append(Record(1, 2, "t", b"", properties=NO_PROPERTIES))
+    with opened() as database:
+        database.apply([commit])
+        rows = database.connection.execute("SELECT received, properties FROM record").fetchall()
+        assert [row[0] for row in rows] == [1_700_000_000_123_456] * 2
+        assert properties_from(rows[0][1]) == properties
+        assert rows[1][1] is None
+
+
+def test_pubrels_leave_in_the_order_of_their_pubrecs_after_a_restart(tmp_path: Path) -> None:
+    """[MQTT-4.6.0-4]"""
+    path = tmp_path / "store.db"
+    session = Session()
+    session.connect(5)
+    commit = session_commit(1, "a")
+    for _ in range(4):
+        session.send(Message("t", qos=2), 0.0)
+
+    def store(database: Database, commit: Commit) -> None:
+        commit.changes.extend([(1, change) for change in session.drain()[0]])
+        database.apply([commit])
+
+    with opened(path) as database:
+        store(database, commit)
+        for packet_id in (3, 1):
+            session.receive_pubrec(PubRec(packet_id))
+            store(database, Commit())
+    with opened(path) as database:
+        database.restore()
+        for packet_id in (4, 2):
+            session.receive_pubrec(PubRec(packet_id))
+            store(database, Commit())
+    with opened(path) as database:
+        in_flight, _ = database.exchanges(1)
+        in_flight.sort(key=lambda each: each.released)
+        assert [each.packet_id for each in in_flight] == [3, 1, 4, 2]
+
+
+# --- failing --------------------------------------------------------------------------------------
+
+
+def everything(database: Database) -> dict[str, list[tuple[object, ...]]]:
+    names = database.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+    return {
+        name: database.connection.execute(f"SELECT * FROM {name}").fetchall()
+        for (name,) in names.fetchall()
+    }
+
+
+def failure(database: Database, batch: Batch) -> sqlite3.Error | None:
+    try:
+        database.write(batch)
+    except sqlite3.Error as problem:
+        return problem
+    return None
+
+
+@pytest.mark.parametrize("seed", range(60, 63))
+def test_a_transaction_without_space_changes_nothing_and_succeeds_later(
+    seed: int, tmp_path: Path
+) -> None:
+    history = History(seed)
+    full = 0
+    with opened(tmp_path / "store.db") as database:
+        limit = database.connection.execute("PRAGMA max_page_count").fetchone()[0]
+        for _ in range(25):
+            batch = database.batch([history.commit() for _ in range(4)])
+            pages = database.connection.execute("PRAGMA page_count").fetchone()[0]
+            before = everything(database)
+            database.connection.execute(f"PRAGMA max_page_count = {pages}")
+            problem = failure(database, batch)
+            database.connection.execute(f"PRAGMA max_page_count = {limit}")
+            if problem is not None:
+                full += 1
+                assert is_lack_of_space(problem)
+                assert everything(database) == before
+                # The same, whole, when there is space again.
+                database.write(batch)
+            compare(database, history)
+        assert findings(database) == []
+    assert full > 3
+
+
+def test_a_transaction_that_breaks_a_rule_of_the_tables_changes_nothing() -> None:
+    with opened() as database:
+        database.apply([session_commit(1, "a")])
+        before = everything(database)
+        commit = session_commit(2, "b")
+        commit.sessions.append((3, "a", 0))
+        with pytest.raises(sqlite3.IntegrityError) as caught:
+            database.apply([commit])
+        assert not is_lack_of_space(caught.value)
+        assert everything(database) == before
+        assert not database.connection.in_transaction
+        database.apply([session_commit(2, "b")])
