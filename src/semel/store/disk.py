@@ -151,13 +151,13 @@ class DiskStore(Store):
         """Write what waits, and end. Blocks until that is done."""
         if self.writer is not None:
             self.writer.stop()
-        else:
-            self.database.close()
         if self.archive is not None:
             self.archive.stop()
         if self.record is not None:
             self.record.close()
         self.reader.close()
+        # The last one to close has SQLite copy the log and delete it.
+        self.database.close()
 
 
 def tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *arguments: object) -> None:

@@ -107,6 +107,15 @@ def check_record(database: Database, folder: Path, root: str, node: str) -> None
                     f" after {row.last_seq}: it is older than its record. Go on with `semel store"
                     f" adopt {folder} --stream {row.name} --after {highest}`, or with a new --node"
                 )
+            if highest < row.sealed:
+                LOG.warning(
+                    "the record of stream %s ends with row %d, but rows up to %d were sealed:"
+                    " segments are missing under %s",
+                    row.name,
+                    highest,
+                    row.sealed,
+                    opened.address,
+                )
     except NotOwned as problem:
         raise Unusable(str(problem)) from None
     except RootError as problem:

@@ -44,7 +44,7 @@ class Sealing(Protocol):
 
 
 class Writer:
-    """Owns a Database and the thread that uses it. What it is given is called in that thread."""
+    """Has a Database for itself, until it is stopped. What it is given is called in its thread."""
 
     def __init__(
         self,
@@ -93,8 +93,6 @@ class Writer:
             self.failed(as_sentence(problem))
         except Exception as problem:
             self.failed(repr(problem))
-        finally:
-            self.database.close()
 
     def _turn(self) -> bool:
         """One group of what waits, as one transaction. False: it was the last."""

@@ -1,0 +1,310 @@
+"""Retention: whole segments by age or bytes, the oldest first, and numbers are never forgotten."""
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semel.store.compaction import Compaction, merge
+from semel.store.retention import Retention, delete_through, too_much, trim
+from semel.store.roots import Segment
+from semel.store.sealer import Order, Sealer
+from semel.store.segments import pick, read_records, seal_rows, segment_name
+from tests.store.memory_root import MemoryRoot
+from tests.store.recorded import insert, make_database, received
+
+SECOND = 1_000_000
+
+
+def in_a_row(*sizes: int) -> list[Segment]:
+    """Segments of ten rows side by side, of these sizes."""
+    return [Segment(at * 10 + 1, at * 10 + 10, size, 0.0) for at, size in enumerate(sizes)]
+
+
+def never(segment: Segment) -> tuple[int, int]:
+    raise AssertionError(f"nobody needs the time of {segment}")
+
+
+def each_second(segment: Segment) -> tuple[int, int]:
+    """Row n is received at second n."""
+    return segment.first * SECOND, segment.last * SECOND
+
+
+# --- what is too much -----------------------------------------------------------------------------
+
+
+def test_without_limits_everything_stays() -> None:
+    assert too_much(in_a_row(5, 5, 5), Retention(), never, now=1e12) == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "through"),
+    [(15, 0), (14, 10), (10, 10), (9, 20), (5, 20), (4, 20), (0, 20)],
+)
+def test_bytes_count_from_the_newest_and_the_newest_stays(limit: int, through: int) -> None:
+    assert too_much(in_a_row(5, 5, 5), Retention(None, limit), never, now=0.0) == through
+
+
+@pytest.mark.parametrize(
+    ("now", "through"),
+    [(10.0, 0), (110.0, 0), (110.5, 10), (120.0, 10), (120.5, 20), (130.5, 30), (1e9, 30)],
+)
+def test_a_segment_is_as_old_as_its_newest_row(now: float, through: int) -> None:
+    segments = in_a_row(5, 5, 5)
+    assert too_much(segments, Retention(100.0, None), each_second, now=now) == through
+
+
+def test_whichever_limit_is_passed_counts() -> None:
+    segments = in_a_row(5, 5, 5)
+    assert too_much(segments, Retention(100.0, 10), each_second, now=0.0) == 10
+    assert too_much(segments, Retention(100.0, 10), each_second, now=125.0) == 20
+
+
+def test_only_as_many_times_are_read_as_needed() -> None:
+    asked: list[int] = []
+
+    def times(segment: Segment) -> tuple[int, int]:
+        asked.append(segment.first)
+        return each_second(segment)
+
+    too_much(in_a_row(*[5] * 50), Retention(100.0, None), times, now=125.0)
+    assert asked == [1, 11, 21]
+
+
+def test_an_old_segment_behind_a_young_one_stays() -> None:
+    """A clock was set back: only a beginning is ever cut off."""
+    segments = in_a_row(5, 5, 5)
+
+    def times(segment: Segment) -> tuple[int, int]:
+        return (0, 0) if segment.first == 11 else (900 * SECOND, 900 * SECOND)
+
+    assert too_much(segments, Retention(100.0, None), times, now=950.0) == 0
+
+
+def test_covered_segments_do_not_count_as_bytes() -> None:
+    segments = [*in_a_row(5, 5, 5), Segment(1, 20, 8, 0.0)]
+    assert too_much(segments, Retention(None, 13), never, now=0.0) == 0
+    assert too_much(segments, Retention(None, 12), never, now=0.0) == 20
+
+
+# --- deleting -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database() -> Iterator[sqlite3.Connection]:
+    connection = make_database(":memory:")
+    insert(connection, 1, 200)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def root(database: sqlite3.Connection) -> MemoryRoot:
+    """Rows 1 to 100 in segments of ten, of which the first five are merged too."""
+    root = MemoryRoot()
+    for first in range(1, 100, 10):
+        seal_rows(database, root, "plant", "n1", stream_id=1, first=first, last=first + 9)
+    merge(root, "plant", "n1", root.segments("plant", "n1")[:5])
+    return root
+
+
+def ranges(root: MemoryRoot) -> list[tuple[int, int]]:
+    return [each.range for each in root.segments("plant", "n1")]
+
+
+@pytest.mark.parametrize("gone", [[], [1, 11, 21, 41]])
+@pytest.mark.parametrize("through", [50, 60, 90, 100])
+def test_at_every_moment_a_record_without_its_beginning_is_left(
+    root: MemoryRoot, through: int, gone: list[int]
+) -> None:
+    # Of those that are covered, some may have been deleted already.
+    for first in gone:
+        root.delete(root.place("plant", "n1", segment_name(first, first + 9)))
+    highest: list[int] = []
+    begins: list[int] = []
+
+    def moment(what: str, path: str) -> None:
+        twin = root.copy()
+        highest.append(twin.highest_seq("plant", "n1"))
+        chosen = pick(ranges(twin))
+        begins.append(chosen[0][0] if chosen else 101)
+        if chosen:
+            assert chosen[-1][1] == 100
+        # What is gone is written down before.
+        assert begins[-1] <= twin.trimmed("plant", "n1") + 1
+
+    root.hook = moment
+    left = delete_through(root, "plant", "n1", root.segments("plant", "n1"), through)
+    root.hook = lambda what, path: None
+    assert set(highest) == {100}
+    assert begins == sorted(begins)
+    assert [each.range for each in left] == ranges(root)
+    assert begins[-1] == through + 1
+
+
+def test_when_all_is_deleted_the_highest_seq_is_still_known(root: MemoryRoot) -> None:
+    delete_through(root, "plant", "n1", root.segments("plant", "n1"), 100)
+    assert ranges(root) == []
+    assert root.highest_seq("plant", "n1") == 100
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.data())
+def test_wherever_it_stops_it_can_go_on(data: st.DataObject) -> None:
+    root = MemoryRoot()
+    first = 1
+    for length in data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=8)):
+        root.files[f"plant/n1/{segment_name(first, first + length - 1)}"] = (b"x", 0.0)
+        first += length
+    level = ranges(root)
+    for _ in range(data.draw(st.integers(0, 2))):
+        low = data.draw(st.integers(0, len(level) - 1))
+        high = data.draw(st.integers(low, len(level) - 1))
+        # Of what is covered now, any part may be deleted already.
+        for each in level[low : high + 1]:
+            if high > low and data.draw(st.booleans()):
+                del root.files[f"plant/n1/{segment_name(*each)}"]
+        level[low : high + 1] = [(level[low][0], level[high][1])]
+        root.files[f"plant/n1/{segment_name(*level[low])}"] = (b"x", 0.0)
+    through = data.draw(st.sampled_from(level))[1]
+    fuse = data.draw(st.integers(0, 20))
+
+    def burn(what: str, path: str) -> None:
+        nonlocal fuse
+        fuse -= 1
+        if fuse < 0:
+            raise InterruptedError
+
+    root.hook = burn
+    try:
+        delete_through(root, "plant", "n1", root.segments("plant", "n1"), through)
+    except InterruptedError:
+        root.hook = lambda what, path: None
+        chosen = pick(ranges(root))
+        assert not chosen or chosen[-1] == level[-1]
+        assert root.highest_seq("plant", "n1") == level[-1][1]
+        delete_through(root, "plant", "n1", root.segments("plant", "n1"), through)
+    root.hook = lambda what, path: None
+    assert pick(ranges(root)) == [each for each in level if each[0] > through]
+    assert root.highest_seq("plant", "n1") == level[-1][1]
+
+
+# --- a command ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "through"), [(1, 0), (50, 0), (51, 50), (60, 50), (61, 60), (100, 90), (999, 100)]
+)
+def test_trimming_before_a_seq_keeps_it(root: MemoryRoot, before: int, through: int) -> None:
+    assert trim(root, "plant", "n1", before_seq=before) == through
+    left = read_records(root, "plant", "n1", 1, 1_000)
+    assert [each.seq for each in left] == list(range(through + 1, 101))
+    assert root.highest_seq("plant", "n1") == 100
+
+
+@pytest.mark.parametrize(
+    ("row", "through"), [(1, 0), (50, 0), (51, 50), (61, 60), (100, 90), (101, 100)]
+)
+def test_trimming_before_a_time_keeps_what_came_then(
+    root: MemoryRoot, row: int, through: int
+) -> None:
+    assert trim(root, "plant", "n1", before_time=received(row) / 1e6) == through
+    left = read_records(root, "plant", "n1", 1, 1_000)
+    assert [each.seq for each in left] == list(range(through + 1, 101))
+
+
+def test_trimming_needs_one_limit(root: MemoryRoot) -> None:
+    with pytest.raises(ValueError, match="one of them"):
+        trim(root, "plant", "n1")
+    with pytest.raises(ValueError, match="one of them"):
+        trim(root, "plant", "n1", before_seq=1, before_time=1.0)
+
+
+def test_trimming_nothing_writes_nothing() -> None:
+    root = MemoryRoot()
+    assert trim(root, "plant", "n1", before_seq=100) == 0
+    assert root.files == {}
+
+
+# --- in the sealer --------------------------------------------------------------------------------
+
+
+def sealer_of(database: sqlite3.Connection, root: MemoryRoot, retention: Retention) -> Sealer:
+    return Sealer(
+        database,
+        root,
+        node="n1",
+        store="s",
+        retention={"plant": retention},
+        compaction=Compaction(files=3, grace=0.0),
+    )
+
+
+def seal_tens(sealer: Sealer, root: MemoryRoot, last: int) -> None:
+    for first in range(1, last, 10):
+        sealer.seal(Order("plant", 1, first, first + 9), now=root.now)
+
+
+def test_old_segments_go_and_numbers_go_on(database: sqlite3.Connection) -> None:
+    root = MemoryRoot()
+    sealer = sealer_of(database, root, Retention(60.0, None))
+    seal_tens(sealer, root, 100)
+    sealer.clear("plant", now=received(100) / 1e6 + 59.0)
+    assert len(ranges(root)) == 10
+    # Rows come a millisecond apart.
+    sealer.clear("plant", now=received(35) / 1e6 + 60.0)
+    assert ranges(root)[0] == (31, 40)
+    sealer.clear("plant", now=received(100) / 1e6 + 61.0)
+    assert ranges(root) == []
+    assert root.highest_seq("plant", "n1") == 100
+    sealer.seal(Order("plant", 1, 101, 110), now=root.now)
+    assert ranges(root) == [(101, 110)]
+
+
+def test_a_stream_without_retention_keeps_everything(database: sqlite3.Connection) -> None:
+    root = MemoryRoot()
+    sealer = sealer_of(database, root, Retention(1.0, 1))
+    for first in range(1, 100, 10):
+        sealer.seal(Order("other", 1, first, first + 9), now=root.now)
+    sealer.clear("other", now=1e12)
+    assert len(root.segments("other", "n1")) == 10
+
+
+def test_bytes_are_kept_below_the_limit(database: sqlite3.Connection) -> None:
+    root = MemoryRoot()
+    seal_tens(sealer_of(database, root, Retention()), root, 100)
+    sizes = [each.size for each in root.segments("plant", "n1")]
+    sealer_of(database, root, Retention(None, sum(sizes[-4:]))).clear("plant", now=root.now)
+    assert ranges(root) == [(71, 80), (81, 90), (91, 100)] or len(ranges(root)) == 4
+
+
+def test_segments_are_merged_within_a_tenth_of_the_time_they_are_kept(
+    database: sqlite3.Connection,
+) -> None:
+    """Else one merged segment would keep its oldest rows as long as its newest."""
+    root = MemoryRoot()
+    # Ten rows are ten milliseconds: so are three segments' worth of a tenth of this.
+    sealer = sealer_of(database, root, Retention(0.3, None))
+    seal_tens(sealer, root, 200)
+    while sealer.compact("plant"):
+        pass
+    for first, last in pick(ranges(root)):
+        assert last - first < 40
+    free = MemoryRoot()
+    sealer = sealer_of(database, free, Retention())
+    seal_tens(sealer, free, 200)
+    while sealer.compact("plant"):
+        pass
+    assert len(pick(ranges(free))) < len(pick(ranges(root)))
+
+
+def test_segments_with_a_tenth_of_the_bytes_that_are_kept_are_not_merged(
+    database: sqlite3.Connection,
+) -> None:
+    root = MemoryRoot()
+    seal_tens(sealer_of(database, root, Retention()), root, 200)
+    smallest = min(each.size for each in root.segments("plant", "n1"))
+    assert not sealer_of(database, root, Retention(None, 10 * smallest)).compact("plant")
+    assert sealer_of(database, root, Retention(None, 100 * smallest)).compact("plant")
