@@ -62,14 +62,14 @@ def test_every_durability_but_memory_is_one_that_the_database_knows() -> None:
         StoreSettings(durability="tape")
 
 
-@pytest.mark.parametrize("node", ["a", "Plant-1", "n_1.example.org", "-", "0", "a..b", "x" * 64])
+@pytest.mark.parametrize("node", ["a", "Plant-1", "n_1.example.org", "0-_", "0", "a..b", "x" * 64])
 def test_a_node_has_a_name_that_a_folder_can_have(node: str, tmp_path: Path) -> None:
     assert StoreSettings(node=node).node == node
     assert loaded(f"[store]\nnode = '{node}'\n", tmp_path).of(StoreSettings).node == node
 
 
 @pytest.mark.parametrize(
-    "node", [".", "..", ".a", "a/b", "a b", "a\n", "é", "a\0", "\udcff", "x" * 65, "a=b"]
+    "node", [".", "-", "_a", "..", ".a", "a/b", "a b", "a\n", "é", "a\0", "\udcff", "x" * 65, "a=b"]
 )
 def test_a_node_of_another_name_is_refused(node: str) -> None:
     with pytest.raises(SettingsError) as caught:
@@ -77,7 +77,7 @@ def test_a_node_of_another_name_is_refused(node: str) -> None:
     (problem,) = caught.value.problems
     assert problem.startswith('flag --node: [store] node is "')
     assert problem.endswith(
-        "must be 1 to 64 letters, digits, -, _ and ., of which . is not the first"
+        "must be 1 to 64 letters, digits, -, _ and ., of which the first is a letter or a digit"
     )
     with pytest.raises(SettingsError):
         StoreSettings(node=node)

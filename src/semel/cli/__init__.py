@@ -22,6 +22,8 @@ from semel.settings import SettingsError
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "broker": ("semel.cli.broker", "Run a broker for MQTT 3.1.1 and 5.0."),
     "decode": ("semel.cli.decode", "Show what MQTT packets say and which rules they break."),
+    "store": ("semel.cli.store", "Check, repair, export or back up what a broker keeps."),
+    "stream": ("semel.cli.stream", "List, read, follow and trim the record of streams."),
     "rules": ("semel.cli.rules", "List the rules of the standard as semel states them."),
     "version": ("semel.cli.version", "Say which semel this is and what it can use."),
 }

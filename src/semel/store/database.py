@@ -25,7 +25,7 @@ from semel.store.rows import (
     delivery_from,
     properties_from,
 )
-from semel.store.schema import create, migrate
+from semel.store.schema import Damaged, create, migrate
 from semel.store.settings import DISK, OS
 from semel.store.store import Saved, SavedSession, SavedWill
 
@@ -161,6 +161,8 @@ class Database:
         """The name that no other store has; it gets it when it is asked for the first time."""
         found = self.fact("id")
         if found is None:
+            if self._one("SELECT EXISTS (SELECT 1 FROM session UNION ALL SELECT 1 FROM stream)"):
+                raise Damaged("it has lost its id")
             found = secrets.token_hex(16)
             self.connection.execute("BEGIN IMMEDIATE")
             self.set_fact("id", found)

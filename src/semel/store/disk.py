@@ -8,6 +8,7 @@ records, seek: likewise, and by another thread what is in segments
 """
 
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from semel.store.folder import rows_explained
 from semel.store.record import RecordReader
 from semel.store.store import BEHIND, FULL, OPEN, Saved, Store
 from semel.store.writer import Writer
+
+LOG: Final = logging.getLogger("semel.store")
 
 # How long a thread may keep the interpreter to itself, in seconds. With more, a busy loop starves
 # the writer: it lets go so often, and so briefly, that the other never gets its turn.
@@ -151,6 +154,8 @@ class DiskStore(Store):
         """Write what waits, and end. Blocks until that is done."""
         if self.writer is not None:
             self.writer.stop()
+            if self.writer.gave_up is not None:
+                LOG.warning("%s", self.writer.gave_up)
         if self.archive is not None:
             self.archive.stop()
         if self.record is not None:

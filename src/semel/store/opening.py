@@ -9,7 +9,7 @@ from typing import Final
 from semel.store.archive import Archive
 from semel.store.database import Database
 from semel.store.disk import DiskStore
-from semel.store.folder import Folder, open_folder
+from semel.store.folder import Folder, explained, open_folder
 from semel.store.retention import Retention
 from semel.store.roots import NotOwned, RootError, open_root
 from semel.store.schema import Unusable
@@ -47,7 +47,8 @@ def open_store(settings: StoreSettings, streams: Sequence[StreamSettings]) -> Op
         for warning in folder.warnings:
             LOG.warning("%s", warning)
         database = folder.open(settings.durability)
-        node = node_of(database, settings.node)
+        with explained(folder.path):
+            node = node_of(database, settings.node)
         recorded = Streams(
             [
                 Stream(row.id, row.name, each.filter, row.last_seq)
@@ -118,5 +119,5 @@ def check_record(database: Database, folder: Path, root: str, node: str) -> None
                 )
     except NotOwned as problem:
         raise Unusable(str(problem)) from None
-    except RootError as problem:
+    except (RootError, OSError) as problem:
         LOG.warning("the root of the streams cannot be looked at now: %s", problem)

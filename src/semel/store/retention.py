@@ -14,7 +14,7 @@ others cover goes before these: at no moment does a row come back.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from semel.store.compaction import picked
+from semel.store.compaction import coverers, picked
 from semel.store.roots import Root, Segment
 from semel.store.segments import listed, segment_times
 
@@ -59,10 +59,11 @@ def delete_through(
     its beginning.
     """
     root.set_trimmed(stream, node, through)
-    last_to_go = {each.range for each in picked(segments)}
+    # Not by the reader's rule: a record with a gap can be trimmed up to it.
+    covered = {each.range for each, _ in coverers(segments)}
     leaving = [each for each in segments if each.last <= through]
     # Of two covered segments, the one that covers the other has more rows.
-    leaving.sort(key=lambda each: (1, each.first) if each.range in last_to_go else (0, each.rows))
+    leaving.sort(key=lambda each: (0, each.rows) if each.range in covered else (1, each.first))
     for segment in leaving:
         root.delete(root.place(stream, node, segment.name))
     return [each for each in segments if each.last > through]
@@ -79,8 +80,7 @@ def trim(
     """Delete whole segments before a seq, or before a time of the wall clock in seconds.
 
     Returns the last seq that is deleted, 0 if there is none. What holds a row to keep stays whole.
-    If a broker runs meanwhile and merges just these segments, they come back merged and can be
-    trimmed again.
+    A broker may run meanwhile: what it merges of them does not come back.
     """
     if (before_seq is None) == (before_time is None):
         raise ValueError("trim needs a seq or a time, one of them")

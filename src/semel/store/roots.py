@@ -10,7 +10,9 @@ ignore all names that are not segments'; Spark and others skip those that begin 
 
 `_trimmed-<seq>.json` is why numbers never start anew: it is written before the rows up to seq are
 deleted, so that the highest seq is known also when no segment is left. The number is in the name,
-so that one listing tells all, and two who trim at once cannot undo each other's.
+so that one listing tells all, and two who trim at once cannot undo each other's. From then on a
+segment that ends with that seq or before it is not there, whether or not its file is: so all of
+them go at one moment, and one that somebody who was merging writes anew does not come back.
 """
 
 import errno
@@ -153,8 +155,18 @@ class Root(ABC):
         return _folders(self.entries(stream))
 
     def segments(self, stream: str, node: str) -> list[Segment]:
-        """All segments, covered ones too, sorted by their ranges."""
-        return segments_in(self.entries(self.folder(stream, node)))
+        """All segments, covered ones too, sorted by their ranges; but none that was trimmed."""
+        entries = self.entries(self.folder(stream, node))
+        trimmed = trimmed_in(entries)
+        return [each for each in segments_in(entries) if each.last > trimmed]
+
+    def drop_trimmed(self, stream: str, node: str) -> None:
+        """Delete the files of segments that were trimmed."""
+        entries = self.entries(self.folder(stream, node))
+        trimmed = trimmed_in(entries)
+        for segment in segments_in(entries):
+            if segment.last <= trimmed:
+                self.delete(self.place(stream, node, segment.name))
 
     def highest_seq(self, stream: str, node: str) -> int:
         """The highest seq that this root has or had; 0: none."""

@@ -211,6 +211,8 @@ class Sealer:
     def clear(self, stream: str, *, now: float) -> None:
         """Delete what has been covered long enough, and what retention gives up."""
         folder = self._folder(stream)
+        # A command may have trimmed the stream while segments were merged.
+        self._root.drop_trimmed(stream, self._node)
         # Files may have been deleted by a command, and the root's clock sets their times.
         folder.segments = self._root.segments(stream, self._node)
         folder.segments = drop_covered(

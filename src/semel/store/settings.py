@@ -22,7 +22,7 @@ OS: Final = "os"
 MEMORY: Final = "memory"
 
 # Both are names of folders below the root.
-NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 STREAM_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -30,7 +30,7 @@ def _about_node(name: str) -> str | None:
     """What is wrong with the name of a node."""
     if NODE_NAME.fullmatch(name):
         return None
-    return "must be 1 to 64 letters, digits, -, _ and ., of which . is not the first"
+    return "must be 1 to 64 letters, digits, -, _ and ., of which the first is a letter or a digit"
 
 
 def _about_name(name: str) -> str | None:
@@ -74,8 +74,8 @@ class StoreSettings:
     node: str | None = setting(
         None,
         "The name of this node in the record, the same at every start: letters, digits, -, _ and "
-        "., at most 64 of them, the first no dot. By default it is an id that is kept in the "
-        "store. No two nodes below one root may have the same.",
+        "., at most 64 of them, the first a letter or digit. By default it is an id that is kept "
+        "in the store. No two nodes below one root may have the same.",
         rule=_about_node,
     )
     root: str | None = setting(

@@ -64,6 +64,8 @@ class Writer:
         self.queue: SimpleQueue[Commit | tuple[int, int] | None] = SimpleQueue()
         # Streams with rows that are sealed and not deleted yet: up to which seq.
         self.deleting: dict[int, int] = {}
+        # What it could not write at its end.
+        self.gave_up: str | None = None
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, name="semel-writer", daemon=True)
 
@@ -154,7 +156,8 @@ class Writer:
                     is_full = True
                     self.full(True)
                 if self.stopping.wait(RETRY_SECONDS):
-                    self.failed("the disk is full: what was not acknowledged is lost")
+                    self.gave_up = "the disk is full: what was not acknowledged is lost"
+                    self.failed(self.gave_up)
                     return False
             else:
                 if is_full:

@@ -1,0 +1,676 @@
+"""`semel stream`: list the record of streams, read it, watch it grow, and delete its beginning."""
+
+import base64
+import csv
+import io
+import json
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from heapq import merge
+from pathlib import Path
+from typing import Final
+
+import click
+
+from semel.cli.store import count, print_table
+from semel.extras import MissingExtra
+from semel.mqtt.topics import check_topic_filter, is_shared, topic_matches
+from semel.mqtt.violation import Violation
+from semel.store.reading import (
+    Holdings,
+    NodeRecord,
+    Row,
+    Summary,
+    rows_of,
+    said_rows,
+)
+from semel.store.roots import RootError, Segment
+from semel.store.schema import Unusable
+from semel.store.segments import MAXIMUM_SEQ, RecordError
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EARLIEST: Final = "earliest"
+SEQ: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+# How often `tail` looks for more, in seconds: at a store, and at segments alone.
+STORE_LOOKS: Final = 0.2
+ROOT_LOOKS: Final = 2.0
+# Characters of a payload on a terminal; all of it is in JSON and CSV.
+SHOWN_PAYLOAD: Final = 160
+# Output is written in pieces of so many characters.
+PIECE: Final = 64 * 1024
+# What the shell says of a program that Ctrl-C ended before it was done.
+INTERRUPTED: Final = 130
+
+TEXT: Final = "text"
+JSON: Final = "json"
+CSV: Final = "csv"
+# Bytes: where they are no text they stand in a field of their own.
+BINARY: Final = ("payload", "correlation_data")
+
+
+# --- what people type -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A time, in microseconds."""
+
+    received: int
+
+
+Point = int | Moment
+
+
+def parse_point(context: click.Context, option: click.Parameter, text: str | None) -> Point | None:
+    """A seq, 0 for the earliest, or a time. One without a zone is UTC, as are all that we print."""
+    if text is None:
+        return None
+    if text == EARLIEST and option.default == EARLIEST:
+        return 0
+    if SEQ.fullmatch(text):
+        if not 1 <= int(text) <= MAXIMUM_SEQ:
+            raise click.BadParameter(f"numbers of rows go from 1 to {MAXIMUM_SEQ}")
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return Moment((moment - EPOCH) // timedelta(microseconds=1))
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{text!r} is neither the number of a row nor a time such as 2026-01-31T12:00:00Z"
+        ) from None
+
+
+def parse_filter(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """A topic filter."""
+    if text is None:
+        return None
+    if is_shared(text):
+        raise click.BadParameter("write the filter without $share and its group")
+    try:
+        check_topic_filter(text, None)
+    except Violation as violation:
+        raise click.BadParameter(
+            f"{text!r} is no topic filter: {violation.rule.sentence}"
+        ) from None
+    return text
+
+
+def places(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where a record is."""
+    for option in (
+        click.option(
+            "--node",
+            "nodes",
+            multiple=True,
+            help="Of several nodes, this one. May be repeated. By default: all.",
+        ),
+        click.option(
+            "--root",
+            metavar="ADDRESS",
+            envvar="SEMEL_STORE_ROOT",
+            help="Where the segments are: a folder, or the address of an object store. By default "
+            "the folder streams in the data folder.  [or SEMEL_STORE_ROOT]",
+        ),
+        click.option(
+            "--data",
+            metavar="DIR",
+            type=click.Path(path_type=Path),
+            envvar="SEMEL_STORE_DATA",
+            help="The data folder of a broker, which may run or not.  [or SEMEL_STORE_DATA]",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def formats(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say how rows are printed."""
+    for form, what in (
+        (TEXT, "Print a line for people. The default on a terminal."),
+        (CSV, "Print CSV, with a head line."),
+        (JSON, "Print a JSON object for each row. The default if it goes to a file or program."),
+    ):
+        function = click.option(f"--{form}", f"{form}_wanted", is_flag=True, help=what)(function)
+    return function
+
+
+def chosen_format(**wanted: bool) -> str:
+    """The one that is wanted."""
+    forms = [name.removesuffix("_wanted") for name, is_wanted in wanted.items() if is_wanted]
+    if len(forms) > 1:
+        raise click.UsageError(f"choose one of {' and '.join(f'--{form}' for form in forms)}")
+    if forms:
+        return forms[0]
+    return TEXT if sys.stdout.isatty() else JSON
+
+
+# --- finding --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def opened(data: Path | None, root: str | None) -> Iterator[Holdings]:
+    """Where the records are. What is wrong there ends the command, with one sentence."""
+    if data is None and root is None:
+        raise click.UsageError("say where the record is: --data DIR, --root ADDRESS, or both")
+    try:
+        with Holdings(data, root) as holdings:
+            yield holdings
+    except BrokenPipeError:
+        raise
+    except (MissingExtra, OSError, RecordError, RootError, Unusable) as problem:
+        raise click.ClickException(str(problem)) from None
+
+
+def named(holdings: Holdings, stream: str, nodes: tuple[str, ...]) -> list[NodeRecord]:
+    """The records of a stream, of all nodes or of those that are named."""
+    records = holdings.records(stream)
+    if not records:
+        raise Unusable(f"{holdings.place} has no stream {stream}: {there(holdings.streams())}")
+    missing = sorted(set(nodes) - {record.node for record in records})
+    if missing:
+        known = [record.node for record in records]
+        raise Unusable(f"stream {stream} has no node {', '.join(missing)}: {there(known)}")
+    return [record for record in records if not nodes or record.node in nodes]
+
+
+def there(names: list[str]) -> str:
+    """What could have been meant."""
+    return f"it has {', '.join(names)}" if names else "it has none"
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+def shown_time(received: int, precision: str = "microseconds") -> str:
+    """A time for people and programs."""
+    try:
+        moment = EPOCH + timedelta(microseconds=received)
+    except OverflowError:
+        return str(received)
+    return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
+
+
+def shown_size(size: int) -> str:
+    """Bytes for people."""
+    if size < 1000:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("kB", "MB", "GB", "TB"):
+        amount /= 1000
+        if amount < 999.95 or unit == "TB":
+            return f"{amount:.1f} {unit}"
+    raise AssertionError
+
+
+def shown_text(text: str) -> str:
+    """Text of a peer: what is not printable is escaped, so that it cannot act on a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
+
+
+def shown_payload(payload: bytes) -> str:
+    """A payload on a terminal: text if it is text, else hexadecimal."""
+    if not payload:
+        return "(empty)"
+    try:
+        text = payload.decode("utf-8")
+    except UnicodeDecodeError:
+        text = f"0x{payload[:SHOWN_PAYLOAD].hex()}"
+    if len(text) <= SHOWN_PAYLOAD:
+        return shown_text(text)
+    return f"{shown_text(text[:SHOWN_PAYLOAD])}… ({count(len(payload), 'byte')})"
+
+
+def shown_properties(row: Row) -> str:
+    """What else there is to a message."""
+    found = [name for name in ("retain", "dup") if getattr(row, name)]
+    for name in ("payload_format", "content_type", "response_topic", "message_expiry"):
+        value = getattr(row, name)
+        if value is not None:
+            found.append(f"{name}={shown_text(str(value))}")
+    if row.correlation_data is not None:
+        found.append(f"correlation_data={shown_payload(row.correlation_data)}")
+    for pair in row.user_properties or ():
+        found.append(f"{shown_text(pair['key'])}={shown_text(pair['value'])}")
+    return f"  [{', '.join(found)}]" if found else ""
+
+
+def as_text(row: Row, *, with_node: bool) -> str:
+    """A row for people."""
+    node = f"  {row.node}" if with_node else ""
+    return (
+        f"{row.seq:>8}{node}  {shown_time(row.received)}  q{row.qos}  {shown_text(row.topic)}"
+        f"  {shown_payload(row.payload)}{shown_properties(row)}\n"
+    )
+
+
+def fields_of(row: Row) -> dict[str, object]:
+    """A row for programs: the columns of a segment. Bytes are text, or else Base64."""
+    found: dict[str, object] = row._asdict()
+    found["received"] = shown_time(row.received)
+    for name in BINARY:
+        value = found[name]
+        if isinstance(value, bytes):
+            try:
+                found[name] = value.decode("utf-8")
+            except UnicodeDecodeError:
+                found[name] = None
+                found[f"{name}_base64"] = base64.b64encode(value).decode("ascii")
+    return found
+
+
+def csv_columns() -> list[str]:
+    """The columns of a segment, and beside those that hold bytes one for Base64."""
+    found = []
+    for name in Row._fields:
+        found.append(name)
+        if name in BINARY:
+            found.append(f"{name}_base64")
+    return found
+
+
+def as_csv(values: Iterable[object]) -> str:
+    """A line of CSV."""
+    line = io.StringIO()
+    plain = [str(value).lower() if isinstance(value, bool) else value for value in values]
+    csv.writer(line, lineterminator="\n").writerow(plain)
+    return line.getvalue()
+
+
+class Output:
+    """Rows on their way to standard output, in one of the formats."""
+
+    def __init__(self, form: str, *, with_node: bool) -> None:
+        self._form = form
+        # In lines for people: there is more than one.
+        self.with_node = with_node
+        self._lines: list[str] = []
+        self._size = 0
+        self._stream = sys.stdout.buffer
+        if form == CSV:
+            self._add(as_csv(csv_columns()))
+
+    def write(self, row: Row) -> None:
+        """Print a row, soon."""
+        if self._form == TEXT:
+            self._add(as_text(row, with_node=self.with_node))
+            return
+        fields = fields_of(row)
+        if self._form == JSON:
+            self._add(json.dumps(fields, ensure_ascii=False) + "\n")
+            return
+        pairs = fields["user_properties"]
+        if pairs is not None:
+            fields["user_properties"] = json.dumps(pairs, ensure_ascii=False)
+        self._add(as_csv(fields.get(name) for name in csv_columns()))
+
+    def _add(self, line: str) -> None:
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size >= PIECE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Print what is there now."""
+        lines, self._lines, self._size = self._lines, [], 0
+        if lines:
+            self._stream.write("".join(lines).encode("utf-8"))
+            self._stream.flush()
+
+
+@contextmanager
+def ending_quietly(code: int) -> Iterator[None]:
+    """Ctrl-C ends with this code, and a reader of ours that has enough with 0: nothing is said."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(code)
+    except BrokenPipeError:
+        # Nobody reads what Python would still write when it ends.
+        nobody = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nobody, 1)
+        os.close(nobody)
+        sys.exit(0)
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+@click.group(name="stream")
+def command() -> None:
+    """List the record of streams, read it, watch it grow, and delete its beginning.
+
+    A broker may run meanwhile. With --data all that is committed is seen, with --root what is
+    sealed into segments.
+    """
+
+
+@command.command("list")
+@places
+@click.option("--json", "json_wanted", is_flag=True, help="Print a JSON list.")
+def list_streams(
+    data: Path | None, root: str | None, nodes: tuple[str, ...], json_wanted: bool
+) -> None:
+    """List streams, and which rows there are of each.
+
+    Exits with 1 if rows are missing.
+    """
+    with opened(data, root) as holdings:
+        found = [
+            record.summary()
+            for stream in holdings.streams()
+            for record in holdings.records(stream)
+            if not nodes or record.node in nodes
+        ]
+        if json_wanted:
+            click.echo(json.dumps([summary_json(each) for each in found]))
+        elif found:
+            print_summaries(found)
+        else:
+            whose = f" of node {', '.join(nodes)}" if nodes else ""
+            click.echo(f"{holdings.place} has no stream{whose}", err=True)
+    problems = [each.problem for each in found if each.problem is not None]
+    if problems:
+        raise click.ClickException("\nError: ".join(problems))
+
+
+def summary_json(summary: Summary) -> dict[str, object]:
+    return {
+        "stream": summary.stream,
+        "node": summary.node,
+        "first": summary.first,
+        "last": summary.last,
+        "rows": summary.rows,
+        "sealed": summary.sealed,
+        "segments": summary.segments,
+        "bytes": summary.bytes,
+        "covered_segments": summary.covered_segments,
+        "covered_bytes": summary.covered_bytes,
+        "oldest": None if summary.oldest is None else shown_time(summary.oldest),
+        "newest": None if summary.newest is None else shown_time(summary.newest),
+        "problem": summary.problem,
+    }
+
+
+def print_summaries(found: list[Summary]) -> None:
+    head = (
+        "stream",
+        "node",
+        "first",
+        "last",
+        "rows",
+        "sealed",
+        "segments",
+        "bytes",
+        "oldest",
+        "newest",
+    )
+    print_table(
+        head,
+        [
+            (
+                each.stream,
+                each.node,
+                each.first if each.rows else "",
+                each.last,
+                each.rows,
+                each.sealed,
+                each.segments,
+                shown_size(each.bytes),
+                "" if each.oldest is None else shown_time(each.oldest, "seconds"),
+                "" if each.newest is None else shown_time(each.newest, "seconds"),
+            )
+            for each in found
+        ],
+    )
+
+
+def matching(rows: Iterable[Row], topic: str | None) -> Iterable[Row]:
+    """The rows whose topic a filter matches."""
+    if topic is None:
+        return rows
+    return (row for row in rows if topic_matches(topic, row.topic))
+
+
+def rows_between(record: NodeRecord, first: int, last: int) -> Iterator[Row]:
+    """The rows of one node, in order."""
+    for table in record.tables(first, last):
+        yield from rows_of(table)
+
+
+def in_order(sources: list[Iterator[Row]]) -> Iterator[Row]:
+    """The rows of several nodes: those of one in their order, among nodes by their time."""
+    return merge(*sources, key=lambda row: row.received)
+
+
+def before(rows: Iterator[Row], moment: Moment) -> Iterator[Row]:
+    """The rows up to the first that was received then or later."""
+    for row in rows:
+        if row.received >= moment.received:
+            return
+        yield row
+
+
+def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[Row]:
+    """The rows of one node that are asked for. What comes after now is not among them."""
+    last = record.last()
+    if isinstance(start, Moment):
+        first = record.first_since(start.received) or last + 1
+    else:
+        first = start or record.first()
+    if isinstance(end, int):
+        last = min(last, end)
+    rows = rows_between(record, first, last)
+    return before(rows, end) if isinstance(end, Moment) else rows
+
+
+@command.command(short_help="Print the record of a stream.")
+@click.argument("name")
+@places
+@click.option(
+    "--from",
+    "start",
+    callback=parse_point,
+    metavar="earliest|SEQ|TIME",
+    default=EARLIEST,
+    show_default=True,
+    help="Begin with this row, or with the first that was received at this time or later.",
+)
+@click.option(
+    "--to",
+    "end",
+    callback=parse_point,
+    metavar="SEQ|TIME",
+    help="End with this row, or before the first that was received at this time or later.",
+)
+@click.option("--topic", callback=parse_filter, metavar="FILTER", help="Rows that it matches.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="So many rows at the most.")
+@formats
+def read(
+    name: str,
+    data: Path | None,
+    root: str | None,
+    nodes: tuple[str, ...],
+    start: Point,
+    end: Point | None,
+    topic: str | None,
+    limit: int | None,
+    **wanted: bool,
+) -> None:
+    """Print the record of stream NAME, each row once and in order, as far as it goes now.
+
+    A time is written as in 2026-01-31T12:00:00Z. Rows of several nodes are printed by the time they
+    were received; numbers count for each node alone. Exits with 1 if a row is missing.
+
+    \b
+        semel stream read plant --data /var/lib/semel --from 2026-01-31 --topic 'plant/1/#'
+    """
+    form = chosen_format(**wanted)
+    with ending_quietly(INTERRUPTED), opened(data, root) as holdings:
+        records = named(holdings, name, nodes)
+        output = Output(form, with_node=len(records) > 1)
+        rows = matching(in_order([selected(each, start, end) for each in records]), topic)
+        try:
+            for number, row in enumerate(rows, 1):
+                output.write(row)
+                if number == limit:
+                    break
+        finally:
+            output.flush()
+
+
+@command.command(short_help="Print the last rows of a stream, and those that come.")
+@click.argument("name")
+@places
+@click.option(
+    "-n",
+    "--rows",
+    "size",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Begin with the last so many rows.",
+)
+@click.option(
+    "-f/",
+    "--follow/--no-follow",
+    default=True,
+    help="Go on with what comes, which is the default, or end.",
+)
+@click.option("--topic", callback=parse_filter, metavar="FILTER", help="Rows that it matches.")
+@formats
+def tail(
+    name: str,
+    data: Path | None,
+    root: str | None,
+    nodes: tuple[str, ...],
+    size: int,
+    follow: bool,
+    topic: str | None,
+    **wanted: bool,
+) -> None:
+    """Print the last rows of stream NAME, and then those that come, until Ctrl-C.
+
+    With --data a row shows when it is committed, with --root alone when it is sealed. --topic
+    chooses among the last rows, and among those that come.
+    """
+    form = chosen_format(**wanted)
+    with ending_quietly(0), opened(data, root) as holdings:
+        records = named(holdings, name, nodes)
+        output = Output(form, with_node=len(records) > 1)
+        at = {each.node: each.last() for each in records}
+        sources = [
+            rows_between(each, max(each.first(), at[each.node] - size + 1), at[each.node])
+            for each in records
+        ]
+        for row in matching(deque(in_order(sources), size), topic):
+            output.write(row)
+        output.flush()
+        looked = time.monotonic()
+        while follow:
+            is_live = any(each.is_live for each in records)
+            time.sleep(STORE_LOOKS if is_live else ROOT_LOOKS)
+            if time.monotonic() - looked >= ROOT_LOOKS:
+                looked = time.monotonic()
+                records = named(holdings, name, nodes)
+                output.with_node = len(records) > 1
+            for row in matching(news(records, at), topic):
+                output.write(row)
+            output.flush()
+
+
+def news(records: list[NodeRecord], at: dict[str, int]) -> Iterator[Row]:
+    """The rows after those up to `at`, by node; `at` becomes the last of them."""
+    sources = []
+    for record in records:
+        last = record.last()
+        # A node that was not there before is read from its beginning.
+        first = at[record.node] + 1 if record.node in at else record.first()
+        sources.append(rows_between(record, first, last))
+        at[record.node] = last
+    return in_order(sources)
+
+
+@command.command(short_help="Delete the beginning of the record of a stream.")
+@click.argument("name")
+@places
+@click.option(
+    "--before",
+    "end",
+    callback=parse_point,
+    metavar="SEQ|TIME",
+    required=True,
+    help="Delete segments with nothing but rows before this one, or received before this time.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def trim(
+    name: str,
+    data: Path | None,
+    root: str | None,
+    nodes: tuple[str, ...],
+    end: Point,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Delete the beginning of the record of stream NAME, for good.
+
+    Only whole segments are deleted, and never rows that are not sealed. A broker may run meanwhile,
+    and numbers go on. To delete by age or size all the time, set retain_for or retain_bytes of the
+    stream.
+    """
+    with opened(data, root) as holdings:
+        records = named(holdings, name, nodes)
+        if isinstance(end, int) and len(records) > 1:
+            known = ", ".join(each.node for each in records)
+            raise click.UsageError(f"numbers are of one node: choose one by --node ({known})")
+        leaving = [(each, ending_before(each, end)) for each in records]
+        leaving = [(record, segments) for record, segments in leaving if segments]
+        if not leaving:
+            click.echo("nothing to delete: no segment ends before that")
+            return
+        for record, segments in leaving:
+            click.echo(f"{record.name}: {shown_segments(record, segments)}")
+        if dry_run:
+            return
+        if not yes:
+            click.confirm("Delete them? Nothing brings them back.", abort=True)
+        for record, segments in leaving:
+            gone = record.trim(segments[-1].last)
+            kept = segments[-1].last - (gone[-1].last if gone else 0)
+            said = f"{record.name}: deleted {count(len(gone), 'segment')}"
+            if gone:
+                said += f", {said_rows(gone[0].first, gone[-1].last)}"
+            if kept:
+                said += "; the others were merged with later ones meanwhile, and stay"
+            click.echo(said)
+
+
+def ending_before(record: NodeRecord, end: Point) -> list[Segment]:
+    if isinstance(end, Moment):
+        return record.before(received=end.received)
+    return record.before(seq=end)
+
+
+def shown_segments(record: NodeRecord, segments: list[Segment]) -> str:
+    oldest, newest = record.times(segments)
+    size = shown_size(sum(each.size for each in segments))
+    return (
+        f"{count(len(segments), 'segment')}, {said_rows(segments[0].first, segments[-1].last)}, "
+        f"{size}, received {shown_time(oldest, 'seconds')} to {shown_time(newest, 'seconds')}"
+    )
