@@ -22,6 +22,7 @@ from semel.mqtt import (
     Subscribe,
     Subscription,
     Will,
+    encode,
 )
 from semel.mqtt.delivery import Delivery
 from semel.store.commit import Commit
@@ -498,3 +499,29 @@ def test_a_shared_queue_on_disk_is_passed_on_when_its_member_leaves() -> None:
     world.connect("slow", clean_start=True)
     rest = payloads(other.take())
     assert sorted(passed_on + rest) == [b"%d" % at for at in range(8)]
+
+
+@pytest.mark.parametrize("ticks", [1, 3])
+def test_a_shared_queue_that_is_not_on_disk_yet_is_passed_on_too(ticks: int) -> None:
+    """Beyond the window of a member whose session ends, in commits that are on their way"""
+    world = Lasting(window=1)
+    member = world.durable("member")
+    member.send(Subscribe(1, [Subscription("$share/g/t", 1)]))
+    member.cut()
+    publisher = world.connect("p")
+    world.store.holding = True
+    messages = [Publish("t", b"%d" % at, 1, at + 1) for at in range(6)]
+    for first in range(0, 6, 6 // ticks):
+        publisher.send(*messages[first : first + 6 // ticks])
+    other = world.connect("other")
+    other.send(Subscribe(1, [Subscription("$share/g/t", 1)]))
+    # In the same tick one more, which nobody has drained.
+    world.broker.receive(publisher.connection, encode(Publish("t", b"6", 1, 7)), world.now)
+    replacing = world.open()
+    replacing.send(Connect("member"))
+    for commit in world.store.held:
+        world.database.apply([commit])
+        world.broker.committed(commit, world.now)
+    world.store.holding = False
+    world.tick()
+    assert sorted(payloads(other.take())) == [b"%d" % at for at in range(7)]

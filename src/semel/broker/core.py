@@ -296,6 +296,8 @@ class Broker:
         else:
             if safe:
                 self.committed(commit, now)
+            else:
+                self.router.unsafe.append(commit)
 
     def _refill(self, state: SessionState, now: float) -> None:
         """Bring back what waits in the store alone, as much as can be sent."""
@@ -313,6 +315,8 @@ class Broker:
             self.router.mark(state)
         self._starved = []
         self._outbox.safe = commit.number
+        if self.router.unsafe and self.router.unsafe[0] is commit:
+            del self.router.unsafe[0]
         self.replays.recorded(commit)
         for number in commit.ended:
             self.router.ended(number)

@@ -70,6 +70,8 @@ class Router:
     # Sessions to be polled and drained at the end of the tick.
     dirty: list[SessionState]
     commit: Commit
+    # Commits that the store was given and has not yet.
+    unsafe: Final[list[Commit]]
     maximum_subscriptions: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
@@ -111,6 +113,7 @@ class Router:
         self.streams = streams
         self.dirty = []
         self.commit = Commit()
+        self.unsafe = []
         self.maximum_subscriptions = maximum_subscriptions
         self.maximum_queued = maximum_queued
         self.maximum_queued_bytes = maximum_queued_bytes
@@ -463,6 +466,27 @@ class Router:
         while shared and self.refill(state):
             self._hand_over(state, session.give_up_shared(None, sent=False), now)
             session.forget_waiting()
+        if shared and session.waiting:
+            self._hand_over(state, self._not_safe_yet(state), now)
+
+    def _not_safe_yet(self, state: SessionState) -> list[Delivery]:
+        """What shared subscriptions brought a session and neither memory nor the store has.
+
+        It is in commits that are on their way.
+        """
+        changes = [
+            change
+            for commit in self.unsafe
+            for number, change in commit.changes
+            if number == state.number
+        ]
+        changes.extend(state.session.drain()[0])
+        deliveries: list[Delivery] = []
+        for change in changes:
+            message = change.message
+            if message is not None and change.share and change.number >= state.session.first_wanted:
+                deliveries.append(Delivery(change.number, message, change.share, message.qos))
+        return deliveries
 
     def is_ending(self, client_id: str) -> bool:
         """Whether a crash could bring back a session of this client that is over."""
