@@ -1,0 +1,265 @@
+"""What has to be true when everything has come to rest."""
+
+from collections import Counter
+
+from semel.lab.simulation.client import Client, Got
+from semel.lab.simulation.clock import Broken
+from semel.lab.simulation.ledger import SHARE, Ledger, matches
+from semel.lab.simulation.schedule import WORKER
+from semel.lab.simulation.world import World
+
+
+def check(world: World) -> None:
+    """Every promise that the world can be asked about."""
+    _check_record(world)
+    for client in world.clients:
+        _check_publisher(world, client)
+    lost = 0
+    for client in world.clients:
+        lost += _check_subscriber(world, client)
+    lost += _check_shared(world)
+    if lost > world.dropped:
+        raise Broken(f"{lost} messages are missing, and {world.dropped} were counted as dropped")
+    for client in world.clients:
+        _check_replays(world, client)
+        _check_once(client)
+        if not world.plan.bounded:
+            _check_own_account(world, client)
+    _check_disk(world)
+
+
+def _check_record(world: World) -> None:
+    """Streams are dense, and have each accepted message once, in the order of commits."""
+    ledger = world.ledger
+    for sealer, (name, topic_filter) in zip(world.sealers, world.plan.streams, strict=True):
+        rows = sealer.record(world.database)
+        numbers = [row[0] for row in rows]
+        if numbers != list(range(1, len(rows) + 1)):
+            raise Broken(f"stream {name} is not dense: {numbers}")
+        wanted = [each for each in ledger.accepted if matches(topic_filter, each.topic)]
+        # Wills that are due in the same tick have no order among the other messages.
+        ordinary = [(row[1], row[3]) for row in rows if not row[2].startswith("w/")]
+        accepted = [(each.client, each.payload) for each in wanted if not each.is_will]
+        if ordinary != accepted:
+            raise Broken(_difference(f"stream {name}", accepted, ordinary))
+        wills = Counter(row[3] for row in rows if row[2].startswith("w/"))
+        due = Counter(each.payload for each in wanted if each.is_will)
+        if wills != due:
+            raise Broken(f"stream {name} has the wills {wills}, and {due} were due")
+        if any(count > 1 for count in wills.values()):
+            raise Broken(f"stream {name} has a will twice: {wills}")
+
+
+def _difference(name: str, wanted: list[tuple[str, bytes]], found: list[tuple[str, bytes]]) -> str:
+    missing = Counter(wanted) - Counter(found)
+    surplus = Counter(found) - Counter(wanted)
+    if not missing and not surplus:
+        return f"{name} has its messages in another order than they were accepted in"
+    return f"{name} has not {_shown(missing)}, and has too much {_shown(surplus)}"
+
+
+def _shown(messages: Counter[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    return [(client, payload[:20]) for client, payload in messages.elements()]
+
+
+def _check_publisher(world: World, client: Client) -> None:
+    """What a publisher was told is true, by its own account."""
+    if not world.sealers:
+        # What nobody asked for need not last.
+        return
+    accepted = Counter(each.payload for each in world.ledger.accepted)
+    recorded = Counter(row[3] for row in world.sealers[0].record(world.database))
+    for sent in client.published:
+        if not sent.qos or not sent.payload:
+            continue
+        what = f"{sent.payload[:20]!r} of {client.name}, QoS {sent.qos},"
+        if not sent.acked_at and not sent.refused and not sent.abandoned:
+            raise Broken(f"{what} was never acknowledged")
+        for count in (accepted[sent.payload], recorded[sent.payload]):
+            if sent.acked_at and not count:
+                raise Broken(f"{what} was acknowledged, and is lost")
+            if sent.qos == 2 and count > 1:
+                raise Broken(f"{what} was accepted {count} times")
+            if sent.qos == 2 and sent.refused and count:
+                raise Broken(f"{what} was refused, and accepted all the same")
+
+
+def _check_subscriber(world: World, client: Client) -> int:
+    """Deliveries of the session that it has now. How many are missing."""
+    ledger = world.ledger
+    facts = ledger.sessions.get(client.name)
+    if facts is None:
+        return 0
+    got = [each for each in client.got if each.life == client.life and each.qos and not each.retain]
+    first = _first_times(got)
+    missing = 0
+    places: dict[tuple[str, str], int] = {}
+    expected = ledger.expected.get(facts.epoch, [])
+    shares = client.part.role == WORKER
+    counts = Counter((each.payload, each.qos) for each in got)
+    wanted = Counter((ledger.accepted[index].payload, qos) for index, qos in expected)
+    for (payload, qos), count in counts.items():
+        if qos == 2 and payload and count > wanted[payload, qos] and not shares:
+            raise Broken(f"{client.name} got {payload[:20]!r} {count} times at QoS 2")
+    seen: set[bytes] = set()
+    for index, qos in expected:
+        message = ledger.accepted[index]
+        if not message.payload or message.payload in seen:
+            continue
+        seen.add(message.payload)
+        place = first.get(message.payload)
+        if place is None or not counts[message.payload, qos]:
+            if message.expires_at is not None and message.expires_at <= world.latest:
+                continue
+            missing += 1
+            if not world.plan.bounded:
+                raise Broken(
+                    f"{client.name} did not get {message.payload[:20]!r} at QoS {qos}, which was"
+                    " accepted while it was subscribed"
+                )
+            continue
+        if message.expires_at is not None:
+            # The one that came may be another than the one that went first.
+            continue
+        # [MQTT-4.6.0-6] order is kept for each publisher and topic.
+        line = (message.client, message.topic)
+        if place < places.get(line, -1):
+            raise Broken(f"{client.name} got {message.payload[:20]!r} out of its order")
+        places[line] = place
+    return missing
+
+
+def _check_replays(world: World, client: Client) -> None:
+    """A new subscription brings what is retained, unless that was replaced, or a crash came."""
+    ledger = world.ledger
+    facts = ledger.sessions.get(client.name)
+    if facts is None or world.plan.bounded:
+        return
+    got = {each.payload for each in client.got if each.retain and each.life == client.life}
+    for replay in ledger.replays.get(facts.epoch, ()):
+        kept = ledger.retained.get(replay.topic)
+        if kept is None or kept[0] != replay.payload or kept[2] is not None:
+            continue
+        if len(ledger.by_payload[replay.payload]) > 1:
+            # Its publisher sent it again, and so replaced it by itself.
+            continue
+        if replay.qos and replay.crashes == ledger.crashes and replay.payload not in got:
+            raise Broken(f"{client.name} did not get {replay.payload[:20]!r}, which is retained")
+
+
+def _check_once(client: Client) -> None:
+    """Over all its sessions, a client gets no QoS 2 message twice."""
+    counts = Counter(
+        each.payload for each in client.got if each.qos == 2 and each.payload and not each.retain
+    )
+    for payload, count in counts.items():
+        if count > 1:
+            raise Broken(f"{client.name} got {payload[:20]!r} {count} times at QoS 2")
+
+
+def _first_times(got: list[Got]) -> dict[bytes, int]:
+    first: dict[bytes, int] = {}
+    for place, each in enumerate(got):
+        first.setdefault(each.payload, place)
+    return first
+
+
+def _check_shared(world: World) -> int:
+    """Of a shared subscription, one member gets each message. How many are missing."""
+    ledger = world.ledger
+    got: Counter[bytes] = Counter()
+    for client in world.clients:
+        if client.part.role == WORKER:
+            got.update(each.payload for each in client.got if each.qos and not each.retain)
+    missing = 0
+    for index, qos in ledger.shared:
+        message = ledger.accepted[index]
+        if not message.payload:
+            continue
+        if not got[message.payload] and index not in ledger.excused:
+            if message.expires_at is not None and message.expires_at <= world.latest:
+                continue
+            missing += 1
+            if not world.plan.bounded:
+                raise Broken(f"no member of the group got {message.payload[:20]!r}")
+        if qos == 2 and got[message.payload] > 1:
+            raise Broken(f"the group got {message.payload[:20]!r} more than once at QoS 2")
+    return missing
+
+
+def _check_own_account(world: World, client: Client) -> None:
+    """What the clients alone know: who had its SUBACK before a message was sent gets it.
+
+    No ledger, no database: the account of the publisher against that of the subscriber.
+    """
+    got = {(each.life, each.payload) for each in client.got}
+    for held in client.held:
+        if held.life != client.life or held.topic_filter.startswith(SHARE):
+            continue
+        for publisher in world.clients:
+            for sent in publisher.published:
+                if (
+                    sent.qos
+                    and sent.payload
+                    and sent.expiry is None
+                    and sent.acked_at
+                    and sent.sent_at > held.since
+                    and (not held.until or sent.acked_at < held.until)
+                    and matches(held.topic_filter, sent.topic)
+                    and (client.life, sent.payload) not in got
+                ):
+                    raise Broken(
+                        f"{client.name} was subscribed to {held.topic_filter} when"
+                        f" {publisher.name} sent {sent.payload[:20]!r}, and did not get it"
+                    )
+
+
+def _check_disk(world: World) -> None:
+    """Nothing is left open, and what stays is what it should be."""
+    world.check_tables()
+    ask = world.database.connection.execute
+    for table in ("delivery", "particular", "body", "inbound", "will"):
+        rows = ask(f"SELECT * FROM {table}").fetchall()
+        if rows:
+            raise Broken(f"{len(rows)} rows are left in {table}: {rows[0][:4]}")
+    ledger = world.ledger
+    retained = {
+        row[0]: row[1:] for row in ask("SELECT topic, payload, qos, expires_at FROM retained")
+    }
+    now = world.latest
+    kept = {
+        topic: message
+        for topic, message in ledger.retained.items()
+        if message[2] is None or message[2] > now or topic in retained
+    }
+    if retained != kept:
+        raise Broken(f"on disk is retained {retained}, and not {kept}")
+    _check_sessions(world, ledger)
+    broker = world.broker
+    if broker.connections:
+        raise Broken(f"{len(broker.connections)} connections are left open")
+    if not broker.router.commit.is_empty() or not broker.pressure.is_idle():
+        raise Broken("the broker has not done all that it wanted to")
+    for client, state in broker.router.sessions.items():
+        session = state.session
+        if session.waiting or session.in_flight or session.inbound_size:
+            raise Broken(f"the session of {client} is not at rest")
+
+
+def _check_sessions(world: World, ledger: Ledger) -> None:
+    rows = world.database.connection.execute(
+        "SELECT client_id, expiry, filter, options & 3 FROM session"
+        " LEFT JOIN subscription ON session = number"
+    )
+    found: dict[str, tuple[int, dict[str, int]]] = {}
+    for client, expiry, topic_filter, qos in rows:
+        _, subscriptions = found.setdefault(client, (expiry, {}))
+        if topic_filter is not None:
+            subscriptions[topic_filter] = qos
+    wanted = {
+        facts.client: (facts.expiry, facts.subscriptions)
+        for facts in ledger.sessions.values()
+        if facts.stored
+    }
+    if found != wanted:
+        raise Broken(f"on disk are the sessions {found}, and not {wanted}")

@@ -1,0 +1,451 @@
+"""Worlds that are built wrong on purpose: the simulation must notice each of them.
+
+The broker's core is never touched. A variant lies at a seam: its store says that a commit is safe
+when it is not, forgets something at a restart, or tears a commit in two; its sealer leaves a step
+out; its network changes a bit of what leaves.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from semel.lab.simulation.ledger import Snapshot
+from semel.lab.simulation.record import FOLDER, SYNC, Sealer
+from semel.lab.simulation.store import Pending, SimulatedStore, empty_database
+from semel.mqtt.codec import decode
+from semel.mqtt.delivery import (
+    ASSIGNED,
+    FINISHED,
+    FREED,
+    MOVED,
+    QUEUED,
+    STORED,
+    Change,
+    Delivery,
+)
+from semel.mqtt.packets.publish import Publish
+from semel.store.commit import Commit
+from semel.store.database import Database
+from semel.store.store import Saved
+
+Noted = Callable[[Commit, int], Snapshot]
+
+
+class Variant:
+    """A world as it should be; each of the others does one thing wrong."""
+
+    name: str = "faithful"
+    # What is wrong with it.
+    fault: str = ""
+    # Whether the witness asks the database at every packet.
+    looks_at_disk: bool = True
+
+    def store(self, noted: Noted) -> SimulatedStore:
+        """What the broker writes to."""
+        return SimulatedStore(empty_database(), noted)
+
+    def sealer(self, stream: int) -> Sealer:
+        """What makes segments."""
+        return Sealer(stream)
+
+    def leaving(self, data: bytes, version: int) -> bytes:
+        """Bytes that leave the broker."""
+        return data
+
+    def last_seq(self, last_seq: int) -> int:
+        """The number that a stream has given out last, as the new broker is told."""
+        return last_seq
+
+
+FAITHFUL: Final = Variant()
+
+
+class Blind(Variant):
+    """A faithful world, or a broken one, whose witness does not look at the disk.
+
+    What is wrong must then show in what the clients get, and in what the record says.
+    """
+
+    looks_at_disk = False
+
+    def __init__(self, inner: Variant) -> None:
+        self.inner = inner
+        self.name = f"{inner.name}, blind"
+        self.fault = inner.fault
+
+    def store(self, noted: Noted) -> SimulatedStore:
+        return self.inner.store(noted)
+
+    def sealer(self, stream: int) -> Sealer:
+        return self.inner.sealer(stream)
+
+    def leaving(self, data: bytes, version: int) -> bytes:
+        return self.inner.leaving(data, version)
+
+    def last_seq(self, last_seq: int) -> int:
+        return self.inner.last_seq(last_seq)
+
+
+# --- stores that say yes too early ----------------------------------------------------------------
+
+
+class HastyStore(SimulatedStore):
+    """Says that a commit is safe while it only waits, if it holds changes of one kind.
+
+    Of others it may hold only the end of deliveries, which nobody waits for: so that it is this
+    one thing that comes too early. With a `field`: one that has this and no message; with neither:
+    every commit.
+    """
+
+    def __init__(self, noted: Noted, kind: int, field: str) -> None:
+        super().__init__(empty_database(), noted)
+        self._kind = kind
+        self._field = field
+
+    def write(self, commit: Commit) -> bool:
+        super().write(commit)
+        if self._is_early(commit):
+            self.pending[-1].is_told = True
+            return True
+        return False
+
+    def _is_early(self, commit: Commit) -> bool:
+        if not self._kind and not self._field:
+            return True
+        allowed = {self._kind, FINISHED}
+        fields = {"sessions", "ended", "subscriptions", "records", "retained"} - {self._field}
+        if self._kind == STORED:
+            # A new message brings its row and its place in queues along.
+            allowed |= {QUEUED, ASSIGNED}
+            fields -= {"records", "retained"}
+        if any(getattr(commit, field) for field in fields):
+            return False
+        if self._field:
+            return bool(getattr(commit, self._field))
+        kinds = {change.kind for _, change in commit.changes}
+        return self._kind in kinds and kinds <= allowed
+
+
+class Hasty(Variant):
+    """Acknowledges, or sends, before the commit."""
+
+    def __init__(self, name: str, fault: str, kind: int = 0, field: str = "") -> None:
+        self.name = name
+        self.fault = fault
+        self._kind = kind
+        self._field = field
+
+    def store(self, noted: Noted) -> SimulatedStore:
+        return HastyStore(noted, self._kind, self._field)
+
+
+# --- stores that forget ---------------------------------------------------------------------------
+
+
+class ForgetfulStore(SimulatedStore):
+    """Forgets something when the broker starts, or reads."""
+
+    def __init__(self, noted: Noted, what: str) -> None:
+        super().__init__(empty_database(), noted)
+        self._what = what
+
+    def restore(self) -> Saved:
+        saved = super().restore()
+        if self._what == "wills":
+            saved.wills.clear()
+        elif self._what == "retained":
+            saved.retained.clear()
+        elif self._what == "subscriptions":
+            saved.subscriptions.clear()
+        return saved
+
+    def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
+        deliveries, stored = super().exchanges(session)
+        if self._what == "inbound":
+            return deliveries, []
+        if self._what == "released":
+            return [each for each in deliveries if not each.released], stored
+        if self._what == "in flight":
+            return [], stored
+        return deliveries, stored
+
+    def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
+        deliveries = super().queue(session, first, limit)
+        if self._what == "queue" and len(deliveries) > 1:
+            return deliveries[1:]
+        return deliveries
+
+    def apply(self, count: int) -> Snapshot | None:
+        snapshot = super().apply(count)
+        if self._what == "no space" and snapshot is None and count > 0:
+            # It is reported as if it had happened, in the order of the others.
+            self.applied += self.pending[:count]
+            del self.pending[:count]
+        return snapshot
+
+
+class Forgetful(Variant):
+    """Something is not there any more."""
+
+    def __init__(self, name: str, fault: str, what: str) -> None:
+        self.name = name
+        self.fault = fault
+        self._what = what
+
+    def store(self, noted: Noted) -> SimulatedStore:
+        return ForgetfulStore(noted, self._what)
+
+
+# --- stores that leave out a part of a commit -----------------------------------------------------
+
+
+class TornStore(SimulatedStore):
+    """Writes commits without some of what is in them."""
+
+    def __init__(self, noted: Noted, kinds: frozenset[int], *, wills: bool, ended: bool) -> None:
+        super().__init__(empty_database(), noted)
+        self._kinds = kinds
+        self._wills = wills
+        self._ended = ended
+
+    def write(self, commit: Commit) -> bool:
+        safe = super().write(commit)
+        last = self.pending[-1]
+        self.pending[-1] = Pending(self._torn(commit), last.number, last.snapshot)
+        return safe
+
+    def _torn(self, commit: Commit) -> Commit:
+        torn = Commit()
+        torn.at = commit.at
+        for number, change in commit.changes:
+            if change.kind not in self._kinds:
+                torn.changes.append((number, change))
+        torn.sessions.extend(commit.sessions)
+        if not self._ended:
+            torn.ended.extend(commit.ended)
+        torn.subscriptions.extend(commit.subscriptions)
+        for entry in commit.wills:
+            if entry[2] is not None or not self._wills:
+                torn.wills.append(entry)
+        torn.retained.extend(commit.retained)
+        torn.records.extend(commit.records)
+        torn.cursors.extend(commit.cursors)
+        torn.packets.extend(commit.packets)
+        return torn
+
+
+class Torn(Variant):
+    """A part of each commit never happens."""
+
+    def __init__(
+        self, name: str, fault: str, *kinds: int, wills: bool = False, ended: bool = False
+    ) -> None:
+        self.name = name
+        self.fault = fault
+        self._kinds = frozenset(kinds)
+        self._wills = wills
+        self._ended = ended
+
+    def store(self, noted: Noted) -> SimulatedStore:
+        return TornStore(noted, self._kinds, wills=self._wills, ended=self._ended)
+
+
+class HalvingStore(SimulatedStore):
+    """Makes two transactions of one commit: a crash between them leaves the first."""
+
+    def apply_and_crash(self, count: int, steps: int) -> Snapshot | None:
+        group = self.pending[:count]
+        if group:
+            half = Commit()
+            stored: list[tuple[int, Change]] = []
+            for each in group:
+                stored += [entry for entry in each.commit.changes if entry[1].kind == STORED]
+            half.changes.extend(stored)
+            self.database.apply([half])
+        return super().apply_and_crash(count, steps)
+
+
+class Halving(Variant):
+    """The message and its identifier are in two transactions."""
+
+    name = "halves"
+    fault = "the inbound identifier is committed before its message, in a transaction of its own"
+
+    def store(self, noted: Noted) -> SimulatedStore:
+        return HalvingStore(empty_database(), noted)
+
+
+class ShufflingStore(SimulatedStore):
+    """Tells of the last commit first."""
+
+    def report(self) -> Commit | None:
+        self.applied.insert(0, self.applied.pop())
+        return super().report()
+
+
+class Shuffling(Variant):
+    """Commits are reported in another order."""
+
+    name = "shuffle"
+    fault = "the broker is told of commits in another order than it wrote them"
+
+    def store(self, noted: Noted) -> SimulatedStore:
+        return ShufflingStore(empty_database(), noted)
+
+
+# --- sealers --------------------------------------------------------------------------------------
+
+
+class LeapingSealer(Sealer):
+    """Leaves steps out."""
+
+    def __init__(self, stream: int, skipped: int) -> None:
+        super().__init__(stream)
+        self._skipped = skipped
+
+    def go_on(self, database: Database, chance: int) -> None:
+        if self.step == self._skipped:
+            self.step += 1
+        super().go_on(database, chance)
+
+
+class Unsynced(Variant):
+    """A sealer without one of its fsyncs."""
+
+    def __init__(self, name: str, fault: str, skipped: int) -> None:
+        self.name = name
+        self.fault = fault
+        self._skipped = skipped
+
+    def sealer(self, stream: int) -> Sealer:
+        return LeapingSealer(stream, self._skipped)
+
+
+class RashSealer(Sealer):
+    """Deletes the rows before their segment is there."""
+
+    def write(self, database: Database) -> None:
+        super().write(database)
+        self.end(database)
+
+
+class Rash(Variant):
+    """Rows go too early."""
+
+    name = "rash sealer"
+    fault = "rows are deleted before their segment is there"
+
+    def sealer(self, stream: int) -> Sealer:
+        return RashSealer(stream)
+
+
+class FickleSealer(Sealer):
+    """Does not keep to the range that was noted."""
+
+    def begin(self, database: Database, chance: int) -> None:
+        sealed, sealing = self.sealed(database)
+        super().begin(database, chance)
+        if sealing > sealed + 1:
+            database.begin_sealing(self.stream, sealed + 1)
+
+
+class Fickle(Variant):
+    """A second attempt takes another range."""
+
+    name = "fickle sealer"
+    fault = "after a crash the sealer takes another range than the one that was noted"
+
+    def sealer(self, stream: int) -> Sealer:
+        return FickleSealer(stream)
+
+
+# --- networks and numbers -------------------------------------------------------------------------
+
+
+class WithoutDup(Variant):
+    """DUP is 0 whatever happens."""
+
+    name = "no DUP"
+    fault = "a PUBLISH is sent again without DUP"
+
+    def leaving(self, data: bytes, version: int) -> bytes:
+        changed = bytearray(data)
+        start = 0
+        while start < len(data):
+            decoded = decode(data, version, start=start)
+            assert decoded is not None
+            packet, end = decoded
+            if isinstance(packet, Publish) and packet.qos:
+                changed[start] &= 0xF7
+            start = end
+        return bytes(changed)
+
+
+class AlwaysDup(WithoutDup):
+    """DUP is 1 whatever happens."""
+
+    name = "always DUP"
+    fault = "a PUBLISH is sent for the first time with DUP"
+
+    def leaving(self, data: bytes, version: int) -> bytes:
+        changed = bytearray(data)
+        start = 0
+        while start < len(data):
+            decoded = decode(data, version, start=start)
+            assert decoded is not None
+            packet, end = decoded
+            if isinstance(packet, Publish) and packet.qos:
+                changed[start] |= 8
+            start = end
+        return bytes(changed)
+
+
+class Recounting(Variant):
+    """A stream gives a number twice."""
+
+    name = "seq again"
+    fault = "after a crash a stream begins with the last number that it has given out"
+
+    def last_seq(self, last_seq: int) -> int:
+        return max(0, last_seq - 1)
+
+
+class Leaping(Variant):
+    """A stream leaves a number out."""
+
+    name = "seq gap"
+    fault = "after a crash a stream leaves a number out"
+
+    def last_seq(self, last_seq: int) -> int:
+        return last_seq + 1 if last_seq else 0
+
+
+BROKEN: Final[tuple[Variant, ...]] = (
+    Hasty("early ack", "everything is acknowledged before its commit"),
+    Hasty("early PUBREL", "PUBREL leaves before its PUBREC is committed", MOVED),
+    Hasty("early PUBLISH", "PUBLISH leaves before its identifier is committed", ASSIGNED),
+    Hasty("early PUBCOMP", "PUBCOMP leaves before the release is committed", FREED),
+    Hasty("early PUBREC", "PUBREC leaves before the identifier is committed", STORED),
+    Hasty("early SUBACK", "SUBACK leaves before the subscription is", field="subscriptions"),
+    Hasty("early CONNACK", "CONNACK leaves before the session is committed", field="sessions"),
+    Forgetful("no inbound", "inbound identifiers are forgotten at a reconnect", "inbound"),
+    Forgetful("reused id", "an identifier is used again before its PUBCOMP", "released"),
+    Forgetful("no in flight", "what was in flight is forgotten", "in flight"),
+    Forgetful("lost will", "wills are lost at a crash", "wills"),
+    Forgetful("lost retained", "retained messages are lost at a crash", "retained"),
+    Forgetful("lost subscriptions", "subscriptions are lost at a crash", "subscriptions"),
+    Forgetful("skipped message", "the queue skips a message when it is refilled", "queue"),
+    Forgetful("lost commit", "a commit that found no space is reported as safe", "no space"),
+    Torn("kept will", "a will that was published stays on disk", wills=True),
+    Torn("kept session", "a session that has ended stays on disk", ended=True),
+    Torn("kept inbound", "the release of an inbound identifier never reaches the disk", FREED),
+    Halving(),
+    Shuffling(),
+    Unsynced("unsynced bytes", "a segment is renamed without an fsync of its bytes", SYNC),
+    Unsynced("unsynced name", "rows are deleted without an fsync of the folder", FOLDER),
+    Rash(),
+    Fickle(),
+    WithoutDup(),
+    AlwaysDup(),
+    Recounting(),
+    Leaping(),
+)

@@ -1,0 +1,412 @@
+"""The broker's door: every packet that leaves is compared with what is on disk at that moment.
+
+What may leave when is DESIGN.md section 4. The witness asks the database itself, by SQL, and knows
+besides what the packets that came in have earned: an answer in its turn, a message that was asked
+for. It sees the bytes, not what the broker thinks of them.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from semel.lab.simulation.clock import Broken
+from semel.lab.simulation.ledger import FAILURE, Accepted, Facts, Ledger, Outcome
+from semel.lab.simulation.network import Link
+from semel.lab.simulation.record import Sealer
+from semel.lab.simulation.store import SimulatedStore
+from semel.mqtt import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+    Violation,
+)
+from semel.mqtt.delivery import ASSIGNED, QUEUED
+from semel.store.commit import Commit
+
+_DELIVERY: Final = """
+    SELECT delivery.session, delivery.number, released, flags & 3,
+        CASE WHEN particular.body IS NULL THEN delivery.payload ELSE body.payload END
+    FROM session JOIN delivery ON delivery.session = session.number
+        LEFT JOIN particular ON particular.session = delivery.session
+            AND particular.number = delivery.number
+        LEFT JOIN body ON body.id = particular.body
+    WHERE client_id = ? AND packet_id = ?
+"""
+_INBOUND: Final = """
+    SELECT packet_id FROM session JOIN inbound ON session = number WHERE client_id = ?
+"""
+_SUBSCRIPTIONS: Final = """
+    SELECT filter, options & 3 FROM session JOIN subscription ON session = number
+    WHERE client_id = ?
+"""
+
+# number of the session, number of the delivery
+Key = tuple[int, int]
+
+
+@dataclass
+class Owed:
+    """What the broker owes one connection, in its order."""
+
+    # None: no CONNECT has come.
+    session_present: bool | None = None
+    is_refused: bool = False
+    has_connack: bool = False
+    pubacks: deque[tuple[int, Outcome]] = field(default_factory=deque)
+    pubrecs: deque[tuple[int, Outcome]] = field(default_factory=deque)
+    pubcomps: deque[int] = field(default_factory=deque)
+    subscribes: dict[int, Subscribe] = field(default_factory=dict)
+    unsubscribes: dict[int, Unsubscribe] = field(default_factory=dict)
+    pings: int = 0
+
+
+class Witness:
+    """Sees what comes in, and judges what goes out."""
+
+    def __init__(self, ledger: Ledger, store: SimulatedStore, sealers: list[Sealer]) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._sealers = sealers
+        # Whether the disk is looked at. If not, only the order of things is judged.
+        self.looks_at_disk = True
+        self._owed: dict[int, Owed] = {}
+        # The client of a session's number; the connection on which a delivery got its identifier,
+        # and the last one on which its PUBLISH left.
+        self._clients: dict[int, str] = {}
+        self._assigned: dict[Key, int] = {}
+        # The connection of each session when the last commit was written.
+        self._links_before: dict[int, int] = {}
+        self._left: dict[Key, int] = {}
+        # Payloads of what waits for members of the shared subscription.
+        self._queued: dict[Key, bytes] = {}
+        # By epoch: the delivery that has an identifier now.
+        self._in_use: dict[int, dict[int, Key | bytes]] = {}
+
+    # --- what comes in ----------------------------------------------------------------------------
+
+    def owed(self, link: Link) -> Owed:
+        """What is owed to a connection."""
+        found = self._owed.get(link.number)
+        if found is None:
+            found = self._owed[link.number] = Owed()
+        return found
+
+    def answered(self, facts: Facts, packet_id: int) -> None:
+        """PUBACK or PUBCOMP has come: its identifier is free."""
+        self._in_use.get(facts.epoch, {}).pop(packet_id, None)
+
+    def written(self, commit: Commit) -> None:
+        """The broker has written a commit."""
+        for number, client, _ in commit.sessions:
+            self._clients[number] = client
+        for number, change in commit.changes:
+            facts = self._ledger.sessions.get(self._clients.get(number, ""))
+            key = (number, change.number)
+            if change.kind == QUEUED:
+                if change.share and change.message is not None:
+                    self._queued[key] = change.message.payload
+            elif change.kind == ASSIGNED:
+                if key in self._queued and facts is not None:
+                    flown = self._ledger.flown.setdefault(facts.epoch, set())
+                    flown.add(self._queued.pop(key))
+                link = 0 if facts is None else facts.link
+                if link != self._links_before.get(number):
+                    # It may have been assigned on the one before.
+                    link = 0
+                self._assigned[key] = link
+        for number, client in self._clients.items():
+            facts = self._ledger.sessions.get(client)
+            self._links_before[number] = 0 if facts is None else facts.link
+
+    def check_pings(self, links: list[Link]) -> None:
+        """PINGRESP waits for nothing but the CONNACK."""
+        for link in links:
+            owed = self._owed.get(link.number)
+            if owed is not None and owed.pings and owed.has_connack and link.has_broker:
+                raise Broken(f"a PINGRESP waits on link {link.number}")
+
+    def crash(self) -> None:
+        """Only what is on disk goes on."""
+        self._owed = {}
+        self._in_use = {}
+        there: set[Key] = set()
+        if not self.looks_at_disk:
+            return
+        rows = self._ask(
+            "SELECT client_id, session, delivery.number, packet_id FROM delivery"
+            " JOIN session ON session = session.number WHERE packet_id > 0"
+        )
+        epochs = {facts.client: facts.epoch for facts in self._ledger.durable.sessions}
+        for client, session, number, packet_id in rows:
+            key = (session, number)
+            there.add(key)
+            in_use = self._in_use.setdefault(epochs[client], {})
+            if packet_id in in_use:
+                raise Broken(f"{client} has two deliveries with identifier {packet_id} on disk")
+            in_use[packet_id] = key
+        # Other numbers may be given out again.
+        self._left = {key: link for key, link in self._left.items() if key in there}
+        self._assigned = {key: link for key, link in self._assigned.items() if key in there}
+
+    # --- what goes out ----------------------------------------------------------------------------
+
+    def leaves(self, link: Link, client: str, data: bytes) -> list[Packet]:
+        """Bytes leave the broker for the network."""
+        packets: list[Packet] = []
+        for packet in link.outward.receive(data):
+            if isinstance(packet, Violation):
+                raise Broken(f"what left for {client} is no packet: {packet}")
+            packets.append(packet)
+            self._judge(link, client, packet)
+        return packets
+
+    def _judge(self, link: Link, client: str, packet: Packet) -> None:
+        owed = self.owed(link)
+        if isinstance(packet, Publish):
+            self._publish(link, client, packet)
+        elif isinstance(packet, PubAck):
+            self._acknowledgement(client, packet, owed.pubacks)
+        elif isinstance(packet, PubRec):
+            outcome = self._acknowledgement(client, packet, owed.pubrecs)
+            facts = self._session(link, client)
+            if facts is not None and facts.stored and self.looks_at_disk and not outcome.refused:
+                # Of one that was sent again, the PUBREL may have come by now.
+                waits = packet.packet_id in facts.inbound
+                if waits and (packet.packet_id,) not in self._ask(_INBOUND, client):
+                    raise Broken(
+                        f"{client} was sent PUBREC {packet.packet_id}, whose identifier is"
+                        " not on disk"
+                    )
+        elif isinstance(packet, PubRel):
+            self._pubrel(link, client, packet)
+        elif isinstance(packet, PubComp):
+            self._pubcomp(link, client, packet, owed)
+        elif isinstance(packet, SubAck):
+            self._suback(link, client, packet, owed)
+        elif isinstance(packet, UnsubAck):
+            self._unsuback(link, client, packet, owed)
+        elif isinstance(packet, ConnAck):
+            self._connack(link, client, packet, owed)
+        elif isinstance(packet, PingResp):
+            owed.pings -= 1
+            if owed.pings < 0:
+                raise Broken(f"{client} was sent a PINGRESP that it did not ask for")
+        elif not isinstance(packet, Disconnect):
+            raise Broken(f"{client} was sent {packet}")
+
+    def _session(self, link: Link, client: str) -> Facts | None:
+        """The session that this connection has, if it has one."""
+        facts = self._ledger.sessions.get(client)
+        return facts if facts is not None and facts.link == link.number else None
+
+    def _ask(self, question: str, *arguments: object) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._store.database.connection.execute(
+            question, arguments
+        ).fetchall()
+        return rows
+
+    def _connack(self, link: Link, client: str, packet: ConnAck, owed: Owed) -> None:
+        owed.has_connack = True
+        if bool(packet.reason) != owed.is_refused:
+            raise Broken(f"{client} was sent CONNACK with code 0x{packet.reason:02x}")
+        if packet.session_present != owed.session_present:
+            raise Broken(
+                f"{client} was told session_present {packet.session_present}, where"
+                f" {owed.session_present} is true"
+            )
+        facts = self._session(link, client)
+        if facts is None or not self.looks_at_disk:
+            return
+        rows = self._ask("SELECT expiry FROM session WHERE client_id = ?", client)
+        wanted = [(facts.expiry,)] if facts.stored else []
+        # One that ends with its connection is not there after a crash, whatever the disk says.
+        if rows != wanted and (facts.stored or rows != [(0,)]):
+            raise Broken(f"{client} was sent CONNACK, but on disk its session is {rows}")
+        wills = self._ask("SELECT payload FROM will WHERE client_id = ?", client)
+        if wills != ([(facts.will.payload,)] if facts.will is not None else []):
+            raise Broken(f"{client} was sent CONNACK, but on disk its will is {wills}")
+        if not facts.stored:
+            return
+        if not {row[0] for row in self._ask(_INBOUND, client)} <= facts.inbound:
+            raise Broken(f"{client} was sent CONNACK, but on disk are identifiers of another time")
+        for topic_filter, _ in self._ask(_SUBSCRIPTIONS, client):
+            if topic_filter not in facts.subscriptions:
+                raise Broken(f"{client} was sent CONNACK, but has {topic_filter} on disk")
+
+    def _acknowledgement(
+        self, client: str, packet: PubAck | PubRec, owed: deque[tuple[int, Outcome]]
+    ) -> Outcome:
+        name = "PUBACK" if isinstance(packet, PubAck) else "PUBREC"
+        if not owed or owed[0][0] != packet.packet_id:
+            turn = owed[0][0] if owed else None
+            raise Broken(f"{client} was sent {name} {packet.packet_id}; the next in turn is {turn}")
+        _, outcome = owed.popleft()
+        if (packet.reason >= FAILURE) != outcome.refused:
+            raise Broken(f"{client} was sent {name} with code 0x{packet.reason:02x}")
+        accepted = outcome.accepted
+        if accepted is not None and self.looks_at_disk:
+            self._check_safe(accepted, f"{client} was sent {name} {packet.packet_id} for")
+        return outcome
+
+    def _check_safe(self, accepted: Accepted, what: str) -> None:
+        """A message is on disk, if anything of it has to be."""
+        if not accepted.lasts:
+            return
+        if not accepted.commit or accepted.commit > self._store.safe:
+            raise Broken(f"{what} {accepted.payload[:20]!r}, which is not committed")
+        if self._sealers and accepted.payload:
+            if self._ask("SELECT 1 FROM record WHERE payload = ? LIMIT 1", accepted.payload):
+                return
+            for file in self._sealers[0].root.files:
+                if file.name_safe and file.bytes_safe:
+                    if any(row[3] == accepted.payload for row in file.rows):
+                        return
+            raise Broken(f"{what} {accepted.payload[:20]!r}, which is not in its stream")
+
+    def _publish(self, link: Link, client: str, packet: Publish) -> None:
+        if not packet.qos:
+            return
+        facts = self._session(link, client)
+        if facts is None:
+            raise Broken(f"{client} was sent a message on a connection that is not its own now")
+        if packet.payload:
+            self._check_wanted(facts, packet)
+        in_use = self._in_use.setdefault(facts.epoch, {})
+        if not facts.stored:
+            if packet.packet_id in in_use or packet.dup:
+                raise Broken(f"{client} was sent {packet.packet_id} again, or under DUP 1")
+            in_use[packet.packet_id] = packet.payload
+            return
+        if not self.looks_at_disk:
+            return
+        rows = self._ask(_DELIVERY, client, packet.packet_id)
+        what = f"PUBLISH {packet.packet_id} of {packet.payload[:20]!r} left for {client}"
+        if len(rows) != 1:
+            raise Broken(f"{what}, and its identifier is on disk {len(rows)} times")
+        session, number, released, qos, payload = rows[0]
+        if released or qos != packet.qos or payload != packet.payload:
+            raise Broken(f"{what}, but on disk the identifier has {rows[0]}")
+        key = (session, number)
+        if in_use.setdefault(packet.packet_id, key) != key:
+            raise Broken(f"{what}, while the identifier is in use")
+        before = self._left.get(key)
+        if before is None:
+            # It may have been meant for a connection that was gone by the time it was safe.
+            if packet.dup and self._assigned.get(key) == link.number:
+                raise Broken(f"{what} for the first time, with DUP 1")
+        elif before == link.number:
+            raise Broken(f"{what} twice on one connection")
+        elif not packet.dup:
+            raise Broken(f"{what} again, with DUP 0")
+        self._left[key] = link.number
+
+    def _check_wanted(self, facts: Facts, packet: Publish) -> None:
+        """It is a message that was accepted, that is safe, and that this client asked for."""
+        ledger = self._ledger
+        found = ledger.by_payload.get(packet.payload)
+        what = f"{packet.payload[:20]!r} left for {facts.client}"
+        if not found:
+            raise Broken(f"{what}, though nobody has published it")
+        if self.looks_at_disk and found[0].lasts:
+            # Of one that came twice, the first was enough.
+            if not found[0].commit or found[0].commit > self._store.safe:
+                raise Broken(f"{what} before it was committed")
+        if packet.retain:
+            replays = ledger.replays.get(facts.epoch, ())
+            if not any(each.payload == packet.payload for each in replays):
+                raise Broken(f"{what} as retained, for no new subscription")
+            return
+        indexes = {each.index for each in found}
+        for index, qos in ledger.expected.get(facts.epoch, ()):
+            if index in indexes and qos == packet.qos:
+                return
+        for index, qos in ledger.shared:
+            if index in indexes and qos == packet.qos:
+                return
+        raise Broken(f"{what} at QoS {packet.qos}, and it did not ask for it")
+
+    def _pubrel(self, link: Link, client: str, packet: PubRel) -> None:
+        facts = self._session(link, client)
+        if facts is None:
+            raise Broken(f"{client} was sent PUBREL on a connection that is not its own now")
+        if facts.stored and self.looks_at_disk:
+            rows = self._ask(_DELIVERY, client, packet.packet_id)
+            if len(rows) != 1 or not rows[0][2]:
+                raise Broken(
+                    f"PUBREL {packet.packet_id} left for {client}, but on disk its PUBREC has"
+                    f" not come: {rows}"
+                )
+
+    def _pubcomp(self, link: Link, client: str, packet: PubComp, owed: Owed) -> None:
+        if packet.packet_id not in owed.pubcomps:
+            raise Broken(f"{client} was sent PUBCOMP {packet.packet_id} for no PUBREL")
+        owed.pubcomps.remove(packet.packet_id)
+        facts = self._session(link, client)
+        if facts is not None and facts.stored and self.looks_at_disk:
+            if packet.packet_id not in facts.inbound:
+                if (packet.packet_id,) in self._ask(_INBOUND, client):
+                    raise Broken(
+                        f"{client} was sent PUBCOMP {packet.packet_id}, but on disk it is not"
+                        " released"
+                    )
+
+    def _suback(self, link: Link, client: str, packet: SubAck, owed: Owed) -> None:
+        request = owed.subscribes.pop(packet.packet_id, None)
+        if request is None:
+            raise Broken(f"{client} was sent SUBACK {packet.packet_id} for nothing")
+        facts = self._session(link, client)
+        if facts is not None and facts.stored and self.looks_at_disk:
+            rows = self._ask(_SUBSCRIPTIONS, client)
+            for each in request.subscriptions:
+                if facts.subscriptions.get(each.topic_filter) == each.qos:
+                    if (each.topic_filter, each.qos) not in rows:
+                        raise Broken(
+                            f"{client} was sent SUBACK for {each.topic_filter}, which is not on"
+                            " disk"
+                        )
+
+    def _unsuback(self, link: Link, client: str, packet: UnsubAck, owed: Owed) -> None:
+        request = owed.unsubscribes.pop(packet.packet_id, None)
+        if request is None:
+            raise Broken(f"{client} was sent UNSUBACK {packet.packet_id} for nothing")
+        facts = self._session(link, client)
+        if facts is not None and facts.stored and self.looks_at_disk:
+            there = {row[0] for row in self._ask(_SUBSCRIPTIONS, client)}
+            for topic_filter in request.topic_filters:
+                if topic_filter in there and topic_filter not in facts.subscriptions:
+                    raise Broken(
+                        f"{client} was sent UNSUBACK for {topic_filter}, which is on disk yet"
+                    )
+
+    # --- what came in, for what goes out ----------------------------------------------------------
+
+    def came(self, link: Link, packet: Packet, *, present: bool = False) -> None:
+        """A packet has reached the broker that it has to answer."""
+        owed = self.owed(link)
+        if isinstance(packet, Connect):
+            owed.session_present = present
+            owed.is_refused = link.is_refused
+        elif isinstance(packet, PubRel):
+            owed.pubcomps.append(packet.packet_id)
+        elif isinstance(packet, Subscribe):
+            owed.subscribes[packet.packet_id] = packet
+        elif isinstance(packet, Unsubscribe):
+            owed.unsubscribes[packet.packet_id] = packet
+        else:
+            owed.pings += 1
+
+    def message_came(self, link: Link, packet: Publish, outcome: Outcome) -> None:
+        """A QoS 1 or 2 message has, and what has to become of it."""
+        owed = self.owed(link)
+        (owed.pubacks if packet.qos == 1 else owed.pubrecs).append((packet.packet_id, outcome))

@@ -1,0 +1,667 @@
+"""Carries a schedule out: the clients, the network, the broker, its store, and crashes.
+
+One action after the other, each of them something that could happen in a real process: some bytes
+arrive, a tick ends, a transaction is done, the process dies. When the list is at its end
+everything comes back (connections, space, time), and all that is under way must come to rest.
+"""
+
+from collections import Counter
+from typing import Final
+
+from semel.broker.authority import Authority
+from semel.broker.core import Broker
+from semel.broker.settings import BrokerSettings
+from semel.lab.simulation.client import Client
+from semel.lab.simulation.clock import Broken, Clock
+from semel.lab.simulation.ledger import Ledger, Snapshot
+from semel.lab.simulation.network import Link
+from semel.lab.simulation.record import BEGIN, END
+from semel.lab.simulation.schedule import (
+    FILTERS,
+    PUBLISHER,
+    SHARED_FILTER,
+    TOPICS,
+    WORKER,
+    Action,
+    Plan,
+    Schedule,
+)
+from semel.lab.simulation.variants import FAITHFUL, Variant
+from semel.lab.simulation.witness import Witness
+from semel.mqtt import (
+    MQTT5,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Subscribe,
+    Unsubscribe,
+)
+from semel.store.check import Report, check_tables
+from semel.store.commit import Commit
+from semel.store.database import Database
+from semel.store.store import FULL
+from semel.store.streams import Stream, Streams
+
+# What the broker says when something is wrong with a client or with itself: never, here.
+ALARMS: Final = ("broke a rule", "failed", "cannot be answered", "is lost", "no room")
+
+WAITS: Final = (0.3, 1.0, 3.0, 12.0, 40.0)
+# A payload of this size is kept once for all (semel.store.schema.SHARED_PAYLOAD).
+LARGE: Final = 5_000
+# After so many rounds of everything, what is not done never will be.
+ROUNDS: Final = 80
+# Longer than a publisher is made to wait for a slow reader.
+PATIENCE: Final = 0.6
+
+
+class World:
+    """Everything there is."""
+
+    def __init__(self, plan: Plan, *, variant: Variant = FAITHFUL, trace: bool = False) -> None:
+        self.plan = plan
+        self.variant = variant
+        self.trace: list[str] | None = [] if trace else None
+        self.clock = Clock()
+        self.log: list[str] = []
+        self.clients = [Client(part, self.clock) for part in plan.parts]
+        self.ledger = Ledger([topic_filter for _, topic_filter in plan.streams])
+        self.store = variant.store(self._written)
+        self.sealers = [variant.sealer(self.database.stream(name).id) for name, _ in plan.streams]
+        self.witness = Witness(self.ledger, self.store, self.sealers)
+        self.witness.looks_at_disk = variant.looks_at_disk
+        self.links: list[Link] = []
+        self._by_number: dict[int, Link] = {}
+        # Links whose next packet waits for the store, in the order in which they began to.
+        self._blocked: list[Link] = []
+        self._links = 0
+        self._messages = 0
+        self._has_group = any(part.role == WORKER for part in plan.parts)
+        # What happened how often.
+        self.tally: Counter[str] = Counter()
+        # Messages that queues had no room for, over all brokers.
+        self.dropped = 0
+        # The latest time that there was.
+        self.latest = 0.0
+        self.settings = BrokerSettings(
+            inflight_window=plan.inflight_window,
+            receive_maximum=plan.receive_maximum,
+            maximum_outgoing_bytes=plan.maximum_outgoing,
+            maximum_queued_messages=plan.maximum_queued,
+            sys_interval=0.0,
+        )
+        # What went wrong while the broker was at work: it might take the exception for its own.
+        self.problem: Exception | None = None
+        self.broker = self._start()
+
+    @property
+    def database(self) -> Database:
+        """What is on disk."""
+        return self.store.database
+
+    def _start(self) -> Broker:
+        streams: list[Stream] = []
+        for name, topic_filter in self.plan.streams:
+            row = self.database.stream(name)
+            streams.append(Stream(row.id, name, topic_filter, self.variant.last_seq(row.last_seq)))
+        return Broker(
+            self.settings,
+            authority=Authority(),
+            store=self.store,
+            new_client_id=lambda: "nobody",
+            log=self._logged,
+            now=self.clock.now,
+            streams=Streams(streams),
+            wall=lambda: self.clock.now,
+            window=self.plan.queue_window,
+        )
+
+    def _logged(self, line: str) -> None:
+        self.log.append(line)
+        self.say(f"    broker: {line}")
+        if self.problem is None and any(alarm in line for alarm in ALARMS):
+            self.problem = Broken(f"the broker says: {line}")
+
+    def say(self, line: str) -> None:
+        """One more line of the trace, if there is one."""
+        if self.trace is not None:
+            self.trace.append(line)
+
+    # --- the broker and what it is told -----------------------------------------------------------
+
+    def _written(self, commit: Commit, number: int) -> Snapshot:
+        """The broker writes a commit, in the course of a tick."""
+        self._unblock()
+        self.witness.written(commit)
+        self.tally["commits"] += 1
+        if self.trace is not None:
+            self.say(f"    commit {number} is written: {_listed(commit)}")
+        return self.ledger.snapshot(number)
+
+    def _unblock(self) -> None:
+        """Some packets that waited for the store have been dealt with."""
+        try:
+            for link in self._blocked:
+                if link.was_closing:
+                    link.inbox = []
+                self._catch_up(link)
+        except Broken as problem:
+            self.problem = problem
+        self._blocked = [link for link in self._blocked if link.connection.blocked]
+
+    def _catch_up(self, link: Link) -> None:
+        for packet in link.dealt_with():
+            self._arrived(link, packet)
+
+    def _arrived(self, link: Link, packet: Packet) -> None:
+        """The broker has dealt with a packet: the ledger and the witness are told."""
+        ledger, witness = self.ledger, self.witness
+        name = self.clients[link.who].name
+        if self.trace is not None:
+            self.say(f"    {name}/{link.number} ▶ {described(packet)}")
+        if link.is_refused:
+            return
+        if isinstance(packet, Connect):
+            self.tally["connections"] += 1
+            if self.store.condition == FULL and ledger.is_refused(packet):
+                self.tally["connections refused"] += 1
+                link.is_refused = True
+                witness.came(link, packet)
+                return
+            present = ledger.connect(packet, link.number, self.clock.now)
+            link.epoch = ledger.sessions[name].epoch
+            witness.came(link, packet, present=present)
+            return
+        facts = ledger.of_link(name, link.number)
+        if isinstance(packet, Publish):
+            outcome = ledger.publish(
+                facts, packet, self.clock.now, full=self.store.condition == FULL
+            )
+            if packet.qos:
+                witness.message_came(link, packet, outcome)
+            self.tally["messages in"] += 1
+            self.tally["messages in again"] += outcome.accepted is None and not outcome.refused
+            self.tally["messages refused"] += outcome.refused
+        elif isinstance(packet, PubAck | PubComp):
+            witness.answered(facts, packet.packet_id)
+        elif isinstance(packet, PubRel):
+            facts.inbound.discard(packet.packet_id)
+            witness.came(link, packet)
+        elif isinstance(packet, Subscribe):
+            ledger.subscribe(facts, packet)
+            witness.came(link, packet)
+        elif isinstance(packet, Unsubscribe):
+            ledger.unsubscribe(facts, packet)
+            witness.came(link, packet)
+        elif isinstance(packet, Disconnect):
+            ledger.disconnect(facts, packet, self.clock.now)
+        elif isinstance(packet, PingReq):
+            witness.came(link, packet)
+        else:
+            assert isinstance(packet, PubRec), packet
+
+    def _collect(self) -> None:
+        """Write out what the broker has for the network, as its server does."""
+        self._check_problem()
+        while self.broker.ready:
+            ready = self.broker.ready
+            self.broker.ready = {}
+            for number, connection in ready.items():
+                link = self._by_number[number]
+                data = self.variant.leaving(connection.take_outgoing(), link.version)
+                if data:
+                    self._leaves(link, data)
+                self.broker.written(connection, len(link.down))
+                if connection.closing:
+                    if connection.stuck:
+                        link.cut(0, 0)
+                    self._closed(link)
+        self.broker.pressure.released = []
+        self.broker.store_pressure.released = []
+        self._check_bounds()
+
+    def _check_problem(self) -> None:
+        if self.problem is not None:
+            raise self.problem
+
+    def _leaves(self, link: Link, data: bytes) -> None:
+        name = self.clients[link.who].name
+        for packet in self.witness.leaves(link, name, data):
+            self.tally["packets out"] += 1
+            if isinstance(packet, Publish):
+                self.tally[f"messages out at QoS {packet.qos}"] += 1
+                self.tally["messages out again"] += packet.dup
+            if self.trace is not None:
+                self.say(f"    {name}/{link.number} ◀ {described(packet)}")
+        link.send_down(data)
+
+    def _closed(self, link: Link) -> None:
+        """The broker's end of a link is gone, whoever ended it."""
+        if not link.has_broker:
+            return
+        link.has_broker = False
+        link.inbox = []
+        self._by_number.pop(link.connection.number)
+        self._left(link)
+        self.broker.lost(link.connection, self.clock.now)
+
+    def _left(self, link: Link) -> None:
+        """The session of a link, if it has it yet, goes on without it."""
+        facts = self.ledger.sessions.get(self.clients[link.who].name)
+        if facts is not None and facts.link == link.number:
+            self.ledger.leave(facts, self.clock.now)
+
+    def check_tables(self) -> None:
+        """What is on disk is all of a piece, as `semel store check` judges: not in every world,
+        since it takes its time."""
+        if not self.plan.again:
+            return
+        report = Report()
+        check_tables(self.database.connection, report)
+        for finding in report.findings:
+            raise Broken(f"on disk, {finding.table}, {finding.row}: {finding.problem}")
+
+    def _check_bounds(self) -> None:
+        for client, state in self.broker.router.sessions.items():
+            if state.session.waiting > self.plan.maximum_queued:
+                raise Broken(f"{state.session.waiting} messages wait for {client}")
+        if self.plan.bounded:
+            for number, count in self.database.connection.execute(
+                "SELECT session, count(*) FROM delivery WHERE packet_id = 0 GROUP BY session"
+            ):
+                if count > self.plan.maximum_queued:
+                    raise Broken(f"{count} messages wait on disk for session {number}")
+
+    # --- what can happen --------------------------------------------------------------------------
+
+    def act(self, action: Action) -> None:
+        """Let one action happen."""
+        self.clock.tick()
+        kind, who, a, b = action
+        who %= len(self.clients)
+        client = self.clients[who]
+        if kind == "publish":
+            # Now and then many at a time, so that queues grow.
+            for more in range(6 if b // 512 % (3 if self._has_group else 6) == 0 else 1):
+                self._publish(client, a + more, b + more)
+        elif kind == "step":
+            self.step()
+        elif kind == "rush":
+            self.rush()
+        elif kind == "settle":
+            for _ in range(a % 4 + 1):
+                self.step()
+        elif kind == "up":
+            self._up(client.link or self._last_link(who), a)
+        elif kind == "down":
+            self._down(client, a)
+        elif kind == "tick":
+            self.tick()
+        elif kind == "apply":
+            self.apply(a % 3 + 1)
+        elif kind == "report":
+            self.report(a % 3 + 1)
+        elif kind == "connect":
+            if client.link is not None and a % 4:
+                # Mostly who is away comes back, and now and then one takes over from itself.
+                who = next((at for at, each in enumerate(self.clients) if each.link is None), who)
+            self.connect(who, clean=b % 12 == 1, brief=b % 12 == 2)
+        elif kind == "cut":
+            self._cut(client, a, b)
+        elif kind == "crash":
+            self.crash(a, b)
+        elif kind == "wait":
+            self.wait(WAITS[a % len(WAITS)])
+        elif kind == "subscribe":
+            self._subscribe(client, a)
+        elif kind == "unsubscribe":
+            if client.wanted:
+                client.unsubscribe(sorted(client.wanted)[a % len(client.wanted)])
+        elif kind == "disconnect":
+            expiry = (None, None, 0, 20)[b % 4] if client.part.expiry else None
+            client.disconnect((0, 0, 4)[a % 3], expiry)
+        elif kind == "ping":
+            client.ping()
+        elif kind == "stop":
+            self.stop(b)
+        elif kind == "repeat":
+            client.repeat(a)
+        elif kind == "answer":
+            client.answer(a % 3 + 1)
+        elif kind == "seal":
+            for sealer in self.sealers:
+                for _ in range(a % 6 + 1):
+                    sealer.go_on(self.database, b)
+        elif kind == "compact":
+            for sealer in self.sealers:
+                sealer.root.compact(a)
+        elif kind == "space":
+            if self.sealers:
+                self.store.set_space(not self.store.has_space)
+        elif kind == "behind":
+            if self.sealers:
+                self.store.set_behind(not self.store.is_behind)
+        else:
+            raise ValueError(kind)
+
+    def _last_link(self, who: int) -> Link | None:
+        for link in reversed(self.links):
+            if link.who == who and link.has_broker:
+                return link
+        return None
+
+    def _publish(self, client: Client, a: int, b: int) -> None:
+        if client.part.role == WORKER:
+            return
+        self._messages += 1
+        payload = b"%s.%d" % (client.name.encode(), self._messages)
+        if b % 23 == 0 and self.plan.maximum_outgoing > LARGE:
+            payload = payload.ljust(LARGE, b".")
+        # Where there is a group, most messages are for it.
+        topic = TOPICS[a % (2 if self._has_group and b % 4 else len(TOPICS))]
+        retain = b % 7 == 0 or topic.startswith("r/")
+        if retain and b % 3 == 0:
+            payload = b""
+        qos = (2, 1, 2, 1, 0)[a // 8 % 5]
+        expires = b // 16 % 8 == 0 or (self.plan.bounded and b // 16 % 2 == 0)
+        expiry = (2, 20)[b & 1] if expires else None
+        client.publish(topic, payload, qos, retain=retain, expiry=expiry)
+
+    def _subscribe(self, client: Client, a: int) -> None:
+        part = client.part
+        if part.role == WORKER:
+            client.subscribe(SHARED_FILTER, part.qos)
+        elif part.role != PUBLISHER:
+            qos = part.qos if a % 5 else 1
+            topic_filter = FILTERS[0] if a % 2 else FILTERS[a // 2 % len(FILTERS)]
+            client.subscribe(topic_filter, qos, retain_handling=a // 64 % 3)
+
+    def connect(self, who: int, *, clean: bool, brief: bool = False) -> None:
+        """A client opens a connection, whether it has one or not; see `Client.connect`."""
+        client = self.clients[who]
+        if client.part.role == WORKER and client.part.version != MQTT5:
+            # It would become one whose session ends with its connection.
+            clean = False
+        self._links += 1
+        connection = self.broker.opened(f"net:{self._links}", self.clock.now)
+        link = Link(who, self._links, connection, client.part.version)
+        self.links.append(link)
+        self._by_number[connection.number] = link
+        client.connect(link, clean=clean, brief=brief and client.part.role != WORKER)
+
+    def _cut(self, client: Client, a: int, b: int) -> None:
+        link = client.link
+        if link is not None:
+            up, down = a % (len(link.up) + 1), b % (len(link.down) + 1)
+            self.say(f"    {client.name}/{link.number}: {up} bytes go up yet, {down} down")
+            link.cut(up, down)
+            self.tally["cuts"] += 1
+            if a & 256:
+                client.lost()
+
+    def _up(self, link: Link | None, count: int) -> None:
+        """Some bytes reach the broker, or the end of the connection does."""
+        if link is None or not link.has_broker:
+            return
+        connection = link.connection
+        if connection.closing:
+            link.up.clear()
+            return
+        if connection.held or connection.blocked:
+            return
+        if link.up:
+            piece = link.take_up(count % len(link.up) + 1 if count else len(link.up))
+            self.broker.receive(connection, piece, self.clock.now)
+            self._check_problem()
+            self._catch_up(link)
+            if link.connection.blocked:
+                # Nobody looks for the end of the connection either.
+                self._blocked.append(link)
+                self.tally["held up by the store"] += 1
+                return
+        if link.ends_for_broker:
+            self._closed(link)
+
+    def _down(self, client: Client, count: int) -> None:
+        """Some bytes reach the client, or the end of the connection does."""
+        link = client.link
+        if link is None:
+            return
+        if link.down:
+            piece = link.take_down(count % len(link.down) + 1 if count else len(link.down))
+            if link.has_broker:
+                self.broker.written(link.connection, len(link.down))
+            client.receive(piece)
+        if client.link is link and link.ends_for_client:
+            client.lost()
+
+    def tick(self) -> None:
+        """The broker's loop has nothing more to do for now."""
+        for link in self._blocked:
+            link.was_closing = link.connection.closing
+        self.broker.flush(self.clock.now)
+        self._unblock()
+        self._collect()
+        self.witness.check_pings(self.links)
+
+    def apply(self, count: int) -> None:
+        """Some commits happen; the broker does not know yet."""
+        snapshot = self.store.apply(count)
+        if snapshot is not None:
+            self.ledger.lasts(snapshot)
+            self.say(f"    commit {self.store.safe} is on disk")
+
+    def report(self, count: int) -> None:
+        """The broker is told of some commits."""
+        for _ in range(min(count, len(self.store.applied))):
+            commit = self.store.report()
+            if commit is not None:
+                self.broker.committed(commit, self.clock.now)
+                self._collect()
+
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.clock.now += seconds
+        self._sweep()
+        self.tick()
+
+    def _sweep(self) -> None:
+        self.latest = max(self.latest, self.clock.now)
+        self.broker.sweep(self.clock.now)
+        # It closes those that were silent for too long.
+        for link in self.links:
+            if link.connection.closing and link.has_broker:
+                self._left(link)
+        self.ledger.sweep(self.clock.now)
+
+    def step(self, *, everybody: bool = False) -> None:
+        """Everything goes on by one round, but for those who are slow or lazy."""
+        self._all_up()
+        self.apply(len(self.store.pending) - (0 if everybody else self.plan.lag))
+        self.report(len(self.store.applied))
+        self._all_down(everybody=everybody)
+
+    def rush(self) -> None:
+        """The same, only that the disk does nothing."""
+        self._all_up()
+        self._all_down(everybody=False)
+
+    def _all_up(self) -> None:
+        for link in self.links:
+            if link.up or link.ends_for_broker:
+                self._up(link, 0)
+        self.tick()
+
+    def _all_down(self, *, everybody: bool) -> None:
+        for client in self.clients:
+            if everybody or not client.part.slow:
+                self._down(client, 0)
+            if everybody:
+                client.answer(len(client.owed))
+        self.links = [link for link in self.links if link.has_broker or link.has_client]
+
+    # --- crashes ----------------------------------------------------------------------------------
+
+    def crash(self, a: int, b: int) -> None:
+        """The process dies, before, in, or after a commit, and another one starts."""
+        how = a % 4
+        snapshot: Snapshot | None = None
+        if how == 1:
+            self.rush()
+            self.rush()
+        elif how == 2:
+            waiting = bool(self.store.pending)
+            snapshot = self.store.apply_and_crash(b % 3 + 1, a // 4 % 512)
+            self.tally["crashes in a commit"] += waiting and snapshot is None
+        elif how == 3 and self.store.has_space:
+            snapshot = self.store.apply(b % 3 + 1)
+        if snapshot is not None:
+            self.ledger.lasts(snapshot)
+        self._begin_again(b)
+
+    def stop(self, b: int) -> None:
+        """The broker is told to stop, and another one starts."""
+        self.report(len(self.store.applied))
+        for link in self.links:
+            link.was_closing = True
+            if link.has_broker:
+                self._left(link)
+        self.broker.stop(self.clock.now)
+        self._collect()
+        self.apply(len(self.store.pending))
+        self._begin_again(b)
+
+    def _begin_again(self, b: int) -> None:
+        self.say(f"    the broker is gone: commit {self.store.safe} was the last")
+        self.tally["restarts"] += 1
+        if self.store.pending:
+            self.tally["restarts with commits lost"] += 1
+        if b % 8 == 0:
+            # Somebody has set the clock back meanwhile: nothing may come early by that.
+            self.clock.now -= 3.0
+        self.dropped += self.broker.router.dropped
+        for link in self.links:
+            link.cut(len(link.up), b % (len(link.down) + 1))
+            link.has_broker = False
+        self._by_number = {}
+        self._blocked = []
+        self.store.crash()
+        for sealer in self.sealers:
+            sealer.crash(self.database, b)
+        self.check_tables()
+        self.witness.crash()
+        self.ledger.restart(self.clock.now)
+        self.broker = self._start()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Everything comes back, and all comes to rest."""
+        self.say("the end begins")
+        self.store.set_space(True)
+        self.store.set_behind(False)
+        self._rest()
+        if self.plan.again:
+            self.say("once more from disk")
+            self.crash(0, 0)
+            self._rest()
+        for client in self.clients:
+            client.disconnect(0, None)
+        self.step(everybody=True)
+        self.step(everybody=True)
+        for sealer in self.sealers:
+            for _ in range(self.plan.seed % 4 * (END + 1)):
+                sealer.go_on(self.database, self.plan.seed // 4)
+            while sealer.step != BEGIN:
+                sealer.go_on(self.database, 0)
+        self.dropped += self.broker.router.dropped
+        self.tally["wills"] += sum(each.is_will for each in self.ledger.accepted)
+        self.tally["messages accepted"] += len(self.ledger.accepted)
+        self.tally["sessions"] += self.ledger.sessions_begun
+        self.tally["segments"] += sum(len(sealer.root.files) for sealer in self.sealers)
+        self.tally["read from the queue on disk"] += self.store.refills
+        self.tally["messages dropped"] += self.dropped
+
+    def _rest(self) -> None:
+        for _ in range(ROUNDS):
+            for who, client in enumerate(self.clients):
+                if client.link is None:
+                    self.connect(who, clean=False)
+            self.step(everybody=True)
+            if self._is_quiet():
+                return
+            self.clock.now += PATIENCE
+            self._sweep()
+        raise Broken(f"it never comes to rest: {self._unrest()}")
+
+    def _is_quiet(self) -> bool:
+        if self.store.pending or self.store.applied or self.broker.router.dirty:
+            return False
+        if any(link.up or link.down or link.is_cut for link in self.links):
+            return False
+        if not all(client.is_done() for client in self.clients):
+            return False
+        for state in self.broker.router.sessions.values():
+            if state.connection and (state.session.waiting or state.session.in_flight):
+                return False
+        return True
+
+    def _unrest(self) -> str:
+        """What is not done, in words."""
+        found: list[str] = []
+        for client in self.clients:
+            if not client.is_done():
+                found.append(f"{client.name} has {sorted(client.outbox)} open")
+        for name, state in self.broker.router.sessions.items():
+            session = state.session
+            if session.waiting or session.in_flight:
+                found.append(f"{session.waiting} wait and {session.in_flight} fly for {name}")
+        return ", ".join(found) or "bytes are on their way for ever"
+
+
+def run(schedule: Schedule, *, variant: Variant = FAITHFUL, trace: bool = False) -> World:
+    """A world in which all of it has happened. Raises what is wrong; see `account` for the rest."""
+    world = World(schedule.plan, variant=variant, trace=trace)
+    play(world, schedule.actions)
+    return world
+
+
+def play(world: World, actions: list[Action]) -> None:
+    """Let it all happen."""
+    for action in actions:
+        world.say(str(action))
+        world.act(action)
+    world.finish()
+
+
+def described(packet: Packet) -> str:
+    """A packet in a few words."""
+    name = type(packet).__name__
+    if isinstance(packet, Publish):
+        dup = " DUP" if packet.dup else ""
+        retain = " RETAIN" if packet.retain else ""
+        return (
+            f"PUBLISH {packet.packet_id} QoS {packet.qos}{dup}{retain} {packet.topic_name}"
+            f" {packet.payload[:20]!r}"
+        )
+    if isinstance(packet, Connect):
+        clean = " clean" if packet.clean_start else ""
+        return f"CONNECT{clean}"
+    if isinstance(packet, Subscribe):
+        wanted = ", ".join(f"{each.topic_filter} at {each.qos}" for each in packet.subscriptions)
+        return f"SUBSCRIBE {packet.packet_id} {wanted}"
+    return f"{name.upper()} {getattr(packet, 'packet_id', '')}".rstrip()
+
+
+def _listed(commit: Commit) -> str:
+    parts = [f"{len(commit.packets)} wait"]
+    for name in ("changes", "sessions", "ended", "subscriptions", "wills", "retained", "records"):
+        count = len(getattr(commit, name))
+        if count:
+            parts.append(f"{count} {name}")
+    return ", ".join(parts)

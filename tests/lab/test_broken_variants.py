@@ -1,0 +1,57 @@
+"""The simulation can fail: worlds that are broken on purpose, each of them noticed.
+
+A variant lies at a seam (the store, the sealer, the bytes that leave), never inside the core. How
+many seeds each takes is printed by `python -m tests.long.simulate --variants`.
+"""
+
+import pytest
+
+from semel.lab.simulation.runs import seeds_to_notice
+from semel.lab.simulation.variants import BROKEN, FAITHFUL, Blind, Variant
+
+# Each is noticed within so many seeds, most of them within a few.
+SEEDS = 1_500
+# Those that show also when nobody looks at the disk, in what clients get and the record says.
+BLIND_SEEDS = 1_000
+SEEN_BLINDLY = (
+    "early ack",
+    "early PUBREC",
+    "early SUBACK",
+    "no inbound",
+    "no in flight",
+    "lost will",
+    "lost retained",
+    "lost subscriptions",
+    "skipped message",
+    "lost commit",
+    "unsynced bytes",
+    "unsynced name",
+    "rash sealer",
+    "seq gap",
+)
+
+
+def name_of(variant: Variant) -> str:
+    return variant.name
+
+
+@pytest.mark.parametrize("variant", BROKEN, ids=name_of)
+def test_a_broken_world_is_noticed(variant: Variant) -> None:
+    assert seeds_to_notice(variant, SEEDS) is not None
+
+
+@pytest.mark.parametrize(
+    "variant", [each for each in BROKEN if each.name in SEEN_BLINDLY], ids=name_of
+)
+def test_a_broken_world_is_noticed_by_its_outcome_alone(variant: Variant) -> None:
+    assert seeds_to_notice(Blind(variant), BLIND_SEEDS) is not None
+
+
+def test_each_variant_has_a_name_and_a_fault_of_its_own() -> None:
+    assert len({variant.name for variant in BROKEN}) == len(BROKEN) >= 10
+    assert all(variant.fault for variant in BROKEN)
+    assert set(SEEN_BLINDLY) <= {variant.name for variant in BROKEN}
+
+
+def test_a_faithful_world_is_not_taken_for_a_broken_one() -> None:
+    assert seeds_to_notice(FAITHFUL, 50) is None
