@@ -172,6 +172,25 @@ def test_a_subscription_to_a_stream_counts_as_one() -> None:
     assert reader.send(subscribe(filters[2])) == [SubAck(900, [2])]
 
 
+def test_a_session_has_a_hundred_subscriptions_to_streams_at_the_most() -> None:
+    world = Plant()
+    world.fill(3)
+    reader = world.reader()
+    filters = [f"$stream/plant/plant/{at}" for at in range(99)]
+    for topic_filter in filters:
+        assert reader.send(subscribe(topic_filter)) == [SubAck(900, [2])]
+    # A hundred who wait do not keep one from going on.
+    assert seqs(follow(reader)) == [1, 2, 3]
+    (answer,) = reader.send(subscribe("$stream/plant/more"))
+    assert isinstance(answer, SubAck)
+    assert list(answer.reasons) == [0x97]
+    assert "100" in (answer.properties.reason_string or "")
+    assert reader.send(subscribe(filters[7])) == [SubAck(900, [2])]
+    assert reader.subscribe("plant/more") == []
+    reader.send(Unsubscribe(3, [filters[7]]))
+    assert reader.send(subscribe("$stream/plant/more")) == [SubAck(900, [2])]
+
+
 def test_a_broker_without_streams_has_none_to_replay() -> None:
     reader = World().connect("r")
     (answer,) = reader.send(subscribe())

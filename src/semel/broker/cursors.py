@@ -4,6 +4,7 @@ A `Cursor` is one subscription `$stream/<name>/<filter>`. What it has read of th
 sent yet is little, and forgotten when there is no connection: the record itself is the queue.
 """
 
+from collections import OrderedDict
 from typing import Final, final
 
 from semel.store.commit import Commit, Record
@@ -108,8 +109,11 @@ class Cursor:
         return None
 
     def stuck(self) -> None:
-        """Its session takes no more for now."""
+        """Its session takes no more for now: what was read is cut down to little."""
         self.limit = FEW
+        if len(self._records) > FEW:
+            self._records = self._records[self._at : self._at + FEW]
+            self._at = 0
 
     def advance(self) -> None:
         """That record was sent, or passed over."""
@@ -121,8 +125,10 @@ class Cursor:
 class Cursors:
     """Those of one session."""
 
-    # In the order of their turns: who has sent something goes last.
-    all: Final[list[Cursor]]
+    # By filter, in the order of their turns: who has dealt with a record goes last.
+    all: Final[OrderedDict[str, Cursor]]
+    # How much more it may do in this tick.
+    left: int
     # Whether this tick has sent anything, and anything at QoS 0.
     sent: bool
     sent_unacknowledged: bool
@@ -133,29 +139,17 @@ class Cursors:
     wants_room: bool
 
     def __init__(self) -> None:
-        self.all = []
+        self.all = OrderedDict()
+        self.left = 0
         self.sent = False
         self.sent_unacknowledged = False
         self.held = None
         self.holder = 0
         self.wants_room = False
 
-    def find(self, topic_filter: str) -> Cursor | None:
-        """That of the subscription with this very filter."""
-        for cursor in self.all:
-            if cursor.topic_filter == topic_filter:
-                return cursor
-        return None
-
-    def take_turn(self, cursor: Cursor) -> None:
-        """It has had its turn."""
-        if len(self.all) > 1:
-            self.all.remove(cursor)
-            self.all.append(cursor)
-
     def rest(self) -> None:
         """There is no connection: keep the places alone."""
         self.held = None
         self.wants_room = False
-        for cursor in self.all:
+        for cursor in self.all.values():
             cursor.rest()

@@ -52,6 +52,7 @@ from semel.mqtt.properties import (
 from semel.mqtt.reasons import (
     FAILURE,
     IMPLEMENTATION_SPECIFIC_ERROR,
+    QUOTA_EXCEEDED,
     SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
     TOPIC_FILTER_INVALID,
 )
@@ -80,7 +81,9 @@ _LARGEST_SEQ: Final = 2**63 - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-# Records that one session may look at in a tick.
+# Subscriptions to streams that one session may have.
+MOST_CURSORS: Final = 100
+# Records that it may deal with in a tick; so much is each question to the store, too.
 _TURN: Final = 100
 # Records that are passed over before the place of a durable cursor is kept for that alone.
 _UNNOTED: Final = 1_000
@@ -257,12 +260,16 @@ class Replays:
             if begins is None:
                 why.append(OFFSET_RULE)
                 return IMPLEMENTATION_SPECIFIC_ERROR
+        cursors = state.cursors
+        cursor = None if cursors is None else cursors.all.get(topic_filter)
+        if cursor is None and cursors is not None and len(cursors.all) >= MOST_CURSORS:
+            why.append(f"a session has {MOST_CURSORS} subscriptions to streams at the most")
+            return QUOTA_EXCEEDED
         identifiers = packet.properties.subscription_identifiers
         identifier = identifiers[0] if identifiers else 0
         granted = router.admit(state, subscription, identifier, now)
         if granted >= FAILURE:
             return granted
-        cursor = None if state.cursors is None else state.cursors.find(topic_filter)
         if cursor is None:
             cursor = self._cursor(state, topic_filter, stream, inner_filter)
             if begins is None:
@@ -283,15 +290,14 @@ class Replays:
         if cursors is None:
             cursors = state.cursors = Cursors()
         cursor = Cursor(topic_filter, stream, inner_filter)
-        cursors.all.append(cursor)
+        cursors.all[topic_filter] = cursor
         return cursor
 
     def unsubscribe(self, state: SessionState, topic_filter: str) -> None:
         """Forget its place; what is in flight goes on [MQTT-3.10.4-3]."""
         cursors = state.cursors
-        cursor = None if cursors is None else cursors.find(topic_filter)
-        if cursors is not None and cursor is not None:
-            cursors.all.remove(cursor)
+        if cursors is not None:
+            cursors.all.pop(topic_filter, None)
             if not cursors.all:
                 state.cursors = None
 
@@ -360,23 +366,24 @@ class Replays:
         self._note(state, cursors)
 
     def _take_turns(self, state: SessionState, cursors: Cursors, now: float) -> None:
-        left = _TURN
-        turns = list(cursors.all)
+        cursors.left = _TURN
+        turns = list(cursors.all.values())
         while turns:
             going: list[Cursor] = []
             for cursor in turns:
-                if not left:
+                if cursors.left <= 0:
                     # The rest of the tick is for others.
                     self._router.mark(state)
                     return
                 if self._step(state, cursors, cursor, now):
-                    left -= 1
+                    cursors.left -= 1
+                    cursors.all.move_to_end(cursor.topic_filter)
                     going.append(cursor)
             turns = going
 
     def _step(self, state: SessionState, cursors: Cursors, cursor: Cursor, now: float) -> bool:
         """Deal with one record. False: there is none for now, or its session cannot take it."""
-        record = self._next(state, cursor)
+        record = self._next(state, cursors, cursor)
         if record is None:
             return False
         if cursor.since and record.received >= cursor.since:
@@ -396,13 +403,14 @@ class Replays:
         cursor.advance()
         return True
 
-    def _next(self, state: SessionState, cursor: Cursor) -> Record | None:
+    def _next(self, state: SessionState, cursors: Cursors, cursor: Cursor) -> Record | None:
         record = cursor.record()
         if record is not None:
             return record
         store = self._router.store
         stream = cursor.stream
         if not cursor.position:
+            cursors.left -= 1
             found = store.seek(stream.id, cursor.since)
             if found is None:
                 self._sleep(self._reading, stream, state)
@@ -410,6 +418,7 @@ class Replays:
             cursor.position = found
         records: list[Record] | None = []
         if cursor.position <= stream.last_seq:
+            cursors.left -= 1
             records = store.records(stream.id, cursor.position, cursor.limit)
         if records is None:
             self._sleep(self._reading, stream, state)
@@ -455,7 +464,6 @@ class Replays:
             # [MQTT-3.1.2-25] its client takes no packet of this size: given up here
             session.poll(now)
         cursor.missed_first = cursor.missed_last = 0
-        cursors.take_turn(cursor)
         cursors.sent = True
         if not qos:
             cursors.sent_unacknowledged = True
@@ -466,7 +474,7 @@ class Replays:
         if state.number:
             if cursors.sent:
                 state.waits = True
-            for cursor in cursors.all:
+            for cursor in cursors.all.values():
                 value = cursor.value
                 if value != cursor.stored and (
                     cursors.sent

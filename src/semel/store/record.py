@@ -161,6 +161,16 @@ class Piece:
         return stream == self.stream and self.first <= seq < self.start + len(self.records)
 
 
+def _little(records: list[Record], at: int, limit: int) -> list[Record]:
+    """Some of them from that place on, not many bytes, but one in any case."""
+    end = at
+    size = 0
+    while end < len(records) and end - at < limit and size < GIVEN_BYTES:
+        size += size_of(records[end])
+        end += 1
+    return records[at:end]
+
+
 class Shelf:
     """The segments of one node and what else the thread needs. For one thread, which may wait."""
 
@@ -317,8 +327,7 @@ class RecordReader:
         while piece is not None:
             first = max(first, piece.start)
             if piece.records:
-                at = first - piece.start
-                return piece.records[at : at + limit]
+                return _little(piece.records, first - piece.start, limit)
             piece = self._find(stream, first)
         connection = self._database.connection
         found = committed_records(connection, stream, first, limit)
