@@ -826,3 +826,40 @@ def test_a_rebuilt_session_goes_on_where_the_other_stopped() -> None:
             Publish("t", b"3", qos=2, packet_id=3, dup=True),
             Publish("t", b"4", qos=1, packet_id=4),
         ]
+
+
+def test_a_message_can_be_sent_at_once_where_nothing_is_before_it() -> None:
+    session = connected(receive_maximum=1)
+    assert [session.can_send(qos) for qos in (0, 1, 2)] == [True, True, True]
+    published(session, b"1")
+    # The quota is for QoS 1 and 2 alone.
+    assert [session.can_send(qos) for qos in (0, 1, 2)] == [True, False, False]
+    published(session, b"2")
+    assert not session.can_send(0)
+    session.receive_puback(PubAck(1))
+    session.poll(0.0)
+    session.receive_puback(PubAck(2))
+    assert session.can_send(1)
+    session.room = 0
+    assert [session.can_send(qos) for qos in (0, 1)] == [False, False]
+    session.disconnect(0.0, NEVER_EXPIRES)
+    assert [session.can_send(qos) for qos in (0, 1)] == [False, False]
+
+
+def test_nothing_new_is_sent_before_what_a_new_connection_sends_again() -> None:
+    session = connected(receive_maximum=2)
+    published(session, b"1", b"2")
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.connect(MQTT5, receive_maximum=2)
+    assert [session.can_send(qos) for qos in (0, 1)] == [False, False]
+    session.poll(0.0)
+    assert [session.can_send(qos) for qos in (0, 1)] == [True, False]
+
+
+def test_without_a_free_identifier_only_qos_0_can_be_sent() -> None:
+    session = connected()
+    for _ in range(65_535):
+        session.reserve_id()
+    assert [session.can_send(qos) for qos in (0, 1)] == [True, False]
+    session.release_id(9)
+    assert session.can_send(1)

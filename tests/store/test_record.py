@@ -46,10 +46,10 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "store.db"
         self.database = Database.open(self.path, "os")
+        self.store = self.database.identity()
         self.id = self.database.stream(STREAM).id
         self.database.stream("other")
         self.root = open_root(folder / "streams")
-        self.store = self.database.identity()
         self.last = 0
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.later: list[tuple[float, Callable[[], None]]] = []

@@ -197,8 +197,8 @@ def _check_subscription(row: Row) -> None:
         raise _Fault(f"options is {options}")
     _check_range("identifier", identifier, 0, MAXIMUM_VARIABLE_BYTE_INTEGER)
     if cursor is not None:
-        # Less than 0: a time.
-        _check_range("cursor", cursor, -_LARGEST)
+        # A subscription to a stream may begin at a time.
+        _check_range("cursor", cursor, -_LARGEST if topic_filter.startswith("$stream/") else 0)
 
 
 def _check_delivery(row: Row) -> None:
