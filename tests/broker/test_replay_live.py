@@ -4,8 +4,12 @@
 in segments, in both) is seen to before a client asks for them.
 """
 
+import re
+import shlex
+import shutil
 import signal
 import sqlite3
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -35,6 +39,8 @@ from tests.broker import paho_client
 from tests.broker.by_hand import Link, link
 from tests.broker.live import PATIENCE, Process
 from tests.broker.recorded import ALL, seq, seqs, subscribe
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "replay.md"
 
 # Rows become segments at once, or stay in the table.
 SEALED = "10ms"
@@ -473,3 +479,27 @@ def test_paho_replays_from_an_offset_and_follows(place: Place) -> None:
     assert {tuple(each["SubscriptionIdentifier"]) for each in seen} == {(4,)}
     assert client.subscribe(ALL, UserProperty=[("stream-offset", "never")]) == [0x83]
     client.close()
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto_sub is not installed")
+def test_the_command_of_the_page_shows_the_record(place: Place) -> None:
+    place.publish(3)
+    block = re.search(r"```\n(mosquitto_sub.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert block is not None
+    command = shlex.split(block[1].replace("\\\n", " "))
+    host, port = place.broker.address
+    result = subprocess.run(
+        [*command, "-h", host, "-p", str(port), "-C", "3"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    lines = result.stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        [f"$stream/plant/plant/{number % 3}", f"stream-seq:{number}"] for number in (1, 2, 3)
+    ]
+    assert [line.split()[3] for line in lines] == ["1:", "2:", "3:"]
