@@ -181,7 +181,10 @@ def test_check_config_says_that_settings_are_right() -> None:
 
 
 def test_a_peer_that_does_not_read_does_not_keep_its_connection() -> None:
-    """Class 13: what a reader does not take is bounded, and closing does not wait for it."""
+    """Class 13: what a reader does not take is bounded, and closing does not wait for it.
+
+    It does not send either, so that its Keep Alive ends it.
+    """
     process = Process("--maximum-outgoing-bytes", "100kB", "--sys-interval", "1s")
     try:
         with (
@@ -190,7 +193,8 @@ def test_a_peer_that_does_not_read_does_not_keep_its_connection() -> None:
             socket.create_connection(process.address, timeout=5) as watcher,
         ):
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            stuck.sendall(encode(Connect("stuck", version=MQTT311), MQTT311))
+            silent = Connect("stuck", version=MQTT311, keep_alive=1)
+            stuck.sendall(encode(silent, MQTT311))
             stuck.sendall(bytes.fromhex("8206000100017401"))
             assert stuck.recv(9, socket.MSG_WAITALL)
             topic = "$SYS/broker/clients/connected"
