@@ -209,6 +209,18 @@ def test_retained_messages_survive_and_deleted_ones_do_not_come_back() -> None:
     assert [packet.topic_name for packet in again if isinstance(packet, Publish)] == ["b", "a"]
 
 
+def test_retained_messages_for_which_there_is_no_room_any_more_are_named() -> None:
+    world = Lasting(BrokerSettings(maximum_retained=2))
+    for topic_name in ("a", "b"):
+        world.connect("p").send(Publish(topic_name, b"x", retain=True))
+    world.given = BrokerSettings(maximum_retained=1)
+    world.crash()
+    assert len(world.broker.router.retained) == 1
+    assert [line for line in world.log if "no room" in line and "'b'" in line]
+    # They are kept, for a start with more room.
+    assert world.rows("retained") == 2
+
+
 def test_a_session_that_ended_does_not_come_back_with_anything() -> None:
     world = Lasting()
     client = world.durable("a")

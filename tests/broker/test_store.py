@@ -628,6 +628,9 @@ def test_what_a_shared_subscription_would_keep_is_refused_too_and_qos_0_is_nobod
     world.condition(FULL)
     assert publisher.send(Publish("t", b"x", 1, 1)) == [PubAck(1, 0x97)]
     assert publisher.send(Publish("t", b"x"), PingReq()) == [PingResp()]
+    # A group whose members keep nothing is nobody's either.
+    world.connect("fleeting").send(Subscribe(1, [Subscription("$share/h/u", 1)]))
+    assert publisher.send(Publish("u", b"x", 1, 3)) == [PubAck(3)]
     # Its identifier has to be stored.
     assert kept.send(Publish("nobody", b"x", 2, 1)) == [PubRec(1, 0x97)]
     assert publisher.send(Publish("nobody", b"x", 2, 2)) == [PubRec(2, 0x10)]
@@ -748,7 +751,9 @@ def test_a_commit_that_the_store_refuses_is_acknowledged_to_nobody() -> None:
     client, other = world.connect("a", properties=KEPT), world.connect("b")
     leaves = world.connect("c", properties=KEPT)
     store.fails = True
-    world.broker.receive(leaves.connection, encode(Publish("t", b"", 2, 1)), world.now)
+    # What a connection said that is gone is for nobody.
+    asked = encode(Subscribe(1, [Subscription("t")])) + encode(PingReq())
+    world.broker.receive(leaves.connection, asked, world.now)
     world.broker.lost(leaves.connection, world.now)
     world.clients.remove(leaves)
     assert client.send(Publish("t", b"", 2, 1)) == []

@@ -290,9 +290,7 @@ class Broker:
             # that has lost anything ends the broker.
             self._log(f"the store failed: {format_exc()}")
             for number, _ in commit.packets:
-                connection = self.connections.get(number)
-                if connection is not None:
-                    self._drop(connection, now)
+                self._drop(self.connections[number], now)
         else:
             if safe:
                 self.committed(commit, now)
