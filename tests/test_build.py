@@ -38,7 +38,12 @@ def copy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_copy(copy: Path) -> Path:
-    """A copy whose core is three tiny modules, and one that is not compiled."""
+    """A copy whose core is a few tiny modules, and some that are not compiled."""
+    store = copy / "src" / "semel" / "store"
+    shutil.rmtree(store)
+    store.mkdir()
+    for name in ("__init__", "commit", "rows", "store", "streams", "writer"):
+        (store / f"{name}.py").touch()
     broker = copy / "src" / "semel" / "broker"
     shutil.rmtree(broker)
     broker.mkdir()
@@ -188,6 +193,10 @@ def test_a_normal_wheel_is_compiled_whole_and_keeps_asserts(
         "semel/broker/three",
         "semel/mqtt/inner/two",
         "semel/mqtt/one",
+        "semel/store/commit",
+        "semel/store/rows",
+        "semel/store/store",
+        "semel/store/streams",
         "semel__mypyc",
     ]
     program = (

@@ -163,12 +163,17 @@ class Database:
         if found is None:
             if self._one("SELECT EXISTS (SELECT 1 FROM session UNION ALL SELECT 1 FROM stream)"):
                 raise Damaged("it has lost its id")
-            found = secrets.token_hex(16)
-            self.connection.execute("BEGIN IMMEDIATE")
-            self.set_fact("id", found)
-            self.set_fact("made", str(int(time.time())))
-            self.connection.execute("COMMIT")
+            found = self.new_identity()
         return found
+
+    def new_identity(self) -> str:
+        """A name that no other store has."""
+        made = secrets.token_hex(16)
+        self.connection.execute("BEGIN IMMEDIATE")
+        self.set_fact("id", made)
+        self.set_fact("made", str(int(time.time())))
+        self.connection.execute("COMMIT")
+        return made
 
     # --- writing ----------------------------------------------------------------------------------
 

@@ -413,7 +413,7 @@ class _Salvage:
         database = Database(self._connection)
         if database.fact("id") is None:
             self._repair.notes.append(
-                f"the id of the store is lost; it is {database.identity()} now, and the record of "
+                f"the id of the store is lost; it is {database.new_identity()} now; the record of "
                 "its streams belongs to another: start with a new node name"
             )
 
