@@ -75,10 +75,6 @@ class SessionState:
         self.given_up = False
         self.uses_aliases = False
 
-    def is_durable(self) -> bool:
-        """Whether it outlives its connection, so that what happens to it must last."""
-        return self.expiry_interval > 0
-
 
 def shown(client_id: str) -> str:
     """A client identifier for the log: escaped, and cut if it is long."""

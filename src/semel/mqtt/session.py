@@ -616,8 +616,7 @@ class Session:
         """
         self._waiting.beyond_expiry = next_expiry
         for number in self._waiting.give_up_beyond(expired):
-            if self.durable:
-                self._changes.append(Change(FINISHED, number=number))
+            self._changes.append(Change(FINISHED, number=number))
 
     def restore_queue(
         self, count: int, size: int, first: int, next_expiry: float | None, last_number: int
