@@ -565,6 +565,18 @@ def test_a_signal_ends_it_cleanly(
     assert errors_of(process) == b""
 
 
+def test_many_signals_at_once_end_it_like_one(
+    database: sqlite3.Connection, start: Callable[..., Process]
+) -> None:
+    """Each thread of a parent that dies sends one, and they may come in one another's way"""
+    process = start()
+    process.order(1, 10)
+    process.hear()
+    for _ in range(30):
+        process.process.send_signal(signal.SIGTERM)
+    assert process.process.wait(PATIENCE) == 0
+
+
 @pytest.mark.parametrize("how", ["input", "signal"])
 def test_a_segment_in_the_middle_is_finished_or_not_there(
     database: sqlite3.Connection, start: Callable[..., Process], tmp_path: Path, how: str

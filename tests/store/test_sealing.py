@@ -726,3 +726,17 @@ def is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def test_what_is_enough_for_a_segment_is_due_at_once_also_after_another_one() -> None:
+    """Rows that came while a range was under way do not wait for their age"""
+    plan = planner(rows=100, age=3_600.0)
+    plan.committed(1, 350, 350, 350, 0.0)
+    assert plan.next_due() == float("-inf")
+    found = []
+    while ranges := plan.due(0.0):
+        found += ranges
+        assert plan.next_due() is None
+        plan.sealed(1, ranges[0][2])
+    assert found[0][1] == 1
+    assert sum(last - first + 1 for _, first, last in found) >= 300

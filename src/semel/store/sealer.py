@@ -71,6 +71,13 @@ class Ended(Exception):
     """It is time to end: what is under way is given up."""
 
 
+class Ending:
+    """Whether it is time to end. No lock is in it: a signal may come while one is dealt with, and
+    whoever waits for a lock there waits for himself."""
+
+    has_come = False
+
+
 @dataclass(frozen=True)
 class Order:
     """Rows to seal."""
@@ -432,7 +439,7 @@ def end_with_parent(parent: int) -> None:
 
 
 @contextmanager
-def locked(path: Path, ending: threading.Event) -> Iterator[None]:
+def locked(path: Path, ending: Ending) -> Iterator[None]:
     """Hold the lock of the store's sealer; wait while another one does. Ended: given up."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -441,8 +448,9 @@ def locked(path: Path, ending: threading.Event) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if ending.wait(LOCK_WAIT):
+                if ending.has_come:
                     raise Ended from None
+                time.sleep(LOCK_WAIT)
         yield
     finally:
         os.close(descriptor)
@@ -451,7 +459,7 @@ def locked(path: Path, ending: threading.Event) -> Iterator[None]:
 def work(
     task: dict[str, Any],
     orders: "queue.SimpleQueue[Order | None]",
-    ending: threading.Event,
+    ending: Ending,
     answer: Callable[[str, dict[str, Any]], None],
 ) -> None:
     """All that the sealer does for one broker."""
@@ -488,10 +496,10 @@ def work(
 def main() -> int:
     """Work for the broker at the other end of stdin and stdout; the exit code."""
     orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
-    ending = threading.Event()
+    ending = Ending()
 
     def end(*_: object) -> None:
-        ending.set()
+        ending.has_come = True
         orders.put(None)
 
     signal.signal(signal.SIGTERM, end)

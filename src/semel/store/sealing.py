@@ -151,12 +151,14 @@ class Planner:
         return found
 
     def next_due(self) -> float | None:
-        """When something will be due by its age alone, if nothing more is said; None: never."""
+        """When something is due if nothing more is said, long ago if it is now; None: never."""
         times = []
         for stream in self._streams.values():
             if not stream.is_sent:
                 return float("-inf")
             if stream.parts and not stream.under_way[1]:
+                if stream.rows >= self._rows or stream.size >= self._size:
+                    return float("-inf")
                 times.append(stream.parts[0].at + self._age)
         return min(times, default=None)
 
