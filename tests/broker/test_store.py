@@ -470,6 +470,15 @@ def test_a_retained_message_that_expired_leaves_the_store_too() -> None:
     assert [each for commit in world.store.taken for each in commit.retained] == [("t", None)]
 
 
+def test_without_a_store_nobody_remembers_what_expired() -> None:
+    world = World()
+    short = Properties(message_expiry_interval=1)
+    world.connect("p").send(Publish("t", b"x", retain=True, properties=short))
+    world.wait(5)
+    assert len(world.broker.router.retained) == 0
+    assert world.broker.router.retained.expired == []
+
+
 def test_a_new_retained_message_outlives_the_old_one_that_expires_in_the_same_tick() -> None:
     world = Kept()
     publisher = world.connect("p")

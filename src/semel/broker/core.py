@@ -259,14 +259,15 @@ class Broker:
                     commit.changes.append((state.number, change))
             if packets and state.connection:
                 self._outbox.add(state.connection, packets)
+        expired = router.retained.expired
+        router.retained.expired = []
         if not router.lasts:
             self._release(self._outbox.take(), now)
             return
-        for topic_name in router.retained.expired:
+        for topic_name in expired:
             # It may have got a new one since, which is in the commit already.
             if router.retained.get(topic_name) is None:
                 commit.retained.append((topic_name, None))
-        router.retained.expired = []
         leaving = self._outbox.part(commit)
         self._commits += 1
         for state in dirty:
