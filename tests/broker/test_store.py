@@ -471,7 +471,7 @@ def test_a_retained_message_that_expired_leaves_the_store_too() -> None:
 
 
 def test_without_a_store_nobody_remembers_what_expired() -> None:
-    world = World()
+    world = World(BrokerSettings(sys_interval=0.0))
     short = Properties(message_expiry_interval=1)
     world.connect("p").send(Publish("t", b"x", retain=True, properties=short))
     world.wait(5)
