@@ -90,6 +90,7 @@ def test_a_folder_serves_one_broker_at_a_time(tmp_path: Path) -> None:
         (["--data", "DIR", "--stream", "all"], "NAME=FILTER"),
         (["--data", "DIR", "--stream", "all=$SYS/#"], "$"),
         (["--data", "DIR", "--stream", "a=#", "--stream", "a=b"], "two streams"),
+        (["--data", "DIR", "--stream", "a=#", "--root", "nope://x"], "s3://"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence(

@@ -16,7 +16,7 @@ from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
-from semel.store.commit import Commit
+from semel.store.commit import CHANGE_BYTES, Commit
 from semel.store.rows import (
     DELIVERY_COLUMNS,
     PARTICULAR_COLUMNS,
@@ -434,8 +434,9 @@ class Database:
     def unsealed_size(self, stream: int) -> int:
         """About how many bytes the rows of a stream take that are not sealed."""
         size: int = self._one(
-            "SELECT coalesce(sum(100 + length(topic) + length(payload)), 0) FROM record"
+            "SELECT coalesce(sum(? + length(topic) + length(payload)), 0) FROM record"
             " WHERE stream = ?",
+            CHANGE_BYTES,
             stream,
         )
         return size

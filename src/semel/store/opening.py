@@ -95,10 +95,17 @@ def node_of(database: Database, name: str | None) -> str:
 def check_record(database: Database, folder: Path, root: str, node: str) -> None:
     """Whether the record under the root is this store's, and no longer than the store knows.
 
-    A root that cannot be reached now is looked at by the sealer, who tries again.
+    A root that cannot be reached now is looked at by the sealer, who tries again. An address that
+    is none is refused.
     """
     try:
         opened = open_root(root)
+    except RootError as problem:
+        raise Unusable(f"[store] root: {problem}") from None
+    except OSError as problem:
+        LOG.warning("the root of the streams cannot be opened now: %s", problem)
+        return
+    try:
         for row in database.streams():
             opened.claim(row.name, node, database.identity())
             highest = opened.highest_seq(row.name, node)
