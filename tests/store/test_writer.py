@@ -237,3 +237,17 @@ def test_a_store_is_synced_as_it_is_told(tmp_path: Path, durability: str) -> Non
     assert level == {"disk": 2, "os": 1}[durability]
     assert database.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     database.close()
+
+
+def test_the_size_of_what_is_not_sealed_is_judged_by_its_first_rows(tmp_path: Path) -> None:
+    database = Database.open(tmp_path / "store.db")
+    row = database.stream("s")
+    assert database.unsealed_size(row) == 0
+    commit = Commit()
+    for seq in range(1, 3_001):
+        commit.records.append(Record(row.id, seq, "topic", bytes(200)))
+    database.apply([commit])
+    assert database.unsealed_size(database.stream("s")) == 3_000 * (100 + 5 + 200)
+    database.end_sealing(row.id, 1_000)
+    assert database.unsealed_size(database.stream("s")) == 2_000 * (100 + 5 + 200)
+    database.close()

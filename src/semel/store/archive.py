@@ -89,7 +89,7 @@ class Archive:
                 sealed=row.sealed,
                 sealing=row.sealing,
                 last_seq=row.last_seq,
-                size=database.unsealed_size(row.id),
+                size=database.unsealed_size(row),
                 now=now,
             )
         self.process.start()
