@@ -327,37 +327,37 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 def test_a_file_and_its_new_folders_reach_the_disk_before_they_count(
     tmp_path: Path, asked: list[tuple[str, str]]
 ) -> None:
-    place = tmp_path / "root"
+    place = tmp_path / "record"
     LocalRoot(place).write("plant/n1/file", text(b"x"))
     calls = [(name, path.removeprefix(str(tmp_path))) for name, path in asked]
     # Each new folder lasts: the one above it is synced after it is made.
     assert calls[:-3] == [
-        ("mkdir", "/root"),
+        ("mkdir", "/record"),
         ("fsync", ""),
-        ("mkdir", "/root/plant"),
-        ("fsync", "/root"),
-        ("mkdir", "/root/plant/n1"),
-        ("fsync", "/root/plant"),
+        ("mkdir", "/record/plant"),
+        ("fsync", "/record"),
+        ("mkdir", "/record/plant/n1"),
+        ("fsync", "/record/plant"),
     ]
     # The file is synced under its temporary name, then it gets its name, then its folder is synced.
     assert [name for name, _ in calls[-3:]] == ["fsync", "rename", "fsync"]
-    assert calls[-3][1].startswith("/root/plant/n1/.tmp-")
-    assert calls[-2:] == [("rename", "/root/plant/n1/file"), ("fsync", "/root/plant/n1")]
+    assert calls[-3][1].startswith("/record/plant/n1/.tmp-")
+    assert calls[-2:] == [("rename", "/record/plant/n1/file"), ("fsync", "/record/plant/n1")]
 
 
 def test_a_file_of_one_who_died_is_synced_with_all_its_folders(
     tmp_path: Path, asked: list[tuple[str, str]]
 ) -> None:
-    (tmp_path / "root/plant/n1").mkdir(parents=True)
-    (tmp_path / "root/plant/n1/file").write_bytes(b"x")
+    (tmp_path / "record/plant/n1").mkdir(parents=True)
+    (tmp_path / "record/plant/n1/file").write_bytes(b"x")
     asked.clear()
-    LocalRoot(tmp_path / "root").settle("plant/n1/file")
+    LocalRoot(tmp_path / "record").settle("plant/n1/file")
     assert [path.removeprefix(str(tmp_path)) for name, path in asked if name == "fsync"] == [
         "",
-        "/root",
-        "/root/plant",
-        "/root/plant/n1/file",
-        "/root/plant/n1",
+        "/record",
+        "/record/plant",
+        "/record/plant/n1/file",
+        "/record/plant/n1",
     ]
 
 
