@@ -90,6 +90,12 @@ class Waiting:
         if at is not None and (self._next_expiry is None or at < self._next_expiry):
             self._next_expiry = at
 
+    def put_back(self, delivery: Delivery) -> None:
+        """One that was sent waits again, before all others."""
+        self._put(delivery)
+        assert self._deliveries is not None
+        self._deliveries.rotate(1)
+
     def wants(self) -> int:
         """How many should come from beyond the window: none until half of it is free."""
         at_hand = 0 if self._deliveries is None else len(self._deliveries)

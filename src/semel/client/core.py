@@ -1,0 +1,793 @@
+"""The client without a network: bytes, time and wishes go in; bytes, answers and messages come out.
+
+    connect ─▶ CONNECT        receive(data)                      flush: the tick ends
+                                CONNACK ─▶ greeting                what must last ─▶ Commit
+    publish ─▶ Session          PUBACK, PUBCOMP ─▶ outcomes        packets and messages: at once,
+    subscribe ─▶ SUBSCRIBE      PUBLISH ─▶ arrived, or record      or when the store has the Commit
+
+The owner calls `flush` after whatever it did, writes what `take_output` gives, and empties the
+lists of events. With a store, the list of what waits for a commit is the broker's (DESIGN.md
+section 4): a PUBLISH leaves when its message and identifier are stored, an acknowledgement when
+what it reports is, and a message is handed out when it is in the inbox. One that is recorded in a
+stream is nobody's to acknowledge: it is accepted with its commit.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, final
+
+from semel.client.events import Answer, Ending, Outcome
+from semel.client.greeting import Greeting
+from semel.client.received import Incoming
+from semel.client.subscriptions import Subscriptions, Wish
+from semel.mqtt.codec import Decoder, Packet, check_packet_size, encode
+from semel.mqtt.delivery import Delivery
+from semel.mqtt.exchange import Exchange
+from semel.mqtt.message import Message
+from semel.mqtt.packet_types import CONNACK, DISCONNECT, MQTT5, PUBACK, PUBCOMP, PUBREC
+from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
+from semel.mqtt.packets.auth import Auth
+from semel.mqtt.packets.connack import ConnAck
+from semel.mqtt.packets.disconnect import Disconnect
+from semel.mqtt.packets.ping import PingReq
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.packets.subscribe import SubAck, Subscribe, Subscription
+from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
+from semel.mqtt.properties import (
+    NO_PROPERTIES,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+    Properties,
+)
+from semel.mqtt.reasons import (
+    DISCONNECT_ONLY_SERVER,
+    FAILURE,
+    PROTOCOL_ERROR,
+    SUCCESS,
+)
+from semel.mqtt.session import NEVER_EXPIRES, Outgoing, Session
+from semel.mqtt.side import CLIENT, SENT_QOS_1, SENT_QOS_2, SERVER
+from semel.mqtt.violation import Violation
+from semel.store.commit import Commit, Record
+from semel.store.store import Store
+from semel.store.streams import Stream
+
+# Waiting messages of a stored session that are kept in memory; the others stay on disk.
+WINDOW: Final = 1_000
+# A PINGREQ is sent after so much of the Keep Alive interval without a packet [MQTT-3.1.2-20]; the
+# connection is given up when as much passes again without an answer.
+PING_AFTER: Final = 0.75
+# [3.1.2.10] the least that is granted to a PINGRESP, in seconds
+PING_PATIENCE: Final = 5.0
+
+
+@final
+class Held:
+    """What waits for one commit."""
+
+    connection: Final[int]
+    packets: Final[list[Outgoing]]
+    arrivals: Final[list[Incoming]]
+    # Publications that are stored when it is.
+    stored: Final[list[int]]
+    # The CONNACK of a connection that begins.
+    greeting: Final[ConnAck | None]
+
+    def __init__(
+        self,
+        connection: int,
+        packets: list[Outgoing],
+        arrivals: list[Incoming],
+        stored: list[int],
+        greeting: ConnAck | None,
+    ) -> None:
+        self.connection = connection
+        self.packets = packets
+        self.arrivals = arrivals
+        self.stored = stored
+        self.greeting = greeting
+
+
+@final
+class Core:
+    """One client, over all its connections."""
+
+    # --- what the owner reads, and empties ---
+    outcomes: list[Outcome]
+    answers: list[Answer]
+    arrived: list[Incoming]
+    stored: list[int]
+    auths: list[Auth]
+    # The server's CONNACK, when the connection may be used.
+    greeting: ConnAck | None
+    # Why the connection is over; the owner closes it.
+    ending: Ending | None
+    # Called when the program has acknowledged something, so that there is something to flush.
+    touched: Callable[[], None] | None
+    # --- what it may know ---
+    client_id: str
+    keep_alive: int
+    # Whether this end has the state of a session [4.1].
+    has_state: bool
+    session: Final[Session]
+    subscriptions: Final[Subscriptions]
+    # Times that the server did not have the session that this end had, and messages that were sent
+    # anew because of that.
+    sessions_lost: int
+    resent: int
+    recorded: int
+    _greeting: Final[Greeting]
+    _store: Final[Store]
+    _number: Final[int]
+    _stream: Final[Stream | None]
+    _exchange: Exchange
+    _decoder: Decoder
+    # Counts connections; packets that wait are those of one.
+    _connection: int
+    _is_greeted: bool
+    _pending_greeting: ConnAck | None
+    _output: list[bytes]
+    _commit: Commit
+    _commits: int
+    _held: Final[deque[Held]]
+    _arrivals: list[Incoming]
+    _to_store: list[int]
+    # Messages that the program has not acknowledged, by number; of QoS 1, by identifier, those of
+    # an earlier connection, which the server sends again.
+    _open: Final[dict[int, Incoming]]
+    _carried: dict[int, Incoming]
+    _last_incoming: int
+    _run: Final[str]
+    _clean_start: bool
+    _sent_at: float
+    _heard_at: float
+    # When a PINGREQ left that was not answered yet; 0: there is none.
+    _pinged_at: float
+
+    def __init__(
+        self,
+        greeting: Greeting,
+        client_id: str,
+        *,
+        run: str,
+        store: Store,
+        number: int = 0,
+        stream: Stream | None = None,
+    ) -> None:
+        """`run` is a word that no other run of the program uses, `number` that of the session in
+        the store. With a `stream`, messages go to the record."""
+        self.outcomes = []
+        self.answers = []
+        self.arrived = []
+        self.stored = []
+        self.auths = []
+        self.greeting = None
+        self.ending = None
+        self.touched = None
+        self.client_id = client_id
+        self.keep_alive = greeting.keep_alive
+        self.has_state = False
+        self.session = Session()
+        self.session.durable = store.lasts
+        self.session.version = greeting.version
+        if store.lasts:
+            self.session.keep_at_hand(WINDOW)
+        self.subscriptions = Subscriptions()
+        self.sessions_lost = 0
+        self.resent = 0
+        self.recorded = 0
+        self._greeting = greeting
+        self._store = store
+        self._number = number
+        self._stream = stream
+        self._exchange = Exchange()
+        self._decoder = Decoder(greeting.version)
+        self._connection = 0
+        self._is_greeted = False
+        self._pending_greeting = None
+        self._output = []
+        self._commit = Commit()
+        self._commits = 0
+        self._held = deque()
+        self._arrivals = []
+        self._to_store = []
+        self._open = {}
+        self._carried = {}
+        self._last_incoming = 0
+        self._run = run
+        self._clean_start = True
+        self._sent_at = 0.0
+        self._heard_at = 0.0
+        self._pinged_at = 0.0
+
+    @property
+    def version(self) -> int:
+        """Of the protocol."""
+        return self._greeting.version
+
+    @property
+    def session_expiry(self) -> int:
+        """How long its session is to outlive a connection, in seconds."""
+        return self._greeting.session_expiry
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection is accepted, and not over."""
+        return self._is_greeted and self.ending is None
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the store has all that it was given."""
+        return not self._held
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many messages the program has not acknowledged."""
+        return len(self._open)
+
+    # --- a session that was stored ----------------------------------------------------------------
+
+    def restore(self) -> list[Incoming]:
+        """Take up what the store has of the session. Messages to be handed out once more."""
+        saved = self._store.restore()
+        if not saved.sessions:
+            self._commit.sessions.append((self._number, self.client_id, 0))
+        for each in saved.sessions:
+            if each.number == self._number:
+                # An interval of 0 is noted until a server has accepted the client for the first
+                # time: until then there is no session there that could be resumed.
+                self.has_state = each.expiry_interval > 0
+                self.session.restore_queue(
+                    each.waiting,
+                    each.waiting_bytes,
+                    each.first_waiting,
+                    each.next_expiry,
+                    each.last_delivery,
+                )
+        in_flight, stored = self._store.exchanges(self._number)
+        self.session.restore_exchanges(in_flight, stored)
+        for session, subscription, identifier in saved.subscriptions:
+            if session == self._number:
+                self.subscriptions.restore(subscription, identifier)
+        again: list[Incoming] = []
+        for number, key, held in self._store.inbox(self._number):
+            receipt = None
+            if held.qos == 2 and held.packet_id:
+                receipt = self.session.restore_pending(held.packet_id)
+            incoming = Incoming(
+                number,
+                key.rpartition("-")[0],
+                self.acknowledge,
+                held.topic_name,
+                held.payload,
+                qos=held.qos,
+                retain=held.retain,
+                dup=True,
+                packet_id=held.packet_id,
+                properties=held.properties,
+                filters=self.subscriptions.of(held.topic_name, ()),
+                receipt=receipt,
+            )
+            self._last_incoming = number
+            self._open[number] = incoming
+            again.append(incoming)
+        return again
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def connect(self, clean_start: bool, now: float, authentication: bytes | None = None) -> None:
+        """A network connection is there: begin with CONNECT [MQTT-3.1.0-1]."""
+        greeting = self._greeting
+        session = self.session
+        carried = []
+        self._carried = {}
+        if self.has_state and not clean_start:
+            carried = session.open_exchanges(CLIENT, SERVER)
+            for incoming in self._open.values():
+                if incoming.qos == 1 and incoming.packet_id:
+                    self._carried[incoming.packet_id] = incoming
+                    carried.append((SERVER, incoming.packet_id, SENT_QOS_1))
+                elif incoming.receipt is not None:
+                    carried.append((SERVER, incoming.packet_id, SENT_QOS_2))
+        self._exchange = Exchange(carried)
+        maximum = greeting.properties.maximum_packet_size
+        self._decoder = Decoder(greeting.version)
+        if maximum is not None:
+            self._decoder.maximum_packet_size = maximum
+        self._connection += 1
+        self._is_greeted = False
+        self._pending_greeting = None
+        self._output = []
+        self._clean_start = clean_start
+        self._heard_at = now
+        self._pinged_at = 0.0
+        self.greeting = None
+        self.ending = None
+        self.keep_alive = greeting.keep_alive
+        self._send(greeting.connect(self.client_id, clean_start, authentication), now)
+
+    def lost(self, now: float) -> None:
+        """The network connection is gone, whoever ended it."""
+        if self.session.connected:
+            self.session.disconnect(now, NEVER_EXPIRES)
+        # A QoS 1 message will be sent again, with a Receipt of its own.
+        for incoming in self._open.values():
+            if incoming.qos == 1:
+                incoming.receipt = None
+        self._connection += 1
+        self._is_greeted = False
+        self._pending_greeting = None
+        self._output = []
+        self._decoder = Decoder(self._greeting.version)
+
+    def disconnect(self, reason: int, session_expiry: int | None, now: float) -> None:
+        """Leave: DISCONNECT is the last packet [MQTT-3.14.4-1]."""
+        if self.version != MQTT5:
+            self._send(Disconnect(), now)
+            return
+        expiry = session_expiry
+        if expiry == self._exchange.session_expiry_interval:
+            expiry = None
+        self._send(Disconnect(reason, properties=Properties(session_expiry_interval=expiry)), now)
+
+    def sweep(self, now: float, *, is_reading: bool) -> float | None:
+        """Keep the connection alive. When to do it again; None: there is no need to."""
+        if not self.is_connected or self.keep_alive == 0:
+            return None
+        interval = self.keep_alive * PING_AFTER
+        patience = max(PING_PATIENCE, interval)
+        if not is_reading:
+            # What was not read may be the answer.
+            self._heard_at = now
+            if self._pinged_at:
+                self._pinged_at = now
+        if self._pinged_at and now >= self._pinged_at + patience:
+            self._end(Ending(f"the server did not answer PINGREQ within {patience:.0f} s"))
+            return None
+        # A peer that is gone is noticed by its silence, however much there is to be sent.
+        quiet_since = self._sent_at if self._pinged_at else min(self._sent_at, self._heard_at)
+        if now >= quiet_since + interval:
+            self._send(PingReq(), now)
+            if not self._pinged_at:
+                self._pinged_at = now
+            quiet_since = now
+        due = quiet_since + interval
+        return min(due, self._pinged_at + patience) if self._pinged_at else due
+
+    # --- what the program wants -------------------------------------------------------------------
+
+    def publish_now(self, message: Message, now: float) -> None:
+        """Send a QoS 0 message. Raises Violation if the server does not take it."""
+        self._send(message.publish(0, now, self.version, dup=False), now)
+
+    def publish(self, message: Message, now: float) -> int:
+        """Send a QoS 1 or 2 message, or queue it. Returns its number, for its outcome."""
+        number = self.session.send(message, now)
+        if self._store.lasts:
+            self._to_store.append(number)
+        return number
+
+    def subscribe(self, subscription: Subscription, properties: Properties) -> None:
+        """Ask for messages, now or when there is a connection."""
+        self.subscriptions.want(subscription, properties)
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """Ask for no more."""
+        self.subscriptions.give_up(topic_filter)
+
+    def acknowledge(self, incoming: Incoming) -> None:
+        """The program has done with a message what it had to do."""
+        if incoming.qos == 0:
+            return
+        del self._open[incoming.number]
+        if self._carried.get(incoming.packet_id) is incoming:
+            del self._carried[incoming.packet_id]
+        receipt = incoming.receipt
+        if receipt is not None:
+            incoming.receipt = None
+            self.session.accept(receipt)
+        if self._store.lasts:
+            self._commit.inbox.append((self._number, incoming.number, "", None))
+        if self.touched is not None:
+            self.touched()
+
+    def authenticate(self, reason: int, method: str, data: bytes | None, now: float) -> None:
+        """Send AUTH."""
+        properties = Properties(authentication_method=method, authentication_data=data)
+        self._send(Auth(reason, properties=properties), now)
+
+    # --- what the server says ---------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Bytes have come."""
+        self._heard_at = now
+        decoder = self._decoder
+        decoder.feed(data)
+        while self.ending is None:
+            item = decoder.next()
+            if item is None:
+                return
+            if isinstance(item, Violation):
+                self._refuse(item, now)
+            else:
+                self._observe(item, now)
+
+    def _observe(self, packet: Packet, now: float) -> None:
+        try:
+            self._exchange.observe(SERVER, packet, 0)
+        except Violation as violation:
+            if violation.rule.closes:
+                self._refuse(violation, now)
+                return
+            # The standard obliges us to carry on.
+            self._exchange.observe(SERVER, packet, 0, [])
+        self._take(packet, now)
+
+    def _take(self, packet: Packet, now: float) -> None:
+        if isinstance(packet, Publish):
+            self._take_publish(packet, now)
+        elif isinstance(packet, PubAck):
+            delivery = self.session.receive_puback(packet)
+            if delivery is not None:
+                self._conclude(delivery, PUBACK, packet.reason, packet.properties)
+        elif isinstance(packet, PubRec):
+            delivery = self.session.receive_pubrec(packet)
+            if delivery is not None:
+                self._conclude(delivery, PUBREC, packet.reason, packet.properties)
+        elif isinstance(packet, PubRel):
+            self.session.receive_pubrel(packet)
+        elif isinstance(packet, PubComp):
+            delivery = self.session.receive_pubcomp(packet)
+            if delivery is not None:
+                self._conclude(delivery, PUBCOMP, SUCCESS, packet.properties)
+        elif isinstance(packet, SubAck):
+            self._take_answer(packet.packet_id, packet.reasons[0], packet.properties)
+        elif isinstance(packet, UnsubAck):
+            reason = packet.reasons[0] if packet.reasons else SUCCESS
+            self._take_answer(packet.packet_id, reason, packet.properties)
+        elif isinstance(packet, ConnAck):
+            self._take_connack(packet, now)
+        elif isinstance(packet, Disconnect):
+            self._end(
+                Ending(
+                    "the server ended the connection",
+                    packet_type=DISCONNECT,
+                    reason=packet.reason,
+                    properties=packet.properties,
+                )
+            )
+        elif isinstance(packet, Auth):
+            self.auths.append(packet)
+        else:
+            # PINGRESP: an Exchange lets nothing else pass.
+            self._pinged_at = 0.0
+
+    def _conclude(
+        self, delivery: Delivery, packet_type: int, reason: int, properties: Properties
+    ) -> None:
+        self.outcomes.append(Outcome(delivery.number, packet_type, reason, properties))
+
+    def _take_connack(self, packet: ConnAck, now: float) -> None:
+        properties = packet.properties
+        if packet.reason != SUCCESS:
+            self._end(
+                Ending(
+                    "the server refused the connection",
+                    packet_type=CONNACK,
+                    reason=packet.reason,
+                    properties=properties,
+                )
+            )
+            return
+        if packet.session_present and not self.has_state:
+            if self.version == MQTT5:
+                self.disconnect(SUCCESS, None, now)
+            self._end(
+                Ending(
+                    "the server has a session of this client, and the client has none of its own:"
+                    " it must not go on with it [MQTT-3.2.2-4]"
+                )
+            )
+            return
+        if not packet.session_present and self.has_state:
+            self._begin_anew()
+        self.has_state = True
+        for topic_filter in self.subscriptions.connected(packet.session_present):
+            self._commit.subscriptions.append((self._number, topic_filter, None, 0))
+        if properties.assigned_client_identifier is not None:
+            self.client_id = properties.assigned_client_identifier
+        # [MQTT-3.2.2-21]
+        if properties.server_keep_alive is not None:
+            self.keep_alive = properties.server_keep_alive
+        server = self._exchange.server
+        self.session.connect(
+            self.version,
+            receive_maximum=server.receive_maximum,
+            maximum_packet_size=server.maximum_packet_size,
+        )
+        if self._store.lasts:
+            expiry = properties.session_expiry_interval
+            if expiry is None:
+                expiry = self._greeting.session_expiry
+            self._commit.sessions.append((self._number, self.client_id, expiry))
+        self._pending_greeting = packet
+
+    def _begin_anew(self) -> None:
+        """[MQTT-3.2.2-5] The server has no session: the state of ours is discarded.
+
+        The messages that the program wanted to be sent, and those that it has not acknowledged,
+        are the program's, and stay.
+        """
+        complete, again = self.session.begin_anew()
+        for delivery in complete:
+            self._conclude(delivery, PUBREC, SUCCESS, NO_PROPERTIES)
+        self._carried = {}
+        for incoming in self._open.values():
+            incoming.receipt = None
+            if self._store.lasts:
+                self._keep(incoming, 0)
+        if self._clean_start:
+            return
+        self.sessions_lost += 1
+        self.resent += len(again)
+        stream = self._stream
+        if stream is not None:
+            fact = f"break:{stream.id}:{stream.last_seq + 1}"
+            self._commit.facts.append((fact, "the server had no session"))
+
+    def _take_answer(self, packet_id: int, reason: int, properties: Properties) -> None:
+        self.session.release_id(packet_id)
+        topic_filter, wish = self.subscriptions.answered(packet_id, reason < FAILURE)
+        if self._store.lasts and reason < FAILURE:
+            identifier = 0 if wish is None else wish.identifier
+            subscription = None if wish is None else wish.subscription
+            self._commit.subscriptions.append(
+                (self._number, topic_filter, subscription, identifier)
+            )
+        self.answers.append(Answer(topic_filter, wish is not None, reason, properties))
+
+    def _take_publish(self, packet: Publish, now: float) -> None:
+        topic = self._exchange.topic_name(SERVER, packet)
+        receipt = self.session.receive_publish(packet)
+        if receipt is None:
+            # [MQTT-4.3.3-10] a QoS 2 message that is here already, and is answered again
+            return
+        if self._stream is not None:
+            self._record(self._stream, topic, packet)
+            self.session.accept(receipt)
+            return
+        if packet.qos == 1 and packet.dup:
+            known = self._carried.pop(packet.packet_id, None)
+            if known is not None:
+                known.receipt = receipt
+                return
+        identifiers: tuple[int, ...] = ()
+        if packet.properties.has(SUBSCRIPTION_IDENTIFIER):
+            identifiers = packet.properties.subscription_identifiers
+        self._last_incoming += 1
+        incoming = Incoming(
+            self._last_incoming,
+            self._run,
+            self.acknowledge,
+            topic,
+            packet.payload,
+            qos=packet.qos,
+            retain=packet.retain,
+            dup=packet.dup,
+            packet_id=packet.packet_id,
+            properties=packet.properties,
+            filters=self.subscriptions.of(topic, identifiers),
+            receipt=receipt if packet.qos else None,
+        )
+        if packet.qos:
+            self._open[incoming.number] = incoming
+            if self._store.lasts:
+                self._keep(incoming, packet.packet_id)
+        self._arrivals.append(incoming)
+
+    def _keep(self, incoming: Incoming, packet_id: int) -> None:
+        """In the inbox, until the program has acknowledged it."""
+        held = Record(
+            0,
+            0,
+            incoming.topic,
+            incoming.payload,
+            qos=incoming.qos,
+            retain=incoming.retain,
+            dup=incoming.dup,
+            packet_id=packet_id,
+            version=self.version,
+            properties=_of_the_message(incoming.properties),
+        )
+        self._commit.inbox.append((self._number, incoming.number, incoming.key, held))
+
+    def _record(self, stream: Stream, topic: str, packet: Publish) -> None:
+        stream.last_seq += 1
+        self.recorded += 1
+        self._commit.records.append(
+            Record(
+                stream.id,
+                stream.last_seq,
+                topic,
+                packet.payload,
+                qos=packet.qos,
+                retain=packet.retain,
+                dup=packet.dup,
+                client_id=self.client_id,
+                packet_id=packet.packet_id,
+                version=self.version,
+                properties=_of_the_message(packet.properties),
+            )
+        )
+
+    def _refuse(self, violation: Violation, now: float) -> None:
+        """[MQTT-4.13.1-1] The server broke a rule: say so, and end the connection."""
+        if self._is_greeted and self.version == MQTT5 and not self._exchange.client.disconnected:
+            reason = violation.rule.reason
+            if reason in DISCONNECT_ONLY_SERVER:
+                reason = PROTOCOL_ERROR
+            self._send(Disconnect(reason), now)
+        self._end(Ending(f"the server broke a rule: {violation}", violation=violation))
+
+    def _end(self, ending: Ending) -> None:
+        if self.ending is None:
+            self.ending = ending
+
+    # --- what leaves ------------------------------------------------------------------------------
+
+    def take_output(self) -> bytes:
+        """The bytes that are to be written."""
+        output = self._output
+        if not output:
+            return b""
+        self._output = []
+        return output[0] if len(output) == 1 else b"".join(output)
+
+    def flush(self, now: float, wall: float) -> None:
+        """The tick ends. What must last goes to the store; what need not wait leaves."""
+        if self._is_greeted:
+            self._poll(now)
+            if self.subscriptions.due:
+                self._request(now)
+        changes, packets = self.session.drain()
+        if not self._store.lasts:
+            self._release(packets, now)
+            return
+        commit = self._commit
+        for change in changes:
+            commit.changes.append((self._number, change))
+        arrivals, stored = self._arrivals, self._to_store
+        greeting = self._pending_greeting
+        if commit.is_empty():
+            if self._held:
+                # In their order: behind what waits.
+                last = self._held[-1]
+                # Nobody connects while something waits, so that these are of one connection.
+                assert not packets or last.connection == self._connection
+                last.packets.extend(packets)
+                last.arrivals.extend(arrivals)
+                last.stored.extend(stored)
+                self._arrivals = []
+                self._to_store = []
+            else:
+                self._release(packets, now)
+            return
+        self._commits += 1
+        commit.number = self._commits
+        commit.at = wall
+        self._commit = Commit()
+        self._arrivals = []
+        self._to_store = []
+        self._pending_greeting = None
+        self._held.append(Held(self._connection, packets, arrivals, stored, greeting))
+        if self._store.write(commit):
+            self.committed(1, now)
+
+    def committed(self, count: int, now: float) -> None:
+        """The store has so many more of the commits, in their order."""
+        for _ in range(count):
+            held = self._held.popleft()
+            self.arrived.extend(held.arrivals)
+            self.stored.extend(held.stored)
+            if held.connection == self._connection:
+                self._leave(held.packets, now)
+                if held.greeting is not None:
+                    self._greet(held.greeting)
+
+    def _release(self, packets: list[Outgoing], now: float) -> None:
+        """Nothing has to wait."""
+        self._leave(packets, now)
+        if self._arrivals:
+            self.arrived.extend(self._arrivals)
+            self._arrivals = []
+        if self._to_store:
+            self.stored.extend(self._to_store)
+            self._to_store = []
+        if self._pending_greeting is not None:
+            self._greet(self._pending_greeting)
+            self._pending_greeting = None
+
+    def _greet(self, greeting: ConnAck) -> None:
+        self._is_greeted = True
+        self.greeting = greeting
+
+    def _poll(self, now: float) -> None:
+        """Send what may be sent, from the store's part of the queue too."""
+        session = self.session
+        self._give_up(session.poll(now), now)
+        while session.wanted:
+            deliveries = self._store.queue(self._number, session.first_wanted, session.wanted)
+            if not deliveries:
+                return
+            session.refill(deliveries)
+            self._give_up(session.poll(now), now)
+
+    def _give_up(self, deliveries: list[Delivery], now: float) -> None:
+        """Publications that were not sent: expired, or too large for the server."""
+        for delivery in deliveries:
+            message = delivery.message
+            assert message is not None
+            if message.is_expired(now):
+                self.outcomes.append(Outcome(delivery.number, expired=True))
+                continue
+            size = len(encode(message.publish(1, now, self.version, dup=False), self.version))
+            try:
+                check_packet_size(size, self.session.maximum_packet_size, None)
+            except Violation as violation:
+                self.outcomes.append(Outcome(delivery.number, violation=violation))
+
+    def _request(self, now: float) -> None:
+        """Tell the server of the subscriptions that it does not know of yet."""
+        subscriptions = self.subscriptions
+        for topic_filter in list(subscriptions.due):
+            packet_id = self.session.reserve_id()
+            if not packet_id:
+                return
+            del subscriptions.due[topic_filter]
+            wish = subscriptions.wanted.get(topic_filter)
+            subscriptions.asked[packet_id] = (topic_filter, wish)
+            try:
+                if wish is None:
+                    self._send(Unsubscribe(packet_id, [topic_filter]), now)
+                else:
+                    self._send(self._subscribe(packet_id, wish), now)
+            except Violation as violation:
+                self.session.release_id(packet_id)
+                subscriptions.answered(packet_id, False)
+                self.answers.append(
+                    Answer(topic_filter, wish is not None, FAILURE, NO_PROPERTIES, violation)
+                )
+
+    def _subscribe(self, packet_id: int, wish: Wish) -> Subscribe:
+        properties = wish.properties
+        if self.version == MQTT5 and self._exchange.subscription_identifiers_available:
+            properties = Properties(
+                [(SUBSCRIPTION_IDENTIFIER, wish.identifier), *wish.properties.items]
+            )
+        return Subscribe(packet_id, [wish.subscription], properties=properties)
+
+    def _leave(self, packets: list[Outgoing], now: float) -> None:
+        for packet in packets:
+            assert not isinstance(packet, bytes)
+            try:
+                self._send(packet, now)
+            except Violation as violation:
+                # A PUBLISH that the server's CONNACK forbids: nothing else that we make does.
+                assert isinstance(packet, Publish)
+                number = self.session.give_up(packet.packet_id)
+                self.outcomes.append(Outcome(number, violation=violation))
+
+    def _send(self, packet: Packet, now: float) -> None:
+        """Let a packet leave. Raises Violation, and sends nothing, if it may not."""
+        data = encode(packet, self.version)
+        self._exchange.observe(CLIENT, packet, len(data))
+        self._output.append(data)
+        self._sent_at = now
+
+
+def _of_the_message(properties: Properties) -> Properties:
+    """Without what belongs to a connection, or to the receiver."""
+    if not properties.has(TOPIC_ALIAS) and not properties.has(SUBSCRIPTION_IDENTIFIER):
+        return properties
+    own = (TOPIC_ALIAS, SUBSCRIPTION_IDENTIFIER)
+    return Properties([item for item in properties.items if item[0] not in own])
