@@ -538,6 +538,9 @@ class Client:
     def greeted(self, packet: ConnAck) -> None:
         """The connection may be used."""
         self._connack = packet
+        if not packet.session_present:
+            # There is nothing to be unsubscribed from.
+            self._end_unsubscribing()
 
     def arrived(self, messages: list[Incoming]) -> None:
         """Messages have come, and are safe."""
@@ -596,7 +599,10 @@ class Client:
 
     def parted(self, problem: Exception) -> None:
         """The connection is gone; another will be tried."""
-        # [4.1] the server is told of the subscriptions when it is there again
+        # The server is told of what it has too much when it is there again.
+        self._end_unsubscribing()
+
+    def _end_unsubscribing(self) -> None:
         for answers in self._unsubscribing.values():
             for waiting in answers:
                 if not waiting.done():

@@ -139,6 +139,8 @@ class Core:
     _last_incoming: int
     _run: Final[str]
     _clean_start: bool
+    # Whether the server keeps the session when the connection is gone.
+    _is_kept: bool
     _sent_at: float
     _heard_at: float
     # When a PINGREQ left that was not answered yet; 0: there is none.
@@ -196,6 +198,7 @@ class Core:
         self._last_incoming = 0
         self._run = run
         self._clean_start = True
+        self._is_kept = False
         self._sent_at = 0.0
         self._heard_at = 0.0
         self._pinged_at = 0.0
@@ -214,6 +217,15 @@ class Core:
     def is_connected(self) -> bool:
         """Whether the connection is accepted, and not over."""
         return self._is_greeted and self.ending is None
+
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether DISCONNECT has left."""
+        return self._exchange.client.disconnected
+
+    @property
+    def _may_send(self) -> bool:
+        return self._is_greeted and self.ending is None and not self._is_leaving
 
     @property
     def is_safe(self) -> bool:
@@ -236,7 +248,7 @@ class Core:
             if each.number == self._number:
                 # An interval of 0 is noted until a server has accepted the client for the first
                 # time: until then there is no session there that could be resumed.
-                self.has_state = each.expiry_interval > 0
+                self.has_state = self._is_kept = each.expiry_interval > 0
                 self.session.restore_queue(
                     each.waiting,
                     each.waiting_bytes,
@@ -284,7 +296,7 @@ class Core:
         if self.has_state and not clean_start:
             carried = session.open_exchanges(CLIENT, SERVER)
             for incoming in self._open.values():
-                if incoming.qos == 1 and incoming.packet_id:
+                if incoming.qos == 1 and incoming.is_open:
                     self._carried[incoming.packet_id] = incoming
                     carried.append((SERVER, incoming.packet_id, SENT_QOS_1))
                 elif incoming.receipt is not None:
@@ -396,6 +408,10 @@ class Core:
         properties = Properties(authentication_method=method, authentication_data=data)
         self._send(Auth(reason, properties=properties), now)
 
+    def note(self, name: str, value: str) -> None:
+        """Let the store say this of itself, from the next flush on."""
+        self._commit.facts.append((name, value))
+
     # --- what the server says ---------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> None:
@@ -485,15 +501,16 @@ class Core:
             self._end(
                 Ending(
                     "the server has a session of this client, and the client has none of its own:"
-                    " it must not go on with it [MQTT-3.2.2-4]"
+                    " it must not go on with it [MQTT-3.2.2-4]",
+                    is_final=True,
                 )
             )
             return
-        if not packet.session_present and self.has_state:
+        if not packet.session_present:
             self._begin_anew()
         self.has_state = True
         for topic_filter in self.subscriptions.connected(packet.session_present):
-            self._commit.subscriptions.append((self._number, topic_filter, None, 0))
+            self._note(topic_filter, None)
         if properties.assigned_client_identifier is not None:
             self.client_id = properties.assigned_client_identifier
         # [MQTT-3.2.2-21]
@@ -505,10 +522,11 @@ class Core:
             receive_maximum=server.receive_maximum,
             maximum_packet_size=server.maximum_packet_size,
         )
+        expiry = properties.session_expiry_interval
+        if expiry is None:
+            expiry = self._greeting.session_expiry
+        self._is_kept = expiry > 0
         if self._store.lasts:
-            expiry = properties.session_expiry_interval
-            if expiry is None:
-                expiry = self._greeting.session_expiry
             self._commit.sessions.append((self._number, self.client_id, expiry))
         self._pending_greeting = packet
 
@@ -526,24 +544,23 @@ class Core:
             incoming.receipt = None
             if self._store.lasts:
                 self._keep(incoming, 0)
-        if self._clean_start:
+        stream = self._stream
+        # A server that keeps no session at all leaves a stored client without state, too.
+        had = self.has_state or (stream is not None and stream.last_seq > 0)
+        if self._clean_start or not had:
             return
         self.sessions_lost += 1
         self.resent += len(again)
-        stream = self._stream
         if stream is not None:
             fact = f"break:{stream.id}:{stream.last_seq + 1}"
             self._commit.facts.append((fact, "the server had no session"))
 
     def _take_answer(self, packet_id: int, reason: int, properties: Properties) -> None:
         self.session.release_id(packet_id)
-        topic_filter, wish = self.subscriptions.answered(packet_id, reason < FAILURE)
-        if self._store.lasts and reason < FAILURE:
-            identifier = 0 if wish is None else wish.identifier
-            subscription = None if wish is None else wish.subscription
-            self._commit.subscriptions.append(
-                (self._number, topic_filter, subscription, identifier)
-            )
+        accepted = reason < FAILURE
+        topic_filter, wish = self.subscriptions.answered(packet_id, accepted)
+        if accepted == (wish is None):
+            self._note(topic_filter, None)
         self.answers.append(Answer(topic_filter, wish is not None, reason, properties))
 
     def _take_publish(self, packet: Publish, now: float) -> None:
@@ -622,7 +639,7 @@ class Core:
 
     def _refuse(self, violation: Violation, now: float) -> None:
         """[MQTT-4.13.1-1] The server broke a rule: say so, and end the connection."""
-        if self._is_greeted and self.version == MQTT5 and not self._exchange.client.disconnected:
+        if self._is_greeted and self.version == MQTT5 and not self._is_leaving:
             reason = violation.rule.reason
             if reason in DISCONNECT_ONLY_SERVER:
                 reason = PROTOCOL_ERROR
@@ -645,11 +662,13 @@ class Core:
 
     def flush(self, now: float, wall: float) -> None:
         """The tick ends. What must last goes to the store; what need not wait leaves."""
-        if self._is_greeted:
+        requests: list[Outgoing] = []
+        if self._may_send:
             self._poll(now)
             if self.subscriptions.due:
-                self._request(now)
+                requests = self._requests()
         changes, packets = self.session.drain()
+        packets.extend(requests)
         if not self._store.lasts:
             self._release(packets, now)
             return
@@ -736,27 +755,33 @@ class Core:
             except Violation as violation:
                 self.outcomes.append(Outcome(delivery.number, violation=violation))
 
-    def _request(self, now: float) -> None:
-        """Tell the server of the subscriptions that it does not know of yet."""
+    def _requests(self) -> list[Outgoing]:
+        """Tell the server of the subscriptions that it does not know of yet.
+
+        The store has every filter that a server may have: a SUBSCRIBE leaves after that is so.
+        """
         subscriptions = self.subscriptions
+        requests: list[Outgoing] = []
         for topic_filter in list(subscriptions.due):
             packet_id = self.session.reserve_id()
             if not packet_id:
-                return
-            del subscriptions.due[topic_filter]
-            wish = subscriptions.wanted.get(topic_filter)
-            subscriptions.asked[packet_id] = (topic_filter, wish)
-            try:
-                if wish is None:
-                    self._send(Unsubscribe(packet_id, [topic_filter]), now)
-                else:
-                    self._send(self._subscribe(packet_id, wish), now)
-            except Violation as violation:
-                self.session.release_id(packet_id)
-                subscriptions.answered(packet_id, False)
-                self.answers.append(
-                    Answer(topic_filter, wish is not None, FAILURE, NO_PROPERTIES, violation)
-                )
+                break
+            wish = subscriptions.ask(topic_filter, packet_id)
+            if wish is None:
+                requests.append(Unsubscribe(packet_id, [topic_filter]))
+                continue
+            requests.append(self._subscribe(packet_id, wish))
+            self._note(topic_filter, wish)
+        return requests
+
+    def _note(self, topic_filter: str, wish: Wish | None) -> None:
+        """The server may have this subscription, or has it no more."""
+        if self._store.lasts:
+            identifier = 0 if wish is None else wish.identifier
+            subscription = None if wish is None else wish.subscription
+            self._commit.subscriptions.append(
+                (self._number, topic_filter, subscription, identifier)
+            )
 
     def _subscribe(self, packet_id: int, wish: Wish) -> Subscribe:
         properties = wish.properties
@@ -764,7 +789,8 @@ class Core:
             properties = Properties(
                 [(SUBSCRIPTION_IDENTIFIER, wish.identifier), *wish.properties.items]
             )
-        return Subscribe(packet_id, [wish.subscription], properties=properties)
+        subscription = self.subscriptions.request(wish, self.version)
+        return Subscribe(packet_id, [subscription], properties=properties)
 
     def _leave(self, packets: list[Outgoing], now: float) -> None:
         for packet in packets:

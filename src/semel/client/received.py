@@ -26,6 +26,8 @@ class Incoming:
     filters: Final[list[str]]
     # None: the server is owed no acknowledgement, at QoS 0 or because it has forgotten the message.
     receipt: Receipt | None
+    # Whether the server has it yet, under this Packet Identifier.
+    is_open: bool
     # How many parts of the program have not acknowledged it.
     holders: int
     _run: Final[str]
@@ -59,6 +61,7 @@ class Incoming:
         self.properties = properties
         self.filters = filters
         self.receipt = receipt
+        self.is_open = packet_id > 0
         self.holders = 0
 
     @property

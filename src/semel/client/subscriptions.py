@@ -2,11 +2,14 @@
 
 Each Topic Filter has a SUBSCRIBE of its own, with a Subscription Identifier of its own where the
 server takes them, so that a message tells by which filter it came. `wanted` is what the program
-asks for, `held` what the server's session has: after a reconnect the difference is requested.
+asks for, `held` what the server's session has: after a reconnect the difference is requested, and
+whatever was not answered before. What a store has of an earlier run is what the server *may* have:
+it is requested again, so that both know.
 """
 
 from typing import Final, final
 
+from semel.mqtt.packet_types import MQTT5
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.mqtt.topics import split_share, topic_matches
@@ -41,6 +44,8 @@ class Subscriptions:
     due: Final[dict[str, None]]
     # Requests that are not answered, by Packet Identifier: filter, wish; None: UNSUBSCRIBE.
     asked: Final[dict[int, tuple[str, Wish | None]]]
+    # Those of an earlier run that were not requested yet.
+    _unsure: Final[set[str]]
     _last_identifier: int
     _by_identifier: Final[dict[int, str]]
     _found: dict[str, list[str]]
@@ -50,6 +55,7 @@ class Subscriptions:
         self.held = {}
         self.due = {}
         self.asked = {}
+        self._unsure = set()
         self._last_identifier = 0
         self._by_identifier = {}
         self._found = {}
@@ -76,6 +82,7 @@ class Subscriptions:
     def restore(self, subscription: Subscription, identifier: int) -> None:
         """A session that was stored has this."""
         self.held[subscription.topic_filter] = Wish(subscription, identifier)
+        self._unsure.add(subscription.topic_filter)
         self._last_identifier = max(self._last_identifier, identifier)
         if identifier:
             self._by_identifier[identifier] = subscription.topic_filter
@@ -83,19 +90,50 @@ class Subscriptions:
     def connected(self, session_present: bool) -> list[str]:
         """A connection begins: find out what to request. Filters that the server has lost."""
         lost: list[str] = []
+        for topic_filter, _ in self.asked.values():
+            self.due[topic_filter] = None
         self.asked.clear()
-        self.due.clear()
         if not session_present:
             lost.extend(self.held)
             self.held.clear()
+            self._unsure.clear()
+            self.due.clear()
         for topic_filter in self.held:
             if topic_filter not in self.wanted:
                 self.due[topic_filter] = None
         for topic_filter, wish in self.wanted.items():
             held = self.held.get(topic_filter)
-            if held is None or held.subscription != wish.subscription:
+            if (
+                held is None
+                or held.subscription != wish.subscription
+                or topic_filter in self._unsure
+            ):
                 self.due[topic_filter] = None
         return lost
+
+    def ask(self, topic_filter: str, packet_id: int) -> Wish | None:
+        """A request for it leaves now; None: an UNSUBSCRIBE."""
+        del self.due[topic_filter]
+        wish = self.wanted.get(topic_filter)
+        self.asked[packet_id] = (topic_filter, wish)
+        return wish
+
+    def request(self, wish: Wish, version: int) -> Subscription:
+        """The subscription to ask for. What an earlier run had brings no retained messages again,
+        unless the server does not have it [MQTT-3.3.1-10]."""
+        subscription = wish.subscription
+        if subscription.topic_filter not in self._unsure:
+            return subscription
+        self._unsure.discard(subscription.topic_filter)
+        if version != MQTT5 or subscription.retain_handling:
+            return subscription
+        return Subscription(
+            subscription.topic_filter,
+            subscription.qos,
+            no_local=subscription.no_local,
+            retain_as_published=subscription.retain_as_published,
+            retain_handling=1,
+        )
 
     def keep(self) -> None:
         """Whatever the session has beside it, the program wants it too."""
