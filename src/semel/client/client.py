@@ -187,14 +187,24 @@ class Client:
         """
         if self._link is not None:
             raise RuntimeError("the client is open already")
+        try:
+            self._link, again = self._begin()
+            self._link.flush()
+            self.arrived(again)
+            await self._link.start(offline=self._outbox is not None)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _begin(self) -> tuple[Link, list[Incoming]]:
+        """All but the connection, and messages of an earlier run that are handed out again."""
         client_id = self._client_id
         store = Store()
         disk = None
         if self._outbox_path is not None:
             self._outbox = open_outbox(self._outbox_path, client_id)
             client_id = self._outbox.client_id
-            disk = self._outbox.opened.store
-            store = disk
+            store = disk = self._outbox.opened.store
         elif self._greeting.version != MQTT5 and not client_id:
             client_id = made_client_id()
         core = Core(
@@ -210,7 +220,7 @@ class Client:
         else:
             for subscription in self._list:
                 core.subscribe(subscription, NO_PROPERTIES)
-        self._link = Link(
+        link = Link(
             core,
             self.address,
             self,
@@ -222,13 +232,7 @@ class Client:
             store=disk,
             authentication=self._authentication,
         )
-        try:
-            self._link.flush()
-            self.arrived(again)
-            await self._link.start(offline=disk is not None)
-        except BaseException:
-            await self.close()
-            raise
+        return link, again
 
     async def close(self, reason: int = NORMAL_DISCONNECTION) -> None:
         """Disconnect, and end everything. With reason 0x04 the server publishes the will.
@@ -237,10 +241,9 @@ class Client:
         with an outbox, the message is sent by the next run.
         """
         link, self._link = self._link, None
-        if link is None:
-            return
         try:
-            await link.close(reason, 0 if self._is_brief else None)
+            if link is not None:
+                await link.close(reason, 0 if self._is_brief else None)
         finally:
             for messages in self._iterators:
                 messages.end()
@@ -251,7 +254,7 @@ class Client:
             self._responses.clear()
             self._backlog = 0
             if self._outbox is not None:
-                self._outbox.opened.folder.close()
+                self._outbox.opened.close()
                 self._outbox = None
 
     async def _purge(self) -> None:

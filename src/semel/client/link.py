@@ -31,6 +31,7 @@ from semel.mqtt.reasons import CONTINUE_AUTHENTICATION, RE_AUTHENTICATE
 from semel.mqtt.session import BOUNDLESS
 from semel.store.commit import Commit
 from semel.store.disk import DiskStore
+from semel.store.schema import Unusable
 from semel.store.store import OPEN
 
 LOG: Final = logging.getLogger("semel.client")
@@ -101,12 +102,16 @@ class Link:
         self.is_writable = False
         # Why reading has to wait: the program has too much to read already; the store is behind.
         self.is_held = False
+        # A CONNECT left, and nobody knows what the server made of it.
+        self.is_unanswered = False
         self.reconnects = 0
         self.problem: Exception | None = None
         self.closing = False
         self._offset = time.time() - self.loop.time()
         self._handed_over = 0
         self._is_scheduled = False
+        # Nothing can be stored any more.
+        self._is_broken = False
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] = self.loop.create_future()
@@ -176,7 +181,13 @@ class Link:
         core = self.core
         self._is_scheduled = False
         self._handed_over = 0
-        core.flush(self.now(), time.time())
+        if self._is_broken:
+            return
+        try:
+            core.flush(self.now(), time.time())
+        except Unusable as problem:
+            self._store_failed(str(problem))
+            return
         self._write()
         self._tell()
 
@@ -272,8 +283,6 @@ class Link:
 
     async def _connect(self) -> None:
         """One attempt, up to the CONNACK that accepts. Raises why there is none."""
-        # What a crash could still undo must not be repeated to the server.
-        await self.until(lambda: self.core.is_safe)
         core = self.core
         clean = not core.has_state if self.clean_start is None else self.clean_start
         if core.version != MQTT5:
@@ -296,6 +305,7 @@ class Link:
         )
         self.is_writable = True
         self.core.connect(clean_start, self.now(), data)
+        self.is_unanswered = True
         self._write()
         self._judge_reading()
         gone = self._gone
@@ -314,11 +324,13 @@ class Link:
         if self._greeted.done():
             return
         self._greeted.set_result(None)
+        self.is_unanswered = False
         if self.authentication is not None:
             self._spawn(_awaited(self.authentication.finish(packet.properties.authentication_data)))
         self.owner.greeted(packet)
         self._wake()
         self.flush()
+        self._judge_reading()
         self._sweep()
 
     def _part(self, problem: Exception) -> None:
@@ -350,6 +362,9 @@ class Link:
         if self.core.ending is None:
             self.core.receive(data, self.now())
             self.flush()
+            if not self._is_reading:
+                # A store that falls behind by what it is given tells nobody.
+                self._judge_reading()
 
     def writable(self, writable: bool) -> None:
         """Whether the server reads fast enough."""
@@ -372,6 +387,9 @@ class Link:
 
     @property
     def _is_reading(self) -> bool:
+        if not self.core.is_connected:
+            # Whoever paused here would not see the CONNACK.
+            return True
         return not self.is_held and (self.store is None or self.store.condition == OPEN)
 
     def _sweep(self) -> None:
@@ -396,7 +414,8 @@ class Link:
         self._wake()
 
     def _store_failed(self, why: str) -> None:
-        self._fail(Disconnected(f"the store cannot be written any more: {why}"))
+        self._is_broken = True
+        self._fail(Disconnected(f"the store cannot be used any more: {why}"))
         if self._task is not None:
             self._task.cancel()
         self._end_connection()
@@ -487,9 +506,6 @@ class Link:
         if self._first.done() and not self._first.cancelled():
             # Whoever started it has been told.
             self._first.exception()
-        if self.store is not None:
-            # The last transaction, and the end of a thread: short, and nobody else waits for us.
-            self.store.close()
 
 
 async def _awaited(value: T | Awaitable[T]) -> T:

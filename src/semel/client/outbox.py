@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from semel.store.opening import Opened, open_store
+from semel.store.opening import CLIENT, Opened, open_store
 from semel.store.schema import Unusable
 from semel.store.settings import StoreSettings, StreamSettings
 
@@ -32,12 +32,12 @@ def made_client_id() -> str:
 
 def open_outbox(path: Path, client_id: str, *, durability: str = "disk") -> Outbox:
     """Open it, or make it. Raises Unusable, in one sentence."""
-    return adopt(open_store(StoreSettings(data=path, durability=durability), ()), client_id)
+    return adopt(open_store(StoreSettings(data=path, durability=durability), (), CLIENT), client_id)
 
 
 def open_record(settings: StoreSettings, stream: StreamSettings, client_id: str) -> Outbox:
     """The same for a client that records what it gets in a stream."""
-    return adopt(open_store(settings, (stream,)), client_id)
+    return adopt(open_store(settings, (stream,), CLIENT), client_id)
 
 
 def adopt(opened: Opened, client_id: str) -> Outbox:
@@ -47,8 +47,6 @@ def adopt(opened: Opened, client_id: str) -> Outbox:
         if not saved:
             return Outbox(opened, client_id or made_client_id())
         known = saved[0].client_id
-        if len(saved) > 1 or saved[0].number != SESSION:
-            raise Unusable(f"{opened.folder.path} is the store of a broker, not of a client")
         if client_id and client_id != known:
             raise Unusable(
                 f"{opened.folder.path} belongs to the client {known!r}: use that client_id, or "
