@@ -7,24 +7,25 @@ async with Client("mqtt://localhost") as client:
 """
 
 import asyncio
+import contextlib
 import secrets
 import ssl
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Protocol, Self
+from typing import Final, Literal, Self
 
-from semel.client.address import Address, parse_address
+from semel.client.address import Address, BadAddress, parse_address
 from semel.client.authentication import Authentication
 from semel.client.core import Core
 from semel.client.errors import Disconnected, Refused
 from semel.client.events import Answer, Outcome
 from semel.client.greeting import Greeting
 from semel.client.link import Link
-from semel.client.messages import Messages, Responses
+from semel.client.messages import Channel, Listener, Messages, Responses
 from semel.client.outbox import SESSION, Outbox, made_client_id, open_outbox
 from semel.client.purge import purge
 from semel.client.received import Incoming, Received
@@ -53,7 +54,8 @@ from semel.store.store import FULL, Store
 # outbox a long week end.
 BRIEF_EXPIRY: Final = 300
 OUTBOX_EXPIRY: Final = 7 * 86_400
-# Bytes of messages that wait for the program, above which nothing is read from the server.
+# Bytes of messages that wait for the program, above which nothing is read from the server, unless
+# the program waits for an answer itself: then QoS 0 messages are dropped.
 MAXIMUM_BACKLOG: Final = 16 * 1024 * 1024
 # About what a message takes beside topic and payload.
 MESSAGE_BYTES: Final = 200
@@ -61,21 +63,22 @@ MESSAGE_BYTES: Final = 200
 MAXIMUM_QUEUED: Final = 64 * 1024 * 1024
 MAXIMUM_STORED: Final = 4 * 1024 * 1024 * 1024
 
+EXPIRED: Final = "the message expired before it could be sent"
+
 Payload = bytes | bytearray | memoryview | str
-
-
-class Listener(Protocol):
-    """A part of the program that gets messages."""
-
-    def put(self, incoming: Incoming) -> None:
-        """One for it."""
 
 
 @dataclass(frozen=True)
 class Counters:
     """What a client has seen so far."""
 
-    # Connections after the first.
+    # Messages that were sent and, at QoS 1 and 2, acknowledged; messages that were received.
+    sent: int
+    received: int
+    # Messages that came and that nobody wanted: of a filter that was given up, or of QoS 0 when
+    # there was no room for them.
+    dropped: int
+    # Attempts to connect after the first.
     reconnects: int
     # Times that the server had forgotten the session, so that messages may have been missed; and
     # publications that were sent anew because of that, which may have arrived twice.
@@ -115,6 +118,8 @@ class Client:
     ) -> None:
         """Nothing happens before `async with`. Raises Violation and BadAddress."""
         self.address = url if isinstance(url, Address) else parse_address(url)
+        if tls is not None and not self.address.secure:
+            raise BadAddress(f"{self.address} is not secure: with tls=, use mqtts:// or wss://")
         if isinstance(password, str):
             password = password.encode()
         self._is_brief = session_expiry is None and outbox is None
@@ -151,20 +156,28 @@ class Client:
         self._backoff = Backoff() if reconnect is True else reconnect or None
         self._timeout = connect_timeout
         self._outbox_path = None if outbox is None else Path(outbox)
+        # What a publication can be waited for.
+        self._ends = ("complete",) if outbox is None else ("complete", "stored")
         self._list = None if subscriptions is None else [_subscription(s) for s in subscriptions]
         self._outbox: Outbox | None = None
         self._link: Link | None = None
+        self._counters = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0)
         self._connack: ConnAck | None = None
         self._publishing: dict[int, asyncio.Future[int]] = {}
         self._storing: dict[int, asyncio.Future[int]] = {}
         self._unsubscribing: dict[str, list[asyncio.Future[None]]] = {}
-        self._listeners: dict[str, list[Messages | Responses]] = {}
-        self._others: list[Messages] = []
-        self._iterators: list[Messages] = []
+        # Who gets what comes by each filter; who gets what is for none of them.
+        self._listeners: dict[str, list[Listener]] = {}
+        self._others: list[Channel] = []
+        # For a filter that is wanted, and that nobody iterates over at the moment.
         self._unclaimed: deque[Incoming] = deque()
         self._backlog = 0
+        self._sent = 0
+        self._received = 0
+        self._dropped = 0
+        # Requests and re-authentications that are not answered yet.
+        self._expecting = 0
         self._responses: dict[str, Responses] = {}
-        self._requests = 0
 
     # --- its life ---------------------------------------------------------------------------------
 
@@ -240,14 +253,16 @@ class Client:
         Acknowledgements that were given leave first. Whoever waits in `publish` gets Disconnected;
         with an outbox, the message is sent by the next run.
         """
+        if self._link is not None:
+            self._counters = self.counters
         link, self._link = self._link, None
         try:
             if link is not None:
                 await link.close(reason, 0 if self._is_brief else None)
         finally:
-            for messages in self._iterators:
-                messages.end()
-            self._iterators.clear()
+            for listener in self._all_listeners():
+                listener.is_over = True
+                listener.wake()
             self._listeners.clear()
             self._others.clear()
             self._unclaimed.clear()
@@ -273,8 +288,12 @@ class Client:
         if link is None:
             raise Disconnected("the client is not open: use it inside `async with`")
         if link.problem is not None:
-            raise link.problem
+            raise link.problem.with_traceback(None)
         return link
+
+    def _all_listeners(self) -> set[Listener]:
+        listeners: set[Listener] = set(self._others)
+        return listeners.union(*self._listeners.values())
 
     @property
     def client_id(self) -> str:
@@ -298,10 +317,15 @@ class Client:
 
     @property
     def counters(self) -> Counters:
-        """What has happened so far."""
-        link = self._open()
+        """What has happened so far, or until the client was closed."""
+        link = self._link
+        if link is None:
+            return self._counters
         core = link.core
         return Counters(
+            self._sent,
+            self._received,
+            self._dropped,
             link.reconnects,
             core.sessions_lost,
             core.resent,
@@ -311,8 +335,10 @@ class Client:
         )
 
     async def reauthenticate(self) -> None:
-        """Authenticate anew by the method that the client was made with."""
-        await self._open().reauthenticate()
+        """Authenticate anew by the method that the client was made with (5.0)."""
+        link = self._open()
+        with self._expected(link):
+            await link.reauthenticate()
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -328,13 +354,15 @@ class Client:
     ) -> int:
         """Publish a message, and wait until it is sent (QoS 0), or acknowledged (QoS 1 and 2).
 
-        Returns the server's reason code, 0 or 0x10 (nobody has subscribed). Raises Violation,
+        Returns the server's reason code, 0 or 0x10 (nobody had subscribed). Raises Violation,
         Refused, Disconnected, and TimeoutError if its Message Expiry Interval passed before it
         could be sent. Over a reconnect it goes on by itself. `until="stored"` waits only until the
         outbox has it. Cancelling ends the waiting, and never the message.
         """
         link = self._open()
         core = link.core
+        if until not in self._ends:
+            raise ValueError(f"until is {' or '.join(self._ends)}; stored needs outbox=PATH")
         interval = None
         if properties.present:
             check_properties_version(properties.present, core.version)
@@ -350,12 +378,13 @@ class Client:
         if qos == 0:
             if not (link.is_writable and core.is_connected):
                 await link.until(lambda: link.is_writable and core.is_connected)
+                if message.is_expired(link.now()):
+                    raise TimeoutError(EXPIRED)
             core.publish_now(message, link.now())
+            self._sent += 1
             if link.handed_over(message.size):
                 await asyncio.sleep(0)
             return SUCCESS
-        if until == "stored" and self._outbox is None:
-            raise ValueError('until="stored" needs an outbox: make the client with outbox=PATH')
         if self._is_full(link):
             await link.until(lambda: not self._is_full(link))
         waiting = self._publishing if until == "complete" else self._storing
@@ -363,6 +392,8 @@ class Client:
         outcome: asyncio.Future[int] = link.loop.create_future()
         waiting[number] = outcome
         link.handed_over(message.size)
+        if interval is not None:
+            link.expire_in(interval)
         if link.is_held:
             # The answer may be behind what the program does not read.
             link.hold(False)
@@ -370,6 +401,18 @@ class Client:
             return await outcome
         finally:
             del waiting[number]
+            self._judge_reading(link)
+
+    @contextlib.contextmanager
+    def _expected(self, link: Link) -> Iterator[None]:
+        """An answer of the server is waited for in here: what it sends has to be read."""
+        self._expecting += 1
+        link.hold(False)
+        try:
+            yield
+        finally:
+            self._expecting -= 1
+            self._judge_reading(link)
 
     def _is_full(self, link: Link) -> bool:
         if self._outbox is None:
@@ -389,37 +432,34 @@ class Client:
     ) -> Received:
         """Publish a request and wait for its answer [4.10] (5.0). Raises TimeoutError."""
         link = self._open()
-        core = link.core
-        if response_topic is None:
-            await link.until(lambda: core.is_connected)
-            prefix = self.server.response_information or "semel/response"
-            response_topic = f"{prefix}/{self.client_id}"
-        responses = self._responses.get(response_topic)
-        if responses is None:
-            responses = Responses(self.taken)
-            await self._subscribe_responses(response_topic, qos, responses)
-        self._requests += 1
-        correlation = self._requests.to_bytes(8, "big")
-        answer = responses.expect(correlation)
-        own: list[PropertyItem] = [
-            (RESPONSE_TOPIC, response_topic),
-            (CORRELATION_DATA, correlation),
-        ]
-        try:
+        correlation = secrets.token_bytes(16)
+        with self._expected(link):
             async with asyncio.timeout(timeout):
+                await link.until(lambda: link.is_connected)
+                if response_topic is None:
+                    prefix = self.server.response_information or "semel/response"
+                    response_topic = f"{prefix}/{self.client_id}"
+                own: list[PropertyItem] = [
+                    (RESPONSE_TOPIC, response_topic),
+                    (CORRELATION_DATA, correlation),
+                ]
                 asked = Properties([*own, *properties.items])
-                await self.publish(topic, payload, qos, properties=asked)
-                await asyncio.wait((answer,))
-            return answer.result()
-        finally:
-            responses.forget(correlation)
+                responses = self._responses_at(response_topic, qos, link)
+                answer = responses.expect(correlation)
+                try:
+                    await responses.until_granted()
+                    await self.publish(topic, payload, qos, properties=asked)
+                    return await answer
+                finally:
+                    responses.forget(correlation)
 
-    async def _subscribe_responses(self, topic: str, qos: int, responses: Responses) -> None:
+    def _responses_at(self, topic: str, qos: int, link: Link) -> Responses:
         """Answers come by a subscription of their own."""
-        messages = self.subscribe(topic, qos=qos)
-        await messages
-        self._listeners[topic] = [responses]
-        self._responses[topic] = responses
+        responses = self._responses.get(topic)
+        if responses is None:
+            responses = self._responses[topic] = Responses(topic, qos, self)
+            self._listen(responses, NO_PROPERTIES, link)
+        return responses
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -453,81 +493,147 @@ class Client:
             )
             for each in filters
         ]
-        messages = Messages(self, asked, auto_ack)
-        self._iterators.append(messages)
-        for subscription in asked:
-            self._listeners.setdefault(subscription.topic_filter, []).append(messages)
+        channel = Channel(asked, auto_ack=auto_ack)
+        self._listen(channel, properties, link)
+        return Messages(self, channel)
+
+    def _listen(self, listener: Listener, properties: Properties, link: Link) -> None:
+        for topic_filter, subscription in listener.subscriptions.items():
+            self._listeners.setdefault(topic_filter, []).append(listener)
             link.core.subscribe(subscription, properties)
+            # Whoever was about to unsubscribe need not wait: it is wanted again.
+            self._end_unsubscribing(topic_filter)
         self._offer_unclaimed()
         link.schedule()
-        if link.is_held:
-            link.hold(False)
-        return messages
+        link.hold(False)
 
     def messages(self, *, auto_ack: bool = True) -> Messages:
         """Messages that no iterator of `subscribe` takes, such as those of a resumed session."""
         self._open()
-        messages = Messages(self, (), auto_ack)
-        self._iterators.append(messages)
-        self._others.append(messages)
+        channel = Channel((), auto_ack=auto_ack)
+        self._others.append(channel)
         self._offer_unclaimed()
-        return messages
+        return Messages(self, channel)
 
-    async def unsubscribe(self, messages: Messages) -> None:
+    async def unsubscribe(self, channel: Channel) -> None:
         """End an iterator, and its subscriptions if no other has them. See `Messages`."""
-        link = self._open()
-        if messages in self._others:
-            self._others.remove(messages)
+        link = self._link
+        last, channel.last = channel.last, None
+        left = channel.end()
+        filters = self._silence(channel)
+        if link is None or link.problem is not None:
+            return
         answers = []
-        for subscription in messages.subscriptions:
-            topic_filter = subscription.topic_filter
+        for topic_filter in filters:
+            link.core.unsubscribe(topic_filter)
+            if link.is_connected:
+                answer: asyncio.Future[None] = link.loop.create_future()
+                self._unsubscribing.setdefault(topic_filter, []).append(answer)
+                answers.append(answer)
+        self._give_back(left)
+        if last is not None:
+            # The program did not finish with it: whoever comes next may.
+            incoming = last.give_back()
+            if incoming is not None:
+                self._backlog += _size(incoming)
+                self._unclaimed.append(incoming)
+                self._offer_unclaimed()
+        link.schedule()
+        link.hold(False)
+        try:
+            for answer in answers:
+                await answer
+        finally:
+            self._judge_reading(link)
+
+    def abandoned(self, channel: Channel) -> None:
+        """The program has let go of an iterator: its subscriptions stay, for another one."""
+        if channel.is_over or self._link is None:
+            return
+        last, channel.last = channel.last, None
+        left = channel.end()
+        self._silence(channel)
+        if last is not None:
+            self._backlog += len(last.payload) + len(last.topic) + MESSAGE_BYTES
+            left.insert(0, last)
+        self._give_back(left)
+
+    def _silence(self, channel: Channel) -> list[str]:
+        """It gets no more. Filters that are nobody's now."""
+        if channel in self._others:
+            self._others.remove(channel)
+        filters = []
+        for topic_filter in channel.subscriptions:
             listeners = self._listeners.get(topic_filter, [])
-            if messages in listeners:
-                listeners.remove(messages)
+            if channel in listeners:
+                listeners.remove(channel)
                 if not listeners:
                     del self._listeners[topic_filter]
-                    link.core.unsubscribe(topic_filter)
-                    answer: asyncio.Future[None] = link.loop.create_future()
-                    self._unsubscribing.setdefault(topic_filter, []).append(answer)
-                    answers.append(answer)
-        if messages in self._iterators:
-            self._iterators.remove(messages)
-        for incoming in messages.end():
-            self._backlog -= _size(incoming)
-            if incoming.holders == 0:
+                    filters.append(topic_filter)
+        return filters
+
+    def _give_back(self, left: list[Received]) -> None:
+        """Messages of an iterator that is no more are for others."""
+        for received in left:
+            self._backlog -= len(received.payload) + len(received.topic) + MESSAGE_BYTES
+            incoming = received.give_back()
+            if incoming is not None:
                 self._dispatch(incoming)
-        link.schedule()
-        for answer in answers:
-            await answer
 
     def taken(self, received: Received) -> None:
         """A message has left its queue."""
         self._backlog -= len(received.payload) + len(received.topic) + MESSAGE_BYTES
         if self._link is not None and self._link.is_held:
-            self._link.hold(self._is_behind())
+            self._judge_reading(self._link)
 
-    def _is_behind(self) -> bool:
-        """Whether the program has more to read than it should, and waits for no answer."""
-        return self._backlog > MAXIMUM_BACKLOG and not (self._publishing or self._unsubscribing)
+    def _judge_reading(self, link: Link) -> None:
+        """Read no more while the program has more to read than it should, and wants no answer."""
+        if self._backlog > MAXIMUM_BACKLOG or link.is_held:
+            link.hold(self._backlog > MAXIMUM_BACKLOG and not self._waits_for_server(link))
+
+    def _waits_for_server(self, link: Link) -> bool:
+        return bool(
+            self._publishing
+            or self._unsubscribing
+            or self._expecting
+            or not link.core.subscriptions.is_settled
+        )
 
     def _dispatch(self, incoming: Incoming) -> None:
+        """Give a message to those who want it."""
+        link = self._link
+        assert link is not None
         size = _size(incoming)
-        targets: list[Messages | Responses] = []
+        targets: list[Listener] = []
+        is_wanted = False
         for topic_filter in incoming.filters:
+            is_wanted = is_wanted or topic_filter in link.core.subscriptions.wanted
             for listener in self._listeners.get(topic_filter, ()):
                 if listener not in targets:
                     targets.append(listener)
         if not targets and self._others:
             targets.append(self._others[0])
-        if not targets:
+        # All have it before one of them may acknowledge it.
+        incoming.holders += 1
+        if (
+            incoming.qos == 0
+            and self._backlog > MAXIMUM_BACKLOG
+            and (not targets or not link.is_held)
+        ):
+            self._dropped += 1
+        elif targets:
+            self._backlog += size * len(targets)
+            for listener in targets:
+                listener.put(incoming)
+        elif is_wanted:
+            # Somebody will iterate: a session that was resumed, or an iterator that is no more.
+            incoming.holders -= 1
             self._backlog += size
             self._unclaimed.append(incoming)
             return
-        self._backlog += size * len(targets)
-        # All have it before one of them may acknowledge it.
-        incoming.holders += 1
-        for listener in targets:
-            listener.put(incoming)
+        else:
+            # [MQTT-4.5.0-2] it is acknowledged though nobody processes it
+            self._dropped += 1
         incoming.release()
 
     def _offer_unclaimed(self) -> None:
@@ -543,14 +649,17 @@ class Client:
         self._connack = packet
         if not packet.session_present:
             # There is nothing to be unsubscribed from.
-            self._end_unsubscribing()
+            self._end_all_unsubscribing()
 
     def arrived(self, messages: list[Incoming]) -> None:
         """Messages have come, and are safe."""
+        link = self._link
+        if link is None:
+            return
+        self._received += len(messages)
         for incoming in messages:
             self._dispatch(incoming)
-        if self._backlog > MAXIMUM_BACKLOG and self._link is not None:
-            self._link.hold(self._is_behind())
+        self._judge_reading(link)
 
     def stored(self, numbers: list[int]) -> None:
         """Publications are on disk."""
@@ -562,13 +671,15 @@ class Client:
     def settled(self, outcomes: list[Outcome]) -> None:
         """Publications are complete, or will not be."""
         for outcome in outcomes:
+            if outcome.packet_type and outcome.reason < FAILURE:
+                self._sent += 1
             waiting = self._publishing.get(outcome.number)
             if waiting is None or waiting.done():
                 continue
             if outcome.violation is not None:
                 waiting.set_exception(outcome.violation)
             elif outcome.expired:
-                waiting.set_exception(TimeoutError("the message expired before it could be sent"))
+                waiting.set_exception(TimeoutError(EXPIRED))
             elif outcome.reason >= FAILURE:
                 waiting.set_exception(
                     Refused(
@@ -584,47 +695,47 @@ class Client:
     def answered(self, answers: list[Answer]) -> None:
         """SUBSCRIBE and UNSUBSCRIBE are answered."""
         for answer in answers:
+            topic_filter = answer.topic_filter
             if answer.subscribed:
-                for listener in self._listeners.get(answer.topic_filter, ()):
-                    if isinstance(listener, Messages):
-                        listener.answered(answer)
-                continue
-            for waiting in self._unsubscribing.pop(answer.topic_filter, ()):
-                if waiting.done():
-                    continue
-                if answer.reason >= FAILURE:
-                    about = f"to end the subscription to {answer.topic_filter}"
-                    waiting.set_exception(
-                        Refused(answer.reason, UNSUBACK, about=about, properties=answer.properties)
-                    )
-                else:
-                    waiting.set_result(None)
+                for listener in tuple(self._listeners.get(topic_filter, ())):
+                    listener.answered(answer)
+            elif answer.reason < FAILURE:
+                self._end_unsubscribing(topic_filter)
+            else:
+                about = f"to end the subscription to {topic_filter}"
+                problem = Refused(
+                    answer.reason, UNSUBACK, about=about, properties=answer.properties
+                )
+                self._end_unsubscribing(topic_filter, problem)
 
     def parted(self, problem: Exception) -> None:
         """The connection is gone; another will be tried."""
         # The server is told of what it has too much when it is there again.
-        self._end_unsubscribing()
+        self._end_all_unsubscribing()
 
-    def _end_unsubscribing(self) -> None:
-        for answers in self._unsubscribing.values():
-            for waiting in answers:
-                if not waiting.done():
-                    waiting.set_result(None)
-        self._unsubscribing.clear()
+    def _end_all_unsubscribing(self, problem: Exception | None = None) -> None:
+        for topic_filter in tuple(self._unsubscribing):
+            self._end_unsubscribing(topic_filter, problem)
+
+    def _end_unsubscribing(self, topic_filter: str, problem: Exception | None = None) -> None:
+        for answer in self._unsubscribing.pop(topic_filter, ()):
+            if answer.done():
+                continue
+            if problem is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(problem)
 
     def failed(self, problem: Exception) -> None:
         """There will be no other connection: nobody need wait any more."""
         for waiting in (*self._publishing.values(), *self._storing.values()):
             if not waiting.done():
                 waiting.set_exception(problem)
-        for answers in self._unsubscribing.values():
-            for answer in answers:
-                if not answer.done():
-                    answer.set_exception(problem)
-        self._unsubscribing.clear()
-        for messages in self._iterators:
-            if self._link is not None:
-                messages.fail(problem)
+        # A client that has failed is subscribed to nothing.
+        self._end_all_unsubscribing()
+        if self._link is not None:
+            for listener in self._all_listeners():
+                listener.fail(problem)
 
 
 def _subscription(given: str | Subscription) -> Subscription:

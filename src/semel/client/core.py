@@ -12,6 +12,7 @@ what it reports is, and a message is handed out when it is in the inbox. One tha
 stream is nobody's to acknowledge: it is accepted with its commit.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Final, final
@@ -136,11 +137,15 @@ class Core:
     # an earlier connection, which the server sends again.
     _open: Final[dict[int, Incoming]]
     _carried: dict[int, Incoming]
+    # Identifiers of QoS 1 messages that it has acknowledged, and whose PUBACK has not left.
+    _acknowledged: set[int]
+    # Reason codes of PUBREC that are not plain success.
+    _reasons: dict[int, int]
     _last_incoming: int
     _run: Final[str]
     _clean_start: bool
-    # Whether the server keeps the session when the connection is gone.
-    _is_kept: bool
+    # Whether a server has accepted the client in this run.
+    _was_greeted: bool
     _sent_at: float
     _heard_at: float
     # When a PINGREQ left that was not answered yet; 0: there is none.
@@ -195,10 +200,12 @@ class Core:
         self._to_store = []
         self._open = {}
         self._carried = {}
+        self._acknowledged = set()
+        self._reasons = {}
         self._last_incoming = 0
         self._run = run
         self._clean_start = True
-        self._is_kept = False
+        self._was_greeted = False
         self._sent_at = 0.0
         self._heard_at = 0.0
         self._pinged_at = 0.0
@@ -215,17 +222,13 @@ class Core:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection is accepted, and not over."""
-        return self._is_greeted and self.ending is None
+        """Whether the connection is accepted, and not over or about to be."""
+        return self._is_greeted and self.ending is None and not self._is_leaving
 
     @property
     def _is_leaving(self) -> bool:
         """Whether DISCONNECT has left."""
         return self._exchange.client.disconnected
-
-    @property
-    def _may_send(self) -> bool:
-        return self._is_greeted and self.ending is None and not self._is_leaving
 
     @property
     def is_safe(self) -> bool:
@@ -248,7 +251,7 @@ class Core:
             if each.number == self._number:
                 # An interval of 0 is noted until a server has accepted the client for the first
                 # time: until then there is no session there that could be resumed.
-                self.has_state = self._is_kept = each.expiry_interval > 0
+                self.has_state = each.expiry_interval > 0
                 self.session.restore_queue(
                     each.waiting,
                     each.waiting_bytes,
@@ -334,13 +337,21 @@ class Core:
 
     def disconnect(self, reason: int, session_expiry: int | None, now: float) -> None:
         """Leave: DISCONNECT is the last packet [MQTT-3.14.4-1]."""
-        if self.version != MQTT5:
-            self._send(Disconnect(), now)
-            return
-        expiry = session_expiry
-        if expiry == self._exchange.session_expiry_interval:
-            expiry = None
-        self._send(Disconnect(reason, properties=Properties(session_expiry_interval=expiry)), now)
+        packet = Disconnect()
+        if self.version == MQTT5:
+            expiry = session_expiry
+            if expiry == self._exchange.session_expiry_interval:
+                expiry = None
+            packet = Disconnect(reason, properties=Properties(session_expiry_interval=expiry))
+        self._say_goodbye(packet, now)
+
+    def _say_goodbye(self, packet: Disconnect, now: float) -> None:
+        """What comes to be sent from now on waits for the next connection."""
+        # A server may take so little that not even this fits.
+        with contextlib.suppress(Violation):
+            self._send(packet, now)
+        if self.session.connected:
+            self.session.disconnect(now, NEVER_EXPIRES)
 
     def sweep(self, now: float, *, is_reading: bool) -> float | None:
         """Keep the connection alive. When to do it again; None: there is no need to."""
@@ -359,12 +370,16 @@ class Core:
         # A peer that is gone is noticed by its silence, however much there is to be sent.
         quiet_since = self._sent_at if self._pinged_at else min(self._sent_at, self._heard_at)
         if now >= quiet_since + interval:
-            self._send(PingReq(), now)
+            self._leave([PingReq()], now)
             if not self._pinged_at:
                 self._pinged_at = now
             quiet_since = now
         due = quiet_since + interval
         return min(due, self._pinged_at + patience) if self._pinged_at else due
+
+    def expire(self, now: float) -> None:
+        """Give up publications that expired while they waited [MQTT-3.3.2-5]."""
+        self._give_up(self.session.give_up_expired(now), now)
 
     # --- what the program wants -------------------------------------------------------------------
 
@@ -395,6 +410,8 @@ class Core:
         if self._carried.get(incoming.packet_id) is incoming:
             del self._carried[incoming.packet_id]
         receipt = incoming.receipt
+        if incoming.qos == 1 and incoming.is_open:
+            self._acknowledged.add(incoming.packet_id)
         if receipt is not None:
             incoming.receipt = None
             self.session.accept(receipt)
@@ -407,10 +424,6 @@ class Core:
         """Send AUTH."""
         properties = Properties(authentication_method=method, authentication_data=data)
         self._send(Auth(reason, properties=properties), now)
-
-    def note(self, name: str, value: str) -> None:
-        """Let the store say this of itself, from the next flush on."""
-        self._commit.facts.append((name, value))
 
     # --- what the server says ---------------------------------------------------------------------
 
@@ -450,12 +463,16 @@ class Core:
             delivery = self.session.receive_pubrec(packet)
             if delivery is not None:
                 self._conclude(delivery, PUBREC, packet.reason, packet.properties)
+            elif packet.reason != SUCCESS:
+                # [3.5.2.1] 0x10, nobody has subscribed: PUBCOMP does not say it again
+                self._reasons[packet.packet_id] = packet.reason
         elif isinstance(packet, PubRel):
             self.session.receive_pubrel(packet)
         elif isinstance(packet, PubComp):
             delivery = self.session.receive_pubcomp(packet)
+            reason = self._reasons.pop(packet.packet_id, SUCCESS) if self._reasons else SUCCESS
             if delivery is not None:
-                self._conclude(delivery, PUBCOMP, SUCCESS, packet.properties)
+                self._conclude(delivery, PUBCOMP, reason, packet.properties)
         elif isinstance(packet, SubAck):
             self._take_answer(packet.packet_id, packet.reasons[0], packet.properties)
         elif isinstance(packet, UnsubAck):
@@ -500,8 +517,9 @@ class Core:
                 self.disconnect(SUCCESS, None, now)
             self._end(
                 Ending(
-                    "the server has a session of this client, and the client has none of its own:"
-                    " it must not go on with it [MQTT-3.2.2-4]",
+                    "the server has a session of this client, of which the client has no state:"
+                    " it must not go on with it"
+                    + (" [MQTT-3.2.2-4]" if self.version == MQTT5 else ""),
                     is_final=True,
                 )
             )
@@ -509,6 +527,7 @@ class Core:
         if not packet.session_present:
             self._begin_anew()
         self.has_state = True
+        self._was_greeted = True
         for topic_filter in self.subscriptions.connected(packet.session_present):
             self._note(topic_filter, None)
         if properties.assigned_client_identifier is not None:
@@ -522,11 +541,10 @@ class Core:
             receive_maximum=server.receive_maximum,
             maximum_packet_size=server.maximum_packet_size,
         )
-        expiry = properties.session_expiry_interval
-        if expiry is None:
-            expiry = self._greeting.session_expiry
-        self._is_kept = expiry > 0
         if self._store.lasts:
+            expiry = properties.session_expiry_interval
+            if expiry is None:
+                expiry = self._greeting.session_expiry
             self._commit.sessions.append((self._number, self.client_id, expiry))
         self._pending_greeting = packet
 
@@ -539,15 +557,18 @@ class Core:
         complete, again = self.session.begin_anew()
         for delivery in complete:
             self._conclude(delivery, PUBREC, SUCCESS, NO_PROPERTIES)
+        self._reasons = {}
         self._carried = {}
+        self._acknowledged = set()
         for incoming in self._open.values():
             incoming.receipt = None
+            incoming.is_open = False
             if self._store.lasts:
                 self._keep(incoming, 0)
         stream = self._stream
         # A server that keeps no session at all leaves a stored client without state, too.
         had = self.has_state or (stream is not None and stream.last_seq > 0)
-        if self._clean_start or not had:
+        if not had or (self._clean_start and not self._was_greeted):
             return
         self.sessions_lost += 1
         self.resent += len(again)
@@ -574,6 +595,10 @@ class Core:
             self.session.accept(receipt)
             return
         if packet.qos == 1 and packet.dup:
+            if packet.packet_id in self._acknowledged:
+                # The program has had it: it is our PUBACK that did not leave, or was lost.
+                self.session.accept(receipt)
+                return
             known = self._carried.pop(packet.packet_id, None)
             if known is not None:
                 known.receipt = receipt
@@ -643,12 +668,15 @@ class Core:
             reason = violation.rule.reason
             if reason in DISCONNECT_ONLY_SERVER:
                 reason = PROTOCOL_ERROR
-            self._send(Disconnect(reason), now)
+            self._say_goodbye(Disconnect(reason), now)
         self._end(Ending(f"the server broke a rule: {violation}", violation=violation))
 
     def _end(self, ending: Ending) -> None:
+        """What comes to be sent from now on waits for the next connection."""
         if self.ending is None:
             self.ending = ending
+            if self.session.connected:
+                self.session.disconnect(0.0, NEVER_EXPIRES)
 
     # --- what leaves ------------------------------------------------------------------------------
 
@@ -663,7 +691,7 @@ class Core:
     def flush(self, now: float, wall: float) -> None:
         """The tick ends. What must last goes to the store; what need not wait leaves."""
         requests: list[Outgoing] = []
-        if self._may_send:
+        if self.is_connected:
             self._poll(now)
             if self.subscriptions.due:
                 requests = self._requests()
@@ -794,14 +822,33 @@ class Core:
 
     def _leave(self, packets: list[Outgoing], now: float) -> None:
         for packet in packets:
+            if self._is_leaving or self.ending is not None:
+                # It is as if the network had lost it.
+                return
             assert not isinstance(packet, bytes)
             try:
                 self._send(packet, now)
             except Violation as violation:
-                # A PUBLISH that the server's CONNACK forbids: nothing else that we make does.
-                assert isinstance(packet, Publish)
-                number = self.session.give_up(packet.packet_id)
-                self.outcomes.append(Outcome(number, violation=violation))
+                self._cannot_send(packet, violation)
+            if isinstance(packet, PubAck):
+                self._acknowledged.discard(packet.packet_id)
+
+    def _cannot_send(self, packet: Packet, violation: Violation) -> None:
+        """The server's CONNACK forbids it: the program wants too much, or all do."""
+        if isinstance(packet, Publish):
+            number = self.session.give_up(packet.packet_id)
+            self.outcomes.append(Outcome(number, violation=violation))
+        elif isinstance(packet, Subscribe | Unsubscribe):
+            self.session.release_id(packet.packet_id)
+            topic_filter, wish = self.subscriptions.answered(packet.packet_id, False)
+            if wish is not None:
+                self._note(topic_filter, None)
+            self.answers.append(
+                Answer(topic_filter, wish is not None, FAILURE, NO_PROPERTIES, violation)
+            )
+        else:
+            # Nothing else that we make may be forbidden, but for its size.
+            self._end(Ending(f"the server takes no packets that it must be sent: {violation}"))
 
     def _send(self, packet: Packet, now: float) -> None:
         """Let a packet leave. Raises Violation, and sends nothing, if it may not."""

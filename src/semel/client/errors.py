@@ -96,8 +96,10 @@ class Disconnected(ConnectionError):
         violation: Violation | None = None,
         reason: int | None = None,
         properties: Properties = NO_PROPERTIES,
+        is_final: bool = False,
     ) -> None:
         super().__init__(why)
+        self.is_final = is_final
         self.violation = violation
         self.reason = reason
         self.properties = properties
@@ -105,7 +107,7 @@ class Disconnected(ConnectionError):
     @property
     def is_passing(self) -> bool:
         """Whether another attempt may succeed."""
-        return self.violation is None and self.reason not in FINAL
+        return not self.is_final and self.violation is None and self.reason not in FINAL
 
 
 def problem_of(ending: Ending, version: int) -> Refused | Disconnected:
@@ -130,4 +132,5 @@ def problem_of(ending: Ending, version: int) -> Refused | Disconnected:
         violation=ending.violation,
         reason=ending.reason if ending.packet_type else None,
         properties=ending.properties,
+        is_final=ending.is_final,
     )

@@ -18,6 +18,8 @@ class Ending:
     packet_type: Final[int]
     reason: Final[int]
     properties: Final[Properties]
+    # Another connection would end in the same way.
+    is_final: Final[bool]
 
     def __init__(
         self,
@@ -27,12 +29,14 @@ class Ending:
         packet_type: int = 0,
         reason: int = SUCCESS,
         properties: Properties = NO_PROPERTIES,
+        is_final: bool = False,
     ) -> None:
         self.why = why
         self.violation = violation
         self.packet_type = packet_type
         self.reason = reason
         self.properties = properties
+        self.is_final = is_final
 
 
 @final

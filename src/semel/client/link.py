@@ -13,10 +13,10 @@ import inspect
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
-from semel.client.address import Address
+from semel.client.address import Address, BadAddress
 from semel.client.authentication import Authentication
 from semel.client.core import Core
 from semel.client.errors import Disconnected, Refused, problem_of
@@ -24,10 +24,16 @@ from semel.client.events import Answer, Outcome
 from semel.client.received import Incoming
 from semel.client.reconnect import Backoff
 from semel.client.transport import CannotConnect, Transport, open_transport
+from semel.extras import MissingExtra
 from semel.mqtt.packet_types import MQTT5
 from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
-from semel.mqtt.reasons import CONTINUE_AUTHENTICATION, RE_AUTHENTICATE
+from semel.mqtt.reasons import (
+    CONTINUE_AUTHENTICATION,
+    NORMAL_DISCONNECTION,
+    RE_AUTHENTICATE,
+    UNSPECIFIED_ERROR,
+)
 from semel.mqtt.session import BOUNDLESS
 from semel.store.commit import Commit
 from semel.store.disk import DiskStore
@@ -67,6 +73,32 @@ class Owner(Protocol):
 
     def failed(self, problem: Exception) -> None:
         """There will be no other connection."""
+
+
+class Ear:
+    """Hears one transport, for as long as it is the link's."""
+
+    def __init__(self, link: "Link") -> None:
+        self.link = link
+        self.is_current = True
+        self.gone: asyncio.Future[None] = link.loop.create_future()
+
+    def received(self, data: bytes) -> None:
+        """Bytes of MQTT."""
+        if self.is_current:
+            self.link.received(data)
+
+    def writable(self, writable: bool) -> None:
+        """Whether the server reads fast enough."""
+        if self.is_current:
+            self.link.writable(writable)
+
+    def lost(self, why: str | None) -> None:
+        """The network connection is gone."""
+        if not self.gone.done():
+            self.gone.set_result(None)
+        if self.is_current:
+            self.link.lost(why)
 
 
 class Link:
@@ -117,8 +149,14 @@ class Link:
         self._first: asyncio.Future[None] = self.loop.create_future()
         self._greeted: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[Exception] | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        self._authenticating: asyncio.Task[None] | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._ear: Ear | None = None
+        # Connections that have been told why they end, and are closing.
+        self._closing: dict[Ear, Transport] = {}
+        # What the program's Authentication is at; nothing leaves until it trusts the server.
+        self._authenticating: set[asyncio.Task[None]] = set()
+        self._is_verifying = False
+        self._reauthenticating = asyncio.Lock()
         self._reauthenticated: asyncio.Future[None] | None = None
         core.touched = self.schedule
         if store is not None:
@@ -140,20 +178,19 @@ class Link:
     @property
     def is_connected(self) -> bool:
         """Whether the server has accepted the connection, and it is not over."""
-        return self.transport is not None and self.core.is_connected
+        return self.transport is not None and self.core.is_connected and not self._is_verifying
 
     async def until(self, is_met: Callable[[], bool]) -> None:
         """Wait until something is so, or there will be no other connection."""
         while not is_met():
             if self.problem is not None:
-                raise self.problem
+                raise self.problem.with_traceback(None)
             waiter: asyncio.Future[None] = self.loop.create_future()
-            self._waiters.append(waiter)
+            self._waiters.add(waiter)
             try:
                 await waiter
             finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+                self._waiters.discard(waiter)
 
     def schedule(self) -> None:
         """Something was done: flush when this turn of the loop ends."""
@@ -170,6 +207,15 @@ class Link:
         self.schedule()
         return False
 
+    def expire_in(self, seconds: float) -> None:
+        """A publication expires then, if it is still waiting."""
+        self.loop.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        if not self.closing and not self._is_broken:
+            self.core.expire(self.now())
+            self.schedule()
+
     def hold(self, held: bool) -> None:
         """Read no more, or again: the program cannot keep up, or can."""
         if held != self.is_held:
@@ -181,12 +227,16 @@ class Link:
         core = self.core
         self._is_scheduled = False
         self._handed_over = 0
-        if self._is_broken:
+        if self._is_broken or self._is_verifying:
             return
         try:
             core.flush(self.now(), time.time())
         except Unusable as problem:
             self._store_failed(str(problem))
+            return
+        if core.greeting is not None and self.authentication is not None:
+            self._is_verifying = True
+            self._spawn(self._verify(self.authentication, core.greeting))
             return
         self._write()
         self._tell()
@@ -219,14 +269,11 @@ class Link:
             auths, core.auths = core.auths, []
             for auth in auths:
                 self._authenticate(auth)
-        if core.ending is not None and self.transport is not None:
-            # [MQTT-4.13.1-1] what there is to say about it has been written
-            self.transport.close()
+        if core.ending is not None:
             self._part(problem_of(core.ending, core.version))
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -235,17 +282,24 @@ class Link:
     async def _run(self, offline: bool) -> None:
         try:
             await self._stay_connected(offline)
+        except (MissingExtra, BadAddress) as problem:
+            self._fail(problem)
+        except asyncio.CancelledError:
+            # By us, or by somebody who cancels all there is: nobody may wait for ever.
+            self._fail(Disconnected("the client is closed"))
+            raise
         except Exception as problem:
-            # Nobody may wait for ever because of a fault of ours.
             LOG.exception("%s: the client failed", self.address)
             self._fail(Disconnected(f"the client failed: {problem!r}"))
 
     async def _stay_connected(self, offline: bool) -> None:
         failures = 0
+        delay = 0.0
         while True:
+            connected_at = self.loop.time()
             try:
                 await self._connect()
-                failures = 0
+                connected_at = self.loop.time()
                 assert self._gone is not None
                 if not self._first.done():
                     self._first.set_result(None)
@@ -264,6 +318,9 @@ class Link:
                 return
             if is_first:
                 self._first.set_result(None)
+            # A server that accepts, and goes at once, is no better than one that does not accept.
+            if self.loop.time() - connected_at > max(delay, self.backoff.first):
+                failures = 0
             failures += 1
             delay = self.backoff.delay(failures)
             LOG.warning("%s: %s; trying again in %.1f s", self.address, problem, delay)
@@ -297,12 +354,11 @@ class Link:
     async def _open(self, clean_start: bool) -> None:
         data = None
         if self.authentication is not None:
-            data = await _awaited(self.authentication.begin())
+            data = await self._first_data(self.authentication)
         self._gone = self.loop.create_future()
         self._greeted = self.loop.create_future()
-        self.transport = await open_transport(
-            self.address, self, tls=self.tls, timeout=self.timeout
-        )
+        ear = self._ear = Ear(self)
+        self.transport = await open_transport(self.address, ear, tls=self.tls, timeout=self.timeout)
         self.is_writable = True
         self.core.connect(clean_start, self.now(), data)
         self.is_unanswered = True
@@ -313,9 +369,12 @@ class Link:
             async with asyncio.timeout(self.timeout):
                 await asyncio.wait((self._greeted, gone), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            raise Disconnected(
-                f"the server did not answer CONNECT within {self.timeout:.0f} s"
-            ) from None
+            if not self.core.session.connected:
+                raise Disconnected(
+                    f"the server did not answer CONNECT within {self.timeout:.0f} s"
+                ) from None
+            # It has answered, and it is our store that takes its time.
+            await asyncio.wait((self._greeted, gone), return_when=asyncio.FIRST_COMPLETED)
         if not self._greeted.done():
             raise gone.result()
 
@@ -325,8 +384,6 @@ class Link:
             return
         self._greeted.set_result(None)
         self.is_unanswered = False
-        if self.authentication is not None:
-            self._spawn(_awaited(self.authentication.finish(packet.properties.authentication_data)))
         self.owner.greeted(packet)
         self._wake()
         self.flush()
@@ -341,14 +398,20 @@ class Link:
     def _end_connection(self) -> None:
         """Nothing is left of a connection."""
         transport, self.transport = self.transport, None
-        if transport is not None:
-            transport.abort()
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            ear.is_current = False
+        if transport is not None and ear is not None and not ear.gone.done():
+            # Whoever broke a rule should be able to read which one, before the connection closes.
+            transport.close()
+            self._closing[ear] = transport
+            ear.gone.add_done_callback(lambda _: self._closing.pop(ear, None))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._authenticating is not None:
-            self._authenticating.cancel()
-            self._authenticating = None
+        for task in self._authenticating:
+            task.cancel()
+        self._is_verifying = False
         self.is_writable = False
         self.core.lost(self.now())
         self.core.session.room = BOUNDLESS
@@ -387,7 +450,7 @@ class Link:
 
     @property
     def _is_reading(self) -> bool:
-        if not self.core.is_connected:
+        if not self.core.session.connected:
             # Whoever paused here would not see the CONNACK.
             return True
         return not self.is_held and (self.store is None or self.store.condition == OPEN)
@@ -443,7 +506,20 @@ class Link:
         if self._reauthenticated is not None and not self._reauthenticated.done():
             self._reauthenticated.set_result(None)
 
-    def _spawn(self, work: Awaitable[object]) -> None:
+    async def _verify(self, authentication: Authentication, packet: ConnAck) -> None:
+        """The server has accepted the client: does the client accept the server?"""
+        await _awaited(authentication.finish(packet.properties.authentication_data))
+        self._is_verifying = False
+        self._write()
+        self._tell()
+
+    async def _first_data(self, authentication: Authentication) -> bytes | None:
+        try:
+            return await _awaited(authentication.begin())
+        except Exception as problem:
+            raise Disconnected(f"the authentication failed: {problem}", is_final=True) from problem
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do what the program's Authentication does; what it raises ends the connection."""
 
         async def guarded() -> None:
@@ -451,27 +527,33 @@ class Link:
                 await work
             except Exception as problem:
                 # [MQTT-4.12.1-2]
-                if self.transport is not None:
-                    self.transport.close()
-                self._part(Disconnected(f"the authentication failed: {problem}"))
+                self.core.disconnect(UNSPECIFIED_ERROR, None, self.now())
+                self._is_verifying = False
+                self._write()
+                self._part(Disconnected(f"the authentication failed: {problem}", is_final=True))
 
-        self._authenticating = self.loop.create_task(guarded(), name="semel-authentication")
+        task = self.loop.create_task(guarded(), name="semel-authentication")
+        self._authenticating.add(task)
+        task.add_done_callback(self._authenticating.discard)
 
     async def reauthenticate(self) -> None:
-        """[4.12.1] Authenticate anew on this connection."""
+        """[4.12.1] Authenticate anew on this connection; one at a time."""
         authentication = self.authentication
         if authentication is None:
             raise ValueError("the client was made without `authentication`")
-        await self.until(lambda: self.is_connected)
-        self._reauthenticated = self.loop.create_future()
-        data = await _awaited(authentication.begin())
-        self.core.authenticate(RE_AUTHENTICATE, authentication.method, data, self.now())
-        self._write()
-        gone = self._gone
-        assert gone is not None
-        await asyncio.wait((self._reauthenticated, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not self._reauthenticated.done():
-            raise gone.result()
+        async with self._reauthenticating:
+            await self.until(lambda: self.is_connected)
+            done = self._reauthenticated = self.loop.create_future()
+            gone = self._gone
+            assert gone is not None
+            data = await _awaited(authentication.begin())
+            if not gone.done():
+                method = authentication.method
+                self.core.authenticate(RE_AUTHENTICATE, method, data, self.now())
+                self._write()
+                await asyncio.wait((done, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                raise gone.result()
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -484,8 +566,10 @@ class Link:
                 with contextlib.suppress(Refused, Disconnected):
                     await self.until(lambda: self.core.is_safe)
                 if self.is_connected:
-                    self.core.disconnect(reason, session_expiry, self.now())
-                    self._write()
+                    # In 3.1.1 it is by leaving without a word that a client leaves its will.
+                    if self.core.version == MQTT5 or reason == NORMAL_DISCONNECTION:
+                        self.core.disconnect(reason, session_expiry, self.now())
+                        self._write()
                     assert self.transport is not None
                     self.transport.close()
                     assert self._gone is not None
@@ -496,13 +580,21 @@ class Link:
             await self._stop()
 
     async def _stop(self) -> None:
-        if self.problem is None:
-            self._fail(Disconnected("the client is closed"))
-        task = self._task
-        if task is not None:
+        self._fail(Disconnected("the client is closed"))
+        tasks = [*self._authenticating]
+        if self._task is not None:
+            tasks.append(self._task)
+        for task in tasks:
             task.cancel()
-            await asyncio.wait((task,))
-        self._end_connection()
+        try:
+            self._end_connection()
+            if tasks:
+                await asyncio.wait(tasks)
+            if self._closing:
+                await asyncio.wait([ear.gone for ear in self._closing])
+        finally:
+            for transport in tuple(self._closing.values()):
+                transport.abort()
         if self._first.done() and not self._first.cancelled():
             # Whoever started it has been told.
             self._first.exception()

@@ -1,118 +1,53 @@
-"""Messages for one part of a program: an asynchronous iterator, and what waits in it.
+"""Messages for one part of a program: an asynchronous iterator, and what waits behind it.
 
 In automatic mode a message is acknowledged when the loop asks for the next one: whatever its body
 did is done. Otherwise the program calls `ack` of each message. A message that was not acknowledged
-is handed out again, after a restart or by the server, and holds back the acknowledgements of those
-that came after it [MQTT-4.6.0-2].
+is handed out again, and holds back the acknowledgements of those that came after it
+[MQTT-4.6.0-2].
 """
 
 import asyncio
+import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
-from semel.client.errors import Refused
+from semel.client.errors import Disconnected, Refused
 from semel.client.events import Answer
 from semel.client.received import Incoming, Received
 from semel.mqtt.packet_types import SUBACK
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.reasons import FAILURE
 
-if TYPE_CHECKING:
-    from semel.client.client import Client
+
+class Keeper(Protocol):
+    """The client, as its iterators know it."""
+
+    def taken(self, received: Received) -> None:
+        """A message has left its queue."""
+
+    async def unsubscribe(self, channel: "Channel") -> None:
+        """Ask the server for no more, and end the iteration."""
+
+    def abandoned(self, channel: "Channel") -> None:
+        """Nobody iterates any more."""
 
 
-class Messages:
-    """Iterate over it; `await` it to know that the server has accepted the subscription.
+class Listener:
+    """A part of the program that gets the messages of some filters."""
 
-    One task iterates in automatic mode. Several may share an iterator that acknowledges nothing by
-    itself: each message goes to one of them.
-    """
-
-    def __init__(
-        self, client: "Client", subscriptions: Sequence[Subscription], auto_ack: bool
-    ) -> None:
-        self.subscriptions = tuple(subscriptions)
+    def __init__(self, subscriptions: Sequence[Subscription]) -> None:
+        self.subscriptions = {each.topic_filter: each for each in subscriptions}
         # What the server has granted each filter: QoS 0, 1 or 2.
         self.granted: dict[str, int] = {}
-        self._client = client
-        self._auto_ack = auto_ack
-        self._queue: deque[Received] = deque()
-        self._last: Received | None = None
-        self._problem: Exception | None = None
-        self._is_over = False
-        self._waiters: list[asyncio.Future[None]] = []
-
-    # --- for the program --------------------------------------------------------------------------
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Received:
-        if self._last is not None:
-            self._last.ack()
-            self._last = None
-        while not self._queue:
-            if self._problem is not None:
-                raise self._problem
-            if self._is_over:
-                raise StopAsyncIteration
-            await self._wait()
-        received = self._queue.popleft()
-        self._client.taken(received)
-        if self._auto_ack:
-            self._last = received
-        return received
-
-    def __await__(self) -> Generator[object, None, Self]:
-        return self._until_granted().__await__()
-
-    async def __aenter__(self) -> Self:
-        return await self._until_granted()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # What its body did without an exception is done.
-        if kind is None and self._last is not None:
-            self._last.ack()
-        self._last = None
-        await self.unsubscribe()
-
-    async def unsubscribe(self) -> None:
-        """Ask the server for no more, and end the iteration."""
-        if not self._is_over:
-            await self._client.unsubscribe(self)
-
-    async def _until_granted(self) -> Self:
-        while len(self.granted) < len(self.subscriptions):
-            if self._problem is not None:
-                raise self._problem
-            if self._is_over:
-                break
-            await self._wait()
-        return self
-
-    async def _wait(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-    # --- for the client ---------------------------------------------------------------------------
+        self.problem: Exception | None = None
+        self.is_over = False
+        self._waiters: set[asyncio.Future[None]] = set()
 
     def put(self, incoming: Incoming) -> None:
-        """A message for this part of the program."""
-        self._queue.append(Received(incoming))
-        if self._waiters:
-            self._wake()
+        """A message for it."""
+        raise NotImplementedError
 
     def answered(self, answer: Answer) -> None:
         """The server has accepted one of the filters, or refused it."""
@@ -123,34 +58,150 @@ class Messages:
             self.fail(Refused(answer.reason, SUBACK, about=about, properties=answer.properties))
         else:
             self.granted[answer.topic_filter] = answer.reason
-            self._wake()
+            self.wake()
 
     def fail(self, problem: Exception) -> None:
         """There will be no other message."""
-        if self._problem is None:
-            self._problem = problem
-        self._wake()
+        if self.problem is None:
+            self.problem = problem
+        self.wake()
 
-    def end(self) -> list[Incoming]:
-        """The iteration is over. What was not handed out yet."""
-        self._is_over = True
-        left = [received.give_back() for received in self._queue]
-        self._queue.clear()
-        self._wake()
-        return left
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+    def wake(self) -> None:
+        """Something has changed."""
+        for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
+    async def change(self) -> None:
+        """Wait until something has."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
 
-class Responses:
+    async def until_granted(self) -> None:
+        """Wait for SUBACK. Raises why there is none, or what it says."""
+        while len(self.granted) < len(self.subscriptions):
+            if self.problem is not None:
+                raise self.problem.with_traceback(None)
+            if self.is_over:
+                raise Disconnected("the subscription was ended before the server had answered it")
+            await self.change()
+
+
+class Channel(Listener):
+    """What waits behind an iterator. The client has it, whether or not the program has that."""
+
+    def __init__(self, subscriptions: Sequence[Subscription], *, auto_ack: bool) -> None:
+        super().__init__(subscriptions)
+        self.auto_ack = auto_ack
+        self.queue: deque[Received] = deque()
+        # In automatic mode, the message that the program is at.
+        self.last: Received | None = None
+
+    def put(self, incoming: Incoming) -> None:
+        """A message for this part of the program."""
+        self.queue.append(Received(incoming))
+        if self._waiters:
+            self.wake()
+
+    def acknowledge_last(self) -> None:
+        """The program is done with what it had."""
+        if self.last is not None:
+            self.last.ack()
+            self.last = None
+
+    def end(self) -> list[Received]:
+        """The iteration is over. What was not acknowledged, as far as that is ours to say."""
+        self.is_over = True
+        left = list(self.queue)
+        self.queue.clear()
+        self.wake()
+        return left
+
+
+class Messages:
+    """Iterate over it; `await` it to know that the server has accepted the subscription.
+
+    One task iterates in automatic mode. Several may share an iterator that acknowledges nothing by
+    itself: each message goes to one of them. When the program lets go of it, what it has not
+    acknowledged is for another iterator, and the subscription stays.
+    """
+
+    def __init__(self, keeper: Keeper, channel: Channel) -> None:
+        self._keeper = keeper
+        self._channel = channel
+        weakref.finalize(self, keeper.abandoned, channel).atexit = False
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """What was asked for."""
+        return tuple(self._channel.subscriptions.values())
+
+    @property
+    def granted(self) -> dict[str, int]:
+        """What the server has granted each filter: QoS 0, 1 or 2."""
+        return dict(self._channel.granted)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Received:
+        channel = self._channel
+        if channel.last is not None:
+            channel.acknowledge_last()
+        queue = channel.queue
+        while not queue:
+            if channel.problem is not None:
+                raise channel.problem.with_traceback(None)
+            if channel.is_over:
+                raise StopAsyncIteration
+            await channel.change()
+        received = queue.popleft()
+        self._keeper.taken(received)
+        if channel.auto_ack:
+            channel.last = received
+        return received
+
+    def __await__(self) -> Generator[object, None, Self]:
+        return self._granted().__await__()
+
+    async def _granted(self) -> Self:
+        await self._channel.until_granted()
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self._granted()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            # What the body did without an exception is done.
+            self._channel.acknowledge_last()
+        await self.unsubscribe()
+
+    async def unsubscribe(self) -> None:
+        """Ask the server for no more, and end the iteration.
+
+        Messages that were not handed out yet are acknowledged unread, if no other iterator takes
+        them. One that the program was at, and did not acknowledge, is for the next iterator.
+        """
+        if not self._channel.is_over:
+            await self._keeper.unsubscribe(self._channel)
+
+
+class Responses(Listener):
     """Takes the answers to requests, each for who asked [4.10]."""
 
-    def __init__(self, taken: Callable[[Received], None]) -> None:
-        self._taken = taken
+    def __init__(self, topic: str, qos: int, keeper: Keeper) -> None:
+        super().__init__([Subscription(topic, qos)])
+        self._keeper = keeper
         self._asked: dict[bytes, asyncio.Future[Received]] = {}
 
     def expect(self, correlation: bytes) -> asyncio.Future[Received]:
@@ -166,8 +217,15 @@ class Responses:
     def put(self, incoming: Incoming) -> None:
         """An answer; one that nobody asked for, or that comes too late, is let go."""
         received = Received(incoming)
-        self._taken(received)
+        self._keeper.taken(received)
         received.ack()
         answer = self._asked.get(received.properties.correlation_data or b"")
         if answer is not None and not answer.done():
             answer.set_result(received)
+
+    def fail(self, problem: Exception) -> None:
+        """There will be no other answer."""
+        super().fail(problem)
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(problem)

@@ -46,7 +46,8 @@ class Visit:
     def lost(self, why: str | None) -> None:
         if not self.answer.done():
             self.answer.set_exception(Disconnected(why or "the server closed the connection"))
-        self.gone.set_result(None)
+        if not self.gone.done():
+            self.gone.set_result(None)
 
 
 async def purge(

@@ -28,8 +28,9 @@ class Incoming:
     receipt: Receipt | None
     # Whether the server has it yet, under this Packet Identifier.
     is_open: bool
-    # How many parts of the program have not acknowledged it.
+    # How many parts of the program have not acknowledged it, and whether one has.
     holders: int
+    is_acknowledged: bool
     _run: Final[str]
     _acknowledge: Final[Callable[["Incoming"], None]]
 
@@ -63,6 +64,7 @@ class Incoming:
         self.receipt = receipt
         self.is_open = packet_id > 0
         self.holders = 0
+        self.is_acknowledged = False
 
     @property
     def key(self) -> str:
@@ -70,7 +72,8 @@ class Incoming:
         return f"{self._run}-{self.number}"
 
     def release(self) -> None:
-        """One part of the program needs it no more."""
+        """One part of the program has acknowledged it."""
+        self.is_acknowledged = True
         self.holders -= 1
         if self.holders == 0:
             self._acknowledge(self)
@@ -117,10 +120,18 @@ class Received:
             self.acknowledged = True
             self._incoming.release()
 
-    def give_back(self) -> Incoming:
-        """Nobody has looked at it: it is for somebody else."""
-        self._incoming.holders -= 1
-        return self._incoming
+    def give_back(self) -> Incoming | None:
+        """It will not be acknowledged here. The message, if it is for somebody else now."""
+        incoming = self._incoming
+        if self.acknowledged:
+            return None
+        self.acknowledged = True
+        if incoming.holders > 1 or not incoming.is_acknowledged:
+            incoming.holders -= 1
+            return incoming if incoming.holders == 0 else None
+        # The others have acknowledged it.
+        incoming.release()
+        return None
 
     def __repr__(self) -> str:
         return (

@@ -147,12 +147,26 @@ class Subscriptions:
         if wish is None:
             if accepted:
                 self.held.pop(topic_filter, None)
+                self._forget(topic_filter)
         elif accepted:
             self.held[topic_filter] = wish
         elif self.wanted.get(topic_filter) is wish:
             del self.wanted[topic_filter]
+            self._forget(topic_filter)
         self._found = {}
         return topic_filter, wish
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the server owes no answer."""
+        return not self.due and not self.asked
+
+    def _forget(self, topic_filter: str) -> None:
+        """Nobody has it any more, nor its identifier."""
+        if topic_filter not in self.wanted and topic_filter not in self.held:
+            for identifier, known in list(self._by_identifier.items()):
+                if known == topic_filter:
+                    del self._by_identifier[identifier]
 
     def of(self, topic_name: str, identifiers: tuple[int, ...]) -> list[str]:
         """The filters by which a message came."""

@@ -310,14 +310,14 @@ class Session:
         self.room -= size
         self._packets.append(data)
 
-    def give_up_expired(self, now: float) -> int:
-        """Let go of what has expired while it waited [MQTT-3.3.2-5]. How many that were.
+    def give_up_expired(self, now: float) -> list[Delivery]:
+        """Let go of what has expired while it waited [MQTT-3.3.2-5].
 
         What only the store has of the queue is looked at there: `give_up_beyond`.
         """
         expired = self._waiting.take_expired(now)
         self._note_finished(expired)
-        return len(expired)
+        return expired
 
     def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
         """Let go of what these shared subscriptions (None: all) brought, for others [4.8.2].
@@ -751,6 +751,9 @@ class Session:
     def _free(self, packet_id: int) -> None:
         """FREED"""
         self._stored.discard(packet_id)
+        if self._pubrecs:
+            # A PUBREC that waits its turn for a PUBLISH sent again: PUBREL has answered it.
+            self._pubrecs = deque([r for r in self._pubrecs if r.packet_id != packet_id])
         if self.durable:
             self._changes.append(Change(FREED, packet_id=packet_id))
 
