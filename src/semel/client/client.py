@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import secrets
 import ssl
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -21,6 +20,7 @@ from typing import Final, Literal, Self
 from semel.client.address import Address, BadAddress, parse_address
 from semel.client.authentication import Authentication
 from semel.client.core import Core
+from semel.client.distribution import Distribution
 from semel.client.errors import Disconnected, Refused
 from semel.client.events import Answer, Outcome
 from semel.client.greeting import Greeting
@@ -54,11 +54,6 @@ from semel.store.store import FULL, Store
 # outbox a long week end.
 BRIEF_EXPIRY: Final = 300
 OUTBOX_EXPIRY: Final = 7 * 86_400
-# Bytes of messages that wait for the program, above which nothing is read from the server, unless
-# the program waits for an answer itself: then QoS 0 messages are dropped.
-MAXIMUM_BACKLOG: Final = 16 * 1024 * 1024
-# About what a message takes beside topic and payload.
-MESSAGE_BYTES: Final = 200
 # Bytes of messages that wait to be sent, above which `publish` waits: in memory, on disk.
 MAXIMUM_QUEUED: Final = 64 * 1024 * 1024
 MAXIMUM_STORED: Final = 4 * 1024 * 1024 * 1024
@@ -166,15 +161,8 @@ class Client:
         self._publishing: dict[int, asyncio.Future[int]] = {}
         self._storing: dict[int, asyncio.Future[int]] = {}
         self._unsubscribing: dict[str, list[asyncio.Future[None]]] = {}
-        # Who gets what comes by each filter; who gets what is for none of them.
-        self._listeners: dict[str, list[Listener]] = {}
-        self._others: list[Channel] = []
-        # For a filter that is wanted, and that nobody iterates over at the moment.
-        self._unclaimed: deque[Incoming] = deque()
-        self._backlog = 0
+        self._distribution: Distribution | None = None
         self._sent = 0
-        self._received = 0
-        self._dropped = 0
         # Requests and re-authentications that are not answered yet.
         self._expecting = 0
         self._responses: dict[str, Responses] = {}
@@ -233,6 +221,7 @@ class Client:
         else:
             for subscription in self._list:
                 core.subscribe(subscription, NO_PROPERTIES)
+        self._distribution = Distribution(core.subscriptions.wanted)
         link = Link(
             core,
             self.address,
@@ -260,14 +249,10 @@ class Client:
             if link is not None:
                 await link.close(reason, 0 if self._is_brief else None)
         finally:
-            for listener in self._all_listeners():
-                listener.is_over = True
-                listener.wake()
-            self._listeners.clear()
-            self._others.clear()
-            self._unclaimed.clear()
+            if self._distribution is not None:
+                self._distribution.clear()
+                self._distribution = None
             self._responses.clear()
-            self._backlog = 0
             if self._outbox is not None:
                 self._outbox.opened.close()
                 self._outbox = None
@@ -290,10 +275,6 @@ class Client:
         if link.problem is not None:
             raise link.problem.with_traceback(None)
         return link
-
-    def _all_listeners(self) -> set[Listener]:
-        listeners: set[Listener] = set(self._others)
-        return listeners.union(*self._listeners.values())
 
     @property
     def client_id(self) -> str:
@@ -322,10 +303,11 @@ class Client:
         if link is None:
             return self._counters
         core = link.core
+        parts = self._parts()
         return Counters(
             self._sent,
-            self._received,
-            self._dropped,
+            parts.received,
+            parts.dropped,
             link.reconnects,
             core.sessions_lost,
             core.resent,
@@ -499,11 +481,10 @@ class Client:
 
     def _listen(self, listener: Listener, properties: Properties, link: Link) -> None:
         for topic_filter, subscription in listener.subscriptions.items():
-            self._listeners.setdefault(topic_filter, []).append(listener)
             link.core.subscribe(subscription, properties)
             # Whoever was about to unsubscribe need not wait: it is wanted again.
             self._end_unsubscribing(topic_filter)
-        self._offer_unclaimed()
+        self._parts().add(listener)
         link.schedule()
         link.hold(False)
 
@@ -511,33 +492,23 @@ class Client:
         """Messages that no iterator of `subscribe` takes, such as those of a resumed session."""
         self._open()
         channel = Channel((), auto_ack=auto_ack)
-        self._others.append(channel)
-        self._offer_unclaimed()
+        self._parts().add_other(channel)
         return Messages(self, channel)
 
     async def unsubscribe(self, channel: Channel) -> None:
         """End an iterator, and its subscriptions if no other has them. See `Messages`."""
         link = self._link
-        last, channel.last = channel.last, None
-        left = channel.end()
-        filters = self._silence(channel)
         if link is None or link.problem is not None:
+            channel.end()
             return
         answers = []
-        for topic_filter in filters:
+        for topic_filter in self._parts().remove(channel):
             link.core.unsubscribe(topic_filter)
             if link.is_connected:
                 answer: asyncio.Future[None] = link.loop.create_future()
                 self._unsubscribing.setdefault(topic_filter, []).append(answer)
                 answers.append(answer)
-        self._give_back(left)
-        if last is not None:
-            # The program did not finish with it: whoever comes next may.
-            incoming = last.give_back()
-            if incoming is not None:
-                self._backlog += _size(incoming)
-                self._unclaimed.append(incoming)
-                self._offer_unclaimed()
+        self._parts().take_over(channel)
         link.schedule()
         link.hold(False)
         try:
@@ -548,48 +519,26 @@ class Client:
 
     def abandoned(self, channel: Channel) -> None:
         """The program has let go of an iterator: its subscriptions stay, for another one."""
-        if channel.is_over or self._link is None:
-            return
-        last, channel.last = channel.last, None
-        left = channel.end()
-        self._silence(channel)
-        if last is not None:
-            self._backlog += len(last.payload) + len(last.topic) + MESSAGE_BYTES
-            left.insert(0, last)
-        self._give_back(left)
-
-    def _silence(self, channel: Channel) -> list[str]:
-        """It gets no more. Filters that are nobody's now."""
-        if channel in self._others:
-            self._others.remove(channel)
-        filters = []
-        for topic_filter in channel.subscriptions:
-            listeners = self._listeners.get(topic_filter, [])
-            if channel in listeners:
-                listeners.remove(channel)
-                if not listeners:
-                    del self._listeners[topic_filter]
-                    filters.append(topic_filter)
-        return filters
-
-    def _give_back(self, left: list[Received]) -> None:
-        """Messages of an iterator that is no more are for others."""
-        for received in left:
-            self._backlog -= len(received.payload) + len(received.topic) + MESSAGE_BYTES
-            incoming = received.give_back()
-            if incoming is not None:
-                self._dispatch(incoming)
+        if self._distribution is not None and not channel.is_over:
+            self._distribution.remove(channel)
+            self._distribution.take_over(channel)
 
     def taken(self, received: Received) -> None:
         """A message has left its queue."""
-        self._backlog -= len(received.payload) + len(received.topic) + MESSAGE_BYTES
+        if self._distribution is not None:
+            self._distribution.taken(received)
         if self._link is not None and self._link.is_held:
             self._judge_reading(self._link)
 
+    def _parts(self) -> Distribution:
+        assert self._distribution is not None
+        return self._distribution
+
     def _judge_reading(self, link: Link) -> None:
         """Read no more while the program has more to read than it should, and wants no answer."""
-        if self._backlog > MAXIMUM_BACKLOG or link.is_held:
-            link.hold(self._backlog > MAXIMUM_BACKLOG and not self._waits_for_server(link))
+        is_behind = self._distribution is not None and self._distribution.is_behind
+        if is_behind or link.is_held:
+            link.hold(is_behind and not self._waits_for_server(link))
 
     def _waits_for_server(self, link: Link) -> bool:
         return bool(
@@ -598,49 +547,6 @@ class Client:
             or self._expecting
             or not link.core.subscriptions.is_settled
         )
-
-    def _dispatch(self, incoming: Incoming) -> None:
-        """Give a message to those who want it."""
-        link = self._link
-        assert link is not None
-        size = _size(incoming)
-        targets: list[Listener] = []
-        is_wanted = False
-        for topic_filter in incoming.filters:
-            is_wanted = is_wanted or topic_filter in link.core.subscriptions.wanted
-            for listener in self._listeners.get(topic_filter, ()):
-                if listener not in targets:
-                    targets.append(listener)
-        if not targets and self._others:
-            targets.append(self._others[0])
-        # All have it before one of them may acknowledge it.
-        incoming.holders += 1
-        if (
-            incoming.qos == 0
-            and self._backlog > MAXIMUM_BACKLOG
-            and (not targets or not link.is_held)
-        ):
-            self._dropped += 1
-        elif targets:
-            self._backlog += size * len(targets)
-            for listener in targets:
-                listener.put(incoming)
-        elif is_wanted:
-            # Somebody will iterate: a session that was resumed, or an iterator that is no more.
-            incoming.holders -= 1
-            self._backlog += size
-            self._unclaimed.append(incoming)
-            return
-        else:
-            # [MQTT-4.5.0-2] it is acknowledged though nobody processes it
-            self._dropped += 1
-        incoming.release()
-
-    def _offer_unclaimed(self) -> None:
-        for _ in range(len(self._unclaimed)):
-            incoming = self._unclaimed.popleft()
-            self._backlog -= _size(incoming)
-            self._dispatch(incoming)
 
     # --- what the link says -----------------------------------------------------------------------
 
@@ -654,11 +560,8 @@ class Client:
     def arrived(self, messages: list[Incoming]) -> None:
         """Messages have come, and are safe."""
         link = self._link
-        if link is None:
-            return
-        self._received += len(messages)
-        for incoming in messages:
-            self._dispatch(incoming)
+        assert link is not None
+        self._parts().arrived(messages, may_drop=self._waits_for_server(link))
         self._judge_reading(link)
 
     def stored(self, numbers: list[int]) -> None:
@@ -697,7 +600,7 @@ class Client:
         for answer in answers:
             topic_filter = answer.topic_filter
             if answer.subscribed:
-                for listener in tuple(self._listeners.get(topic_filter, ())):
+                for listener in tuple(self._parts().listeners.get(topic_filter, ())):
                     listener.answered(answer)
             elif answer.reason < FAILURE:
                 self._end_unsubscribing(topic_filter)
@@ -734,7 +637,7 @@ class Client:
         # A client that has failed is subscribed to nothing.
         self._end_all_unsubscribing()
         if self._link is not None:
-            for listener in self._all_listeners():
+            for listener in self._parts().everybody():
                 listener.fail(problem)
 
 
@@ -750,7 +653,3 @@ def _bytes(payload: Payload) -> bytes:
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
     raise TypeError(f"a payload is bytes or text, not {type(payload).__name__}: encode it first")
-
-
-def _size(incoming: Incoming) -> int:
-    return len(incoming.payload) + len(incoming.topic) + MESSAGE_BYTES

@@ -31,6 +31,8 @@ class Incoming:
     # How many parts of the program have not acknowledged it, and whether one has.
     holders: int
     is_acknowledged: bool
+    # Whether a part of the program had it, and did not finish with it.
+    is_unfinished: bool
     _run: Final[str]
     _acknowledge: Final[Callable[["Incoming"], None]]
 
@@ -65,6 +67,7 @@ class Incoming:
         self.is_open = packet_id > 0
         self.holders = 0
         self.is_acknowledged = False
+        self.is_unfinished = False
 
     @property
     def key(self) -> str:
@@ -74,6 +77,10 @@ class Incoming:
     def release(self) -> None:
         """One part of the program has acknowledged it."""
         self.is_acknowledged = True
+        self.let_go()
+
+    def let_go(self) -> None:
+        """One less has to acknowledge it; with the last, it is acknowledged."""
         self.holders -= 1
         if self.holders == 0:
             self._acknowledge(self)
