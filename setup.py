@@ -32,6 +32,7 @@ COMPILED = (
     "src/semel/client/core.py",
     "src/semel/client/events.py",
     "src/semel/client/greeting.py",
+    "src/semel/client/inbox.py",
     "src/semel/client/received.py",
     "src/semel/client/subscriptions.py",
 )

@@ -19,6 +19,7 @@ from typing import Final, final
 
 from semel.client.events import Answer, Ending, Outcome
 from semel.client.greeting import Greeting
+from semel.client.inbox import Inbox, of_the_message
 from semel.client.received import Incoming
 from semel.client.subscriptions import Subscriptions, Wish
 from semel.mqtt.codec import Decoder, Packet, check_packet_size, encode
@@ -37,7 +38,6 @@ from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
 from semel.mqtt.properties import (
     NO_PROPERTIES,
     SUBSCRIPTION_IDENTIFIER,
-    TOPIC_ALIAS,
     Properties,
 )
 from semel.mqtt.reasons import (
@@ -47,7 +47,7 @@ from semel.mqtt.reasons import (
     SUCCESS,
 )
 from semel.mqtt.session import NEVER_EXPIRES, Outgoing, Session
-from semel.mqtt.side import CLIENT, SENT_QOS_1, SENT_QOS_2, SERVER
+from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.violation import Violation
 from semel.store.commit import Commit, Record
 from semel.store.store import Store
@@ -133,16 +133,9 @@ class Core:
     _held: Final[deque[Held]]
     _arrivals: list[Incoming]
     _to_store: list[int]
-    # Messages that the program has not acknowledged, by number; of QoS 1, by identifier, those of
-    # an earlier connection, which the server sends again.
-    _open: Final[dict[int, Incoming]]
-    _carried: dict[int, Incoming]
-    # Identifiers of QoS 1 messages that it has acknowledged, and whose PUBACK has not left.
-    _acknowledged: set[int]
+    _inbox: Final[Inbox]
     # Reason codes of PUBREC that are not plain success.
     _reasons: dict[int, int]
-    _last_incoming: int
-    _run: Final[str]
     _clean_start: bool
     # Whether a server has accepted the client in this run.
     _was_greeted: bool
@@ -198,12 +191,16 @@ class Core:
         self._held = deque()
         self._arrivals = []
         self._to_store = []
-        self._open = {}
-        self._carried = {}
-        self._acknowledged = set()
+        self._inbox = Inbox(
+            self.session,
+            self.subscriptions,
+            lasts=store.lasts,
+            number=number,
+            version=greeting.version,
+            run=run,
+            acknowledge=self.acknowledge,
+        )
         self._reasons = {}
-        self._last_incoming = 0
-        self._run = run
         self._clean_start = True
         self._was_greeted = False
         self._sent_at = 0.0
@@ -238,7 +235,7 @@ class Core:
     @property
     def unacknowledged(self) -> int:
         """How many messages the program has not acknowledged."""
-        return len(self._open)
+        return len(self._inbox)
 
     # --- a session that was stored ----------------------------------------------------------------
 
@@ -264,46 +261,17 @@ class Core:
         for session, subscription, identifier in saved.subscriptions:
             if session == self._number:
                 self.subscriptions.restore(subscription, identifier)
-        again: list[Incoming] = []
-        for number, key, held in self._store.inbox(self._number):
-            receipt = None
-            if held.qos == 2 and held.packet_id:
-                receipt = self.session.restore_pending(held.packet_id)
-            incoming = Incoming(
-                number,
-                key.rpartition("-")[0],
-                self.acknowledge,
-                held.topic_name,
-                held.payload,
-                qos=held.qos,
-                retain=held.retain,
-                dup=True,
-                packet_id=held.packet_id,
-                properties=held.properties,
-                filters=self.subscriptions.of(held.topic_name, ()),
-                receipt=receipt,
-            )
-            self._last_incoming = number
-            self._open[number] = incoming
-            again.append(incoming)
-        return again
+        return self._inbox.restore(self._store)
 
     # --- connections ------------------------------------------------------------------------------
 
     def connect(self, clean_start: bool, now: float, authentication: bytes | None = None) -> None:
         """A network connection is there: begin with CONNECT [MQTT-3.1.0-1]."""
         greeting = self._greeting
-        session = self.session
-        carried = []
-        self._carried = {}
-        if self.has_state and not clean_start:
-            carried = session.open_exchanges(CLIENT, SERVER)
-            for incoming in self._open.values():
-                if incoming.qos == 1 and incoming.is_open:
-                    self._carried[incoming.packet_id] = incoming
-                    carried.append((SERVER, incoming.packet_id, SENT_QOS_1))
-                elif incoming.receipt is not None:
-                    carried.append((SERVER, incoming.packet_id, SENT_QOS_2))
+        has_session = self.has_state and not clean_start
+        carried = self._inbox.connecting(has_session)
+        if has_session:
+            carried.extend(self.session.open_exchanges(CLIENT, SERVER))
         self._exchange = Exchange(carried)
         maximum = greeting.properties.maximum_packet_size
         self._decoder = Decoder(greeting.version)
@@ -325,10 +293,7 @@ class Core:
         """The network connection is gone, whoever ended it."""
         if self.session.connected:
             self.session.disconnect(now, NEVER_EXPIRES)
-        # A QoS 1 message will be sent again, with a Receipt of its own.
-        for incoming in self._open.values():
-            if incoming.qos == 1:
-                incoming.receipt = None
+        self._inbox.disconnected()
         self._connection += 1
         self._is_greeted = False
         self._pending_greeting = None
@@ -406,17 +371,7 @@ class Core:
         """The program has done with a message what it had to do."""
         if incoming.qos == 0:
             return
-        del self._open[incoming.number]
-        if self._carried.get(incoming.packet_id) is incoming:
-            del self._carried[incoming.packet_id]
-        receipt = incoming.receipt
-        if incoming.qos == 1 and incoming.is_open:
-            self._acknowledged.add(incoming.packet_id)
-        if receipt is not None:
-            incoming.receipt = None
-            self.session.accept(receipt)
-        if self._store.lasts:
-            self._commit.inbox.append((self._number, incoming.number, "", None))
+        self._inbox.release(incoming, self._commit)
         if self.touched is not None:
             self.touched()
 
@@ -558,13 +513,7 @@ class Core:
         for delivery in complete:
             self._conclude(delivery, PUBREC, SUCCESS, NO_PROPERTIES)
         self._reasons = {}
-        self._carried = {}
-        self._acknowledged = set()
-        for incoming in self._open.values():
-            incoming.receipt = None
-            incoming.is_open = False
-            if self._store.lasts:
-                self._keep(incoming, 0)
+        self._inbox.begin_anew(self._commit)
         stream = self._stream
         # A server that keeps no session at all leaves a stored client without state, too.
         had = self.has_state or (stream is not None and stream.last_seq > 0)
@@ -594,54 +543,9 @@ class Core:
             self._record(self._stream, topic, packet)
             self.session.accept(receipt)
             return
-        if packet.qos == 1 and packet.dup:
-            if packet.packet_id in self._acknowledged:
-                # The program has had it: it is our PUBACK that did not leave, or was lost.
-                self.session.accept(receipt)
-                return
-            known = self._carried.pop(packet.packet_id, None)
-            if known is not None:
-                known.receipt = receipt
-                return
-        identifiers: tuple[int, ...] = ()
-        if packet.properties.has(SUBSCRIPTION_IDENTIFIER):
-            identifiers = packet.properties.subscription_identifiers
-        self._last_incoming += 1
-        incoming = Incoming(
-            self._last_incoming,
-            self._run,
-            self.acknowledge,
-            topic,
-            packet.payload,
-            qos=packet.qos,
-            retain=packet.retain,
-            dup=packet.dup,
-            packet_id=packet.packet_id,
-            properties=packet.properties,
-            filters=self.subscriptions.of(topic, identifiers),
-            receipt=receipt if packet.qos else None,
-        )
-        if packet.qos:
-            self._open[incoming.number] = incoming
-            if self._store.lasts:
-                self._keep(incoming, packet.packet_id)
-        self._arrivals.append(incoming)
-
-    def _keep(self, incoming: Incoming, packet_id: int) -> None:
-        """In the inbox, until the program has acknowledged it."""
-        held = Record(
-            0,
-            0,
-            incoming.topic,
-            incoming.payload,
-            qos=incoming.qos,
-            retain=incoming.retain,
-            dup=incoming.dup,
-            packet_id=packet_id,
-            version=self.version,
-            properties=_of_the_message(incoming.properties),
-        )
-        self._commit.inbox.append((self._number, incoming.number, incoming.key, held))
+        incoming = self._inbox.take(packet, topic, receipt, self._commit)
+        if incoming is not None:
+            self._arrivals.append(incoming)
 
     def _record(self, stream: Stream, topic: str, packet: Publish) -> None:
         stream.last_seq += 1
@@ -658,7 +562,7 @@ class Core:
                 client_id=self.client_id,
                 packet_id=packet.packet_id,
                 version=self.version,
-                properties=_of_the_message(packet.properties),
+                properties=of_the_message(packet.properties),
             )
         )
 
@@ -831,7 +735,7 @@ class Core:
             except Violation as violation:
                 self._cannot_send(packet, violation)
             if isinstance(packet, PubAck):
-                self._acknowledged.discard(packet.packet_id)
+                self._inbox.said(packet.packet_id)
 
     def _cannot_send(self, packet: Packet, violation: Violation) -> None:
         """The server's CONNACK forbids it: the program wants too much, or all do."""
@@ -856,11 +760,3 @@ class Core:
         self._exchange.observe(CLIENT, packet, len(data))
         self._output.append(data)
         self._sent_at = now
-
-
-def _of_the_message(properties: Properties) -> Properties:
-    """Without what belongs to a connection, or to the receiver."""
-    if not properties.has(TOPIC_ALIAS) and not properties.has(SUBSCRIPTION_IDENTIFIER):
-        return properties
-    own = (TOPIC_ALIAS, SUBSCRIPTION_IDENTIFIER)
-    return Properties([item for item in properties.items if item[0] not in own])
