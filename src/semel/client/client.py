@@ -123,16 +123,20 @@ class Client:
             if version != MQTT5 and outbox is None:
                 # [3.1.1 §3.1.2.4] a session that outlives its connection would never end
                 session_expiry = 0
+        given: list[PropertyItem] = [
+            (SESSION_EXPIRY_INTERVAL, session_expiry),
+            (RECEIVE_MAXIMUM, receive_maximum),
+        ]
+        if maximum_packet_size is not None:
+            given.append((MAXIMUM_PACKET_SIZE, maximum_packet_size))
         if version == MQTT5:
-            given: list[PropertyItem] = [
-                (SESSION_EXPIRY_INTERVAL, session_expiry),
-                (RECEIVE_MAXIMUM, receive_maximum),
-            ]
-            if maximum_packet_size is not None:
-                given.append((MAXIMUM_PACKET_SIZE, maximum_packet_size))
-            if authentication is not None:
-                given.append((AUTHENTICATION_METHOD, authentication.method))
             properties = Properties([*given, *properties.items])
+        else:
+            # In 3.1.1 they bind nobody but us; what is wrong with them is wrong there, too.
+            Properties(given)
+        if authentication is not None:
+            method: PropertyItem = (AUTHENTICATION_METHOD, authentication.method)
+            properties = Properties([*properties.items, method])
         self._greeting = Greeting(
             version,
             keep_alive=keep_alive,
