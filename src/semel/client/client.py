@@ -197,6 +197,9 @@ class Client:
             self._link.flush()
             self.arrived(again)
             await self._link.start(offline=self._outbox is not None)
+        except asyncio.CancelledError:
+            await self._close(NORMAL_DISCONNECTION, at_once=True)
+            raise
         except BaseException:
             await self.close()
             raise
@@ -246,12 +249,15 @@ class Client:
         Acknowledgements that were given leave first. Whoever waits in `publish` gets Disconnected;
         with an outbox, the message is sent by the next run.
         """
+        await self._close(reason, at_once=False)
+
+    async def _close(self, reason: int, *, at_once: bool) -> None:
         if self._link is not None:
             self._counters = self.counters
         link, self._link = self._link, None
         try:
             if link is not None:
-                await link.close(reason, 0 if self._is_brief else None)
+                await link.close(reason, 0 if self._is_brief else None, at_once=at_once)
         finally:
             if self._distribution is not None:
                 self._distribution.clear()
@@ -489,7 +495,8 @@ class Client:
             # Whoever was about to unsubscribe need not wait: it is wanted again.
             self._end_unsubscribing(topic_filter)
         self._parts().add(listener)
-        link.schedule()
+        # It leaves before whatever the program publishes next.
+        link.flush()
         link.hold(False)
 
     def messages(self, *, auto_ack: bool = True) -> Messages:
@@ -513,7 +520,7 @@ class Client:
                 self._unsubscribing.setdefault(topic_filter, []).append(answer)
                 answers.append(answer)
         self._parts().take_over(channel)
-        link.schedule()
+        link.flush()
         link.hold(False)
         try:
             for answer in answers:
@@ -521,11 +528,23 @@ class Client:
         finally:
             self._judge_reading(link)
 
-    def abandoned(self, channel: Channel) -> None:
-        """The program has let go of an iterator: its subscriptions stay, for another one."""
-        if self._distribution is not None and not channel.is_over:
+    def let_go(self, channel: Channel) -> None:
+        """The program has let go of an iterator, in any thread and at any moment."""
+        link = self._link
+        if link is not None and not link.loop.is_closed():
+            link.loop.call_soon_threadsafe(self._abandoned, channel)
+
+    def _abandoned(self, channel: Channel) -> None:
+        """Its subscriptions stay, for another one."""
+        if self._distribution is not None:
             self._distribution.remove(channel)
+            self._distribution.unfinished(channel)
             self._distribution.take_over(channel)
+
+    def unfinished(self, channel: Channel) -> None:
+        """The program will not finish with the message that it is at."""
+        if self._distribution is not None:
+            self._distribution.unfinished(channel)
 
     def taken(self, received: Received) -> None:
         """A message has left its queue."""

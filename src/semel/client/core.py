@@ -296,6 +296,7 @@ class Core:
         self._inbox.disconnected()
         self._connection += 1
         self._is_greeted = False
+        self.greeting = None
         self._pending_greeting = None
         self._output = []
         self._decoder = Decoder(self._greeting.version)

@@ -68,15 +68,16 @@ class Distribution:
                     nobodys.append(topic_filter)
         return nobodys
 
-    def take_over(self, channel: Channel) -> None:
-        """Its iteration is over: what it has not acknowledged is for others."""
+    def unfinished(self, channel: Channel) -> None:
+        """The program did not finish with the message that it was at: whoever comes next may."""
         last, channel.last = channel.last, None
-        if last is not None:
-            incoming = last.give_back()
-            if incoming is not None:
-                # The program did not finish with it: whoever comes next may.
-                incoming.is_unfinished = True
-                self.dispatch(incoming)
+        incoming = None if last is None else last.give_back()
+        if incoming is not None:
+            incoming.is_unfinished = True
+            self.dispatch(incoming)
+
+    def take_over(self, channel: Channel) -> None:
+        """Its iteration is over: what was not handed out is for others."""
         for received in channel.end():
             self.taken(received)
             incoming = received.give_back()
@@ -86,8 +87,7 @@ class Distribution:
     def clear(self) -> None:
         """The client is closed: nobody gets anything any more."""
         for listener in self.everybody():
-            listener.is_over = True
-            listener.wake()
+            listener.close()
         self.listeners.clear()
         self.others.clear()
         self._unclaimed.clear()

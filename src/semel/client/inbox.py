@@ -126,15 +126,18 @@ class Inbox:
         self, packet: Publish, topic: str, receipt: Receipt, commit: Commit
     ) -> Incoming | None:
         """A message has come. None if it is here already, or was."""
-        if packet.qos == 1 and packet.dup:
-            if packet.packet_id in self._unsaid:
+        if packet.qos == 1:
+            if packet.dup and packet.packet_id in self._unsaid:
                 # The program has had it: it is our PUBACK that did not leave.
                 self._session.accept(receipt)
                 return None
             known = self._carried.pop(packet.packet_id, None)
-            if known is not None:
+            if known is not None and packet.dup:
                 known.receipt = receipt
                 return None
+            if known is not None:
+                # The server has another under this identifier.
+                known.is_open = False
         identifiers: tuple[int, ...] = ()
         if packet.properties.has(SUBSCRIPTION_IDENTIFIER):
             identifiers = packet.properties.subscription_identifiers

@@ -13,8 +13,8 @@ import inspect
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
 
 from semel.client.address import Address, BadAddress
 from semel.client.authentication import Authentication
@@ -236,7 +236,7 @@ class Link:
             return
         if core.greeting is not None and self.authentication is not None:
             self._is_verifying = True
-            self._spawn(self._verify(self.authentication, core.greeting))
+            self._spawn(self._verify, self.authentication, core.greeting)
             return
         self._write()
         self._tell()
@@ -369,7 +369,7 @@ class Link:
             async with asyncio.timeout(self.timeout):
                 await asyncio.wait((self._greeted, gone), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            if not self.core.session.connected:
+            if not self.core.session.connected or self._is_verifying:
                 raise Disconnected(
                     f"the server did not answer CONNECT within {self.timeout:.0f} s"
                 ) from None
@@ -491,9 +491,9 @@ class Link:
         assert authentication is not None
         data = packet.properties.authentication_data
         if packet.reason == CONTINUE_AUTHENTICATION:
-            self._spawn(self._respond(authentication, data))
+            self._spawn(self._respond, authentication, data)
         else:
-            self._spawn(self._finish(authentication, data))
+            self._spawn(self._finish, authentication, data)
 
     async def _respond(self, authentication: Authentication, data: bytes | None) -> None:
         answer = await _awaited(authentication.respond(data))
@@ -519,12 +519,12 @@ class Link:
         except Exception as problem:
             raise Disconnected(f"the authentication failed: {problem}", is_final=True) from problem
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Do what the program's Authentication does; what it raises ends the connection."""
 
         async def guarded() -> None:
             try:
-                await work
+                await work(*arguments)
             except Exception as problem:
                 # [MQTT-4.12.1-2]
                 self.core.disconnect(UNSPECIFIED_ERROR, None, self.now())
@@ -557,9 +557,14 @@ class Link:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    async def close(self, reason: int, session_expiry: int | None) -> None:
+    async def close(
+        self, reason: int, session_expiry: int | None, *, at_once: bool = False
+    ) -> None:
         """Leave in order: what is acknowledged is stored and said, then DISCONNECT."""
         self.closing = True
+        if at_once:
+            await self._stop(at_once=True)
+            return
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 self.flush()
@@ -576,10 +581,13 @@ class Link:
                     await asyncio.wait((self._gone,))
         except TimeoutError:
             LOG.warning("%s: the connection did not close in time", self.address)
+        except asyncio.CancelledError:
+            at_once = True
+            raise
         finally:
-            await self._stop()
+            await self._stop(at_once=at_once)
 
-    async def _stop(self) -> None:
+    async def _stop(self, *, at_once: bool) -> None:
         self._fail(Disconnected("the client is closed"))
         tasks = [*self._authenticating]
         if self._task is not None:
@@ -590,7 +598,7 @@ class Link:
             self._end_connection()
             if tasks:
                 await asyncio.wait(tasks)
-            if self._closing:
+            if self._closing and not at_once:
                 await asyncio.wait([ear.gone for ear in self._closing])
         finally:
             for transport in tuple(self._closing.values()):

@@ -30,8 +30,11 @@ class Keeper(Protocol):
     async def unsubscribe(self, channel: "Channel") -> None:
         """Ask the server for no more, and end the iteration."""
 
-    def abandoned(self, channel: "Channel") -> None:
-        """Nobody iterates any more."""
+    def unfinished(self, channel: "Channel") -> None:
+        """The program will not finish with the message that it is at."""
+
+    def let_go(self, channel: "Channel") -> None:
+        """The program has let go of the iterator. From any thread, at any moment."""
 
 
 class Listener:
@@ -64,6 +67,11 @@ class Listener:
         """There will be no other message."""
         if self.problem is None:
             self.problem = problem
+        self.wake()
+
+    def close(self) -> None:
+        """The client is closed."""
+        self.is_over = True
         self.wake()
 
     def wake(self) -> None:
@@ -114,7 +122,7 @@ class Channel(Listener):
             self.last = None
 
     def end(self) -> list[Received]:
-        """The iteration is over. What was not acknowledged, as far as that is ours to say."""
+        """The iteration is over. What was not handed out yet."""
         self.is_over = True
         left = list(self.queue)
         self.queue.clear()
@@ -133,7 +141,7 @@ class Messages:
     def __init__(self, keeper: Keeper, channel: Channel) -> None:
         self._keeper = keeper
         self._channel = channel
-        weakref.finalize(self, keeper.abandoned, channel).atexit = False
+        weakref.finalize(self, keeper.let_go, channel).atexit = False
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
@@ -184,13 +192,16 @@ class Messages:
         if kind is None:
             # What the body did without an exception is done.
             self._channel.acknowledge_last()
-        await self.unsubscribe()
+        try:
+            await self.unsubscribe()
+        finally:
+            self._keeper.unfinished(self._channel)
 
     async def unsubscribe(self) -> None:
         """Ask the server for no more, and end the iteration.
 
         Messages that were not handed out yet are acknowledged unread, if no other iterator takes
-        them. One that the program was at, and did not acknowledge, is for the next iterator.
+        them.
         """
         if not self._channel.is_over:
             await self._keeper.unsubscribe(self._channel)
@@ -222,6 +233,11 @@ class Responses(Listener):
         answer = self._asked.get(received.properties.correlation_data or b"")
         if answer is not None and not answer.done():
             answer.set_result(received)
+
+    def close(self) -> None:
+        """The client is closed."""
+        self.fail(Disconnected("the client is closed"))
+        super().close()
 
     def fail(self, problem: Exception) -> None:
         """There will be no other answer."""

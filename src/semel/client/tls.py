@@ -100,17 +100,18 @@ def load_certificate(
     if keyfile is not None:
         check_readable("keyfile", keyfile)
         holder = f"keyfile {shown(keyfile)}"
+    secret = password.encode("utf-8") if isinstance(password, str) else password
     asked = False
 
-    def tell() -> str | bytes:
+    def tell() -> bytes:
         # Without this, OpenSSL would ask on the terminal.
         nonlocal asked
         asked = True
-        if password is None:
+        if secret is None:
             raise TlsError(f"{holder}: the key is encrypted, and no password is given")
-        return password
+        return secret
 
-    if password is not None and len(password) > MOST_PASSWORD_BYTES:
+    if secret is not None and len(secret) > MOST_PASSWORD_BYTES:
         raise TlsError(f"the password of a key has at most {MOST_PASSWORD_BYTES} bytes")
     try:
         context.load_cert_chain(certfile, keyfile, tell)

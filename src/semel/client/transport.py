@@ -16,8 +16,10 @@ import ipaddress
 import os
 import socket
 import ssl
+from asyncio.trsock import TransportSocket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from itertools import chain, zip_longest
 from typing import Final, Protocol, cast
 
@@ -30,6 +32,9 @@ HIGH_WATER: Final = 256 * 1024
 LOW_WATER: Final = 64 * 1024
 # How long the peer of a connection that we close may take to read what is left, and to close too.
 CLOSE_SECONDS: Final = 5.0
+# What is read, at most, of what a peer has sent before it reset the connection.
+LAST_READS: Final = 64
+READ_BYTES: Final = 64 * 1024
 # For a time-out of asyncio's that must not be the first.
 LONG_SECONDS: Final = 3600.0
 # How long one IP address of a host is tried alone (RFC 8305, section 8).
@@ -130,6 +135,7 @@ async def open_stream(address: Address, listener: Listener, tls: ssl.SSLContext 
         await loop.create_unix_connection(lambda: stream, sock=connected)
     else:
         connected = await connect_first(await addresses_of(address.host, address.port))
+        # asyncio does this only to sockets that it has made itself.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
             await loop.create_connection(lambda: stream, sock=connected)
@@ -202,6 +208,9 @@ class Stream(asyncio.Protocol):
         self._gate = gate
         self._loop = loop
         self._transport: asyncio.Transport | None = None
+        self._secure = address.secure
+        self._silent = True
+        self._paused = False
         # We or the peer have begun to close: the end then is in order, unless `_why` says more.
         self._closing = False
         self._why: str | None = None
@@ -218,6 +227,7 @@ class Stream(asyncio.Protocol):
             self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
     def data_received(self, data: bytes) -> None:
+        self._silent = False
         self._gate.received(data)
 
     def eof_received(self) -> None:
@@ -235,6 +245,12 @@ class Stream(asyncio.Protocol):
             self._timer.cancel()
         if problem is not None and not self._closing:
             self._why = explain(problem)
+            if isinstance(problem, ConnectionError):
+                if not self._secure:
+                    self._read_last_words()
+                elif self._silent:
+                    # In TLS 1.3 a client hears only after its handshake that it was not enough.
+                    self._why += " before it said anything; it may want a certificate (certfile)"
         self._closing = True
         self._transport = None
         self._gate.lost(self._why)
@@ -275,11 +291,29 @@ class Stream(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         if self._transport is not None and not self._closing:
+            self._paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         if self._transport is not None and not self._closing:
+            self._paused = False
             self._transport.resume_reading()
+
+    def _read_last_words(self) -> None:
+        """What came before a reset, and is still to be read: a DISCONNECT that says why, maybe.
+
+        asyncio looks at nothing more when a write fails. uvloop has closed the socket by now.
+        """
+        assert self._transport is not None
+        end = self._transport.get_extra_info("socket")
+        if not isinstance(end, TransportSocket) or self._paused:
+            return
+        with suppress(OSError):
+            for _ in range(LAST_READS):
+                data = os.read(end.fileno(), READ_BYTES)
+                if not data:
+                    return
+                self._gate.received(data)
 
     def _begin_close(self) -> None:
         self._closing = True

@@ -77,6 +77,8 @@ class WebSocket:
         # Done when the handshake is: None, or why it failed.
         self._refusal: asyncio.Future[str | None] = loop.create_future()
         self._closing = False
+        # Nothing that still comes counts.
+        self._ended = False
         # Why we end it, which is what the listener is told then.
         self._why: str | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -122,9 +124,7 @@ class WebSocket:
         if not self._refusal.done():
             # The body of an answer may end with the connection.
             self._protocol.receive_eof()
-            self._examine_handshake(self._protocol.events_received())
-        if not self._refusal.done():
-            self._refusal.set_result(why or CLOSED_EARLY)
+            self._examine_handshake(self._protocol.events_received(), why or CLOSED_EARLY)
         self._gate.lost(why if self._why is None else self._why)
 
     # What the owner calls.
@@ -168,7 +168,8 @@ class WebSocket:
 
     # What is between the two.
 
-    def _examine_handshake(self, events: Sequence[object]) -> None:
+    def _examine_handshake(self, events: Sequence[object], lost: str = "") -> None:
+        """See whether the handshake is over, which it is when the connection is lost."""
         response = next((event for event in events if isinstance(event, Response)), None)
         problem = self._protocol.handshake_exc
         if response is not None and response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
@@ -184,8 +185,8 @@ class WebSocket:
             return
         if response is not None and response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             why = f"the server answered HTTP {response.status_code}"
-        elif isinstance(problem.__cause__, EOFError):
-            why = CLOSED_EARLY
+        elif lost:
+            why = lost
         elif isinstance(problem, InvalidMessage):
             why = f"the answer is not HTTP: {printable(str(problem.__cause__))}"
         else:
@@ -193,7 +194,7 @@ class WebSocket:
         self._refusal.set_result(why)
 
     def _take(self, frame: Frame) -> None:
-        if self._why is not None:
+        if self._ended:
             return
         if frame.opcode is OP_BINARY or frame.opcode is OP_CONT:
             # [MQTT-6.0.0-2]
@@ -214,7 +215,7 @@ class WebSocket:
         if not self._closing:
             self._why = why
         self._closing = True
-        self._gate.shut()
+        self._ended = True
         assert self._stream is not None
         self._stream.close()
 
