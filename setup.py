@@ -33,6 +33,7 @@ COMPILED = (
     "src/semel/client/events.py",
     "src/semel/client/greeting.py",
     "src/semel/client/inbox.py",
+    "src/semel/client/keep_alive.py",
     "src/semel/client/received.py",
     "src/semel/client/subscriptions.py",
 )

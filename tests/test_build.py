@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 # What is compiled of these rooms.
 STORE = ("commit", "rows", "store", "streams")
-CLIENT = ("core", "events", "greeting", "inbox", "received", "subscriptions")
+CLIENT = ("core", "events", "greeting", "inbox", "keep_alive", "received", "subscriptions")
 SENTENCE = "semel: built without compiled modules, because "
 
 can_build = all(importlib.util.find_spec(tool) for tool in ("build", "mypyc", "setuptools"))

@@ -20,6 +20,7 @@ from typing import Final, final
 from semel.client.events import Answer, Ending, Outcome
 from semel.client.greeting import Greeting
 from semel.client.inbox import Inbox, of_the_message
+from semel.client.keep_alive import KeepAlive
 from semel.client.received import Incoming
 from semel.client.subscriptions import Subscriptions, Wish
 from semel.mqtt.codec import Decoder, Packet, check_packet_size, encode
@@ -55,11 +56,6 @@ from semel.store.streams import Stream
 
 # Waiting messages of a stored session that are kept in memory; the others stay on disk.
 WINDOW: Final = 1_000
-# A PINGREQ is sent after so much of the Keep Alive interval without a packet [MQTT-3.1.2-20]; the
-# connection is given up when as much passes again without an answer.
-PING_AFTER: Final = 0.75
-# [3.1.2.10] the least that is granted to a PINGRESP, in seconds
-PING_PATIENCE: Final = 5.0
 
 
 @final
@@ -107,7 +103,6 @@ class Core:
     touched: Callable[[], None] | None
     # --- what it may know ---
     client_id: str
-    keep_alive: int
     # Whether this end has the state of a session [4.1].
     has_state: bool
     session: Final[Session]
@@ -139,10 +134,7 @@ class Core:
     _clean_start: bool
     # Whether a server has accepted the client in this run.
     _was_greeted: bool
-    _sent_at: float
-    _heard_at: float
-    # When a PINGREQ left that was not answered yet; 0: there is none.
-    _pinged_at: float
+    _alive: KeepAlive
 
     def __init__(
         self,
@@ -165,7 +157,6 @@ class Core:
         self.ending = None
         self.touched = None
         self.client_id = client_id
-        self.keep_alive = greeting.keep_alive
         self.has_state = False
         self.session = Session()
         self.session.durable = store.lasts
@@ -203,9 +194,7 @@ class Core:
         self._reasons = {}
         self._clean_start = True
         self._was_greeted = False
-        self._sent_at = 0.0
-        self._heard_at = 0.0
-        self._pinged_at = 0.0
+        self._alive = KeepAlive(greeting.keep_alive, 0.0)
 
     @property
     def version(self) -> int:
@@ -226,6 +215,11 @@ class Core:
     def _is_leaving(self) -> bool:
         """Whether DISCONNECT has left."""
         return self._exchange.client.disconnected
+
+    @property
+    def keep_alive(self) -> int:
+        """The interval that holds for the connection, the server's if it has set one."""
+        return self._alive.interval
 
     @property
     def is_safe(self) -> bool:
@@ -282,17 +276,15 @@ class Core:
         self._pending_greeting = None
         self._output = []
         self._clean_start = clean_start
-        self._heard_at = now
-        self._pinged_at = 0.0
+        self._alive = KeepAlive(greeting.keep_alive, now)
         self.greeting = None
         self.ending = None
-        self.keep_alive = greeting.keep_alive
         self._send(greeting.connect(self.client_id, clean_start, authentication), now)
 
     def lost(self, now: float) -> None:
         """The network connection is gone, whoever ended it."""
-        if self.session.connected:
-            self.session.disconnect(now, NEVER_EXPIRES)
+        # Once more if it has been before: what came in since holds nothing back later.
+        self.session.disconnect(now, NEVER_EXPIRES)
         self._inbox.disconnected()
         self._connection += 1
         self._is_greeted = False
@@ -321,27 +313,18 @@ class Core:
 
     def sweep(self, now: float, *, is_reading: bool) -> float | None:
         """Keep the connection alive. When to do it again; None: there is no need to."""
-        if not self.is_connected or self.keep_alive == 0:
+        alive = self._alive
+        if not self.is_connected or alive.interval == 0:
             return None
-        interval = self.keep_alive * PING_AFTER
-        patience = max(PING_PATIENCE, interval)
         if not is_reading:
-            # What was not read may be the answer.
-            self._heard_at = now
-            if self._pinged_at:
-                self._pinged_at = now
-        if self._pinged_at and now >= self._pinged_at + patience:
+            alive.not_reading(now)
+        if alive.is_over(now):
+            patience = alive.patience
             self._end(Ending(f"the server did not answer PINGREQ within {patience:.0f} s"))
             return None
-        # A peer that is gone is noticed by its silence, however much there is to be sent.
-        quiet_since = self._sent_at if self._pinged_at else min(self._sent_at, self._heard_at)
-        if now >= quiet_since + interval:
+        if alive.wants_ping(now):
             self._leave([PingReq()], now)
-            if not self._pinged_at:
-                self._pinged_at = now
-            quiet_since = now
-        due = quiet_since + interval
-        return min(due, self._pinged_at + patience) if self._pinged_at else due
+        return alive.due()
 
     def expire(self, now: float) -> None:
         """Give up publications that expired while they waited [MQTT-3.3.2-5]."""
@@ -385,7 +368,7 @@ class Core:
 
     def receive(self, data: bytes, now: float) -> None:
         """Bytes have come."""
-        self._heard_at = now
+        self._alive.heard(now)
         decoder = self._decoder
         decoder.feed(data)
         while self.ending is None:
@@ -449,7 +432,7 @@ class Core:
             self.auths.append(packet)
         else:
             # PINGRESP: an Exchange lets nothing else pass.
-            self._pinged_at = 0.0
+            self._alive.answered()
 
     def _conclude(
         self, delivery: Delivery, packet_type: int, reason: int, properties: Properties
@@ -490,7 +473,7 @@ class Core:
             self.client_id = properties.assigned_client_identifier
         # [MQTT-3.2.2-21]
         if properties.server_keep_alive is not None:
-            self.keep_alive = properties.server_keep_alive
+            self._alive.interval = properties.server_keep_alive
         server = self._exchange.server
         self.session.connect(
             self.version,
@@ -760,4 +743,4 @@ class Core:
         data = encode(packet, self.version)
         self._exchange.observe(CLIENT, packet, len(data))
         self._output.append(data)
-        self._sent_at = now
+        self._alive.sent(now)
