@@ -105,6 +105,8 @@ class Core:
     client_id: str
     # Whether this end has the state of a session [4.1].
     has_state: bool
+    # A CONNECT left, and nobody knows what the server made of it.
+    is_unanswered: bool
     session: Final[Session]
     subscriptions: Final[Subscriptions]
     # Times that the server did not have the session that this end had, and messages that were sent
@@ -158,6 +160,7 @@ class Core:
         self.touched = None
         self.client_id = client_id
         self.has_state = False
+        self.is_unanswered = False
         self.session = Session()
         self.session.durable = store.lasts
         self.session.version = greeting.version
@@ -276,6 +279,10 @@ class Core:
         self._pending_greeting = None
         self._output = []
         self._clean_start = clean_start
+        if self.is_unanswered:
+            # The server may have begun a session that we were not told of.
+            self.subscriptions.doubt()
+        self.is_unanswered = True
         self._alive = KeepAlive(greeting.keep_alive, now)
         self.greeting = None
         self.ending = None
@@ -441,6 +448,7 @@ class Core:
 
     def _take_connack(self, packet: ConnAck, now: float) -> None:
         properties = packet.properties
+        self.is_unanswered = False
         if packet.reason != SUCCESS:
             self._end(
                 Ending(

@@ -127,7 +127,9 @@ class Inbox:
     ) -> Incoming | None:
         """A message has come. None if it is here already, or was."""
         if packet.qos == 1:
-            if packet.dup and packet.packet_id in self._unsaid:
+            if not packet.dup:
+                self._unsaid.discard(packet.packet_id)
+            elif packet.packet_id in self._unsaid:
                 # The program has had it: it is our PUBACK that did not leave.
                 self._session.accept(receipt)
                 return None

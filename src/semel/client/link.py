@@ -134,8 +134,6 @@ class Link:
         self.is_writable = False
         # Why reading has to wait: the program has too much to read already; the store is behind.
         self.is_held = False
-        # A CONNECT left, and nobody knows what the server made of it.
-        self.is_unanswered = False
         self.reconnects = 0
         self.problem: Exception | None = None
         self.closing = False
@@ -361,7 +359,6 @@ class Link:
         self.transport = await open_transport(self.address, ear, tls=self.tls, timeout=self.timeout)
         self.is_writable = True
         self.core.connect(clean_start, self.now(), data)
-        self.is_unanswered = True
         self._write()
         self._judge_reading()
         gone = self._gone
@@ -383,7 +380,6 @@ class Link:
         if self._greeted.done():
             return
         self._greeted.set_result(None)
-        self.is_unanswered = False
         self.owner.greeted(packet)
         self._wake()
         self.flush()

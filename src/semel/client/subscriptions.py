@@ -135,6 +135,10 @@ class Subscriptions:
             retain_handling=1,
         )
 
+    def doubt(self) -> None:
+        """Nobody knows any more what the server has."""
+        self._unsure.update(self.held)
+
     def keep(self) -> None:
         """Whatever the session has beside it, the program wants it too."""
         for topic_filter, wish in self.held.items():
