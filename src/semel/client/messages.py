@@ -115,6 +115,11 @@ class Channel(Listener):
         if self._waiters:
             self.wake()
 
+    def close(self) -> None:
+        """The client is closed: what was not handed out is for its next run."""
+        self.queue.clear()
+        super().close()
+
     def acknowledge_last(self) -> None:
         """The program is done with what it had."""
         if self.last is not None:
@@ -222,8 +227,10 @@ class Responses(Listener):
         return answer
 
     def forget(self, correlation: bytes) -> None:
-        """Nobody waits for it any more."""
-        self._asked.pop(correlation, None)
+        """Nobody waits for it any more, nor wants to know why it did not come."""
+        answer = self._asked.pop(correlation)
+        if not answer.cancel() and not answer.cancelled():
+            answer.exception()
 
     def put(self, incoming: Incoming) -> None:
         """An answer; one that nobody asked for, or that comes too late, is let go."""
