@@ -30,6 +30,7 @@ from semel.client.outbox import SESSION, Outbox, made_client_id, open_outbox
 from semel.client.purge import purge
 from semel.client.received import Incoming, Received
 from semel.client.reconnect import Backoff
+from semel.client.tls import make_context
 from semel.mqtt.message import Message
 from semel.mqtt.packet_types import MQTT5, UNSUBACK
 from semel.mqtt.packets.connack import ConnAck
@@ -206,6 +207,9 @@ class Client:
 
     def _begin(self) -> tuple[Link, list[Incoming]]:
         """All but the connection, and messages of an earlier run that are handed out again."""
+        if self._tls is None and self.address.secure:
+            # Reading the system's certificates takes its time: once is enough.
+            self._tls = make_context()
         client_id = self._client_id
         store = Store()
         disk = None

@@ -12,6 +12,7 @@ nothing of MQTT's packets. How it works:
 """
 
 import asyncio
+import errno
 import ipaddress
 import os
 import socket
@@ -40,6 +41,8 @@ LONG_SECONDS: Final = 3600.0
 # How long one IP address of a host is tried alone (RFC 8305, section 8).
 HEAD_START: Final = 0.25
 
+# How a connection fails on a machine that does not have this family of addresses, or no route.
+NO_WAY: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EHOSTUNREACH)
 NO_SUCH_NAME: Final = (socket.EAI_NONAME, socket.EAI_NODATA)
 # What TLS makes of bytes that are not TLS.
 NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
@@ -241,9 +244,11 @@ class Stream(asyncio.Protocol):
         self._gate.writable(True)
 
     def connection_lost(self, problem: Exception | None) -> None:
+        in_order = self._closing
+        self._closing = True
         if self._timer is not None:
             self._timer.cancel()
-        if problem is not None and not self._closing:
+        if problem is not None and not in_order:
             self._why = explain(problem)
             if isinstance(problem, ConnectionError):
                 if not self._secure:
@@ -251,20 +256,21 @@ class Stream(asyncio.Protocol):
                 elif self._silent:
                     # In TLS 1.3 a client hears only after its handshake that it was not enough.
                     self._why += " before it said anything; it may want a certificate (certfile)"
-        self._closing = True
         self._transport = None
         self._gate.lost(self._why)
 
     # What the owner calls.
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._closing:
-            self._transport.write(data)
+        if self._transport is None or self._closing or self._transport.is_closing():
+            # The last is so after a write that failed, until `connection_lost` is called.
+            return
+        self._transport.write(data)
 
     def close(self) -> None:
+        self._gate.shut()
         if self._transport is None or self._closing:
             return
-        self._gate.shut()
         self._begin_close()
         self._transport.resume_reading()
         if not self._transport.can_write_eof():
@@ -343,9 +349,9 @@ async def addresses_of(host: str, port: int) -> list[SocketAddress]:
 async def connect_first(addresses: Sequence[SocketAddress]) -> socket.socket:
     """A socket that is connected to the first of `addresses` that answers.
 
-    Each is begun when the one before it has failed or had its HEAD_START. If none answers, the
-    first failure is raised. asyncio has the like of it, but loses a socket when it is cancelled
-    in a bad moment, and uvloop has none.
+    Each is begun when the one before it has failed or had its HEAD_START. If none answers, one of
+    the failures is raised. asyncio has the like of it, but loses a socket when it is cancelled in
+    a bad moment, and uvloop has none.
     """
     if len(addresses) == 1:
         return await connect(*addresses[0])
@@ -358,9 +364,7 @@ async def connect_first(addresses: Sequence[SocketAddress]) -> socket.socket:
                 attempts.append(loop.create_task(connect(*waiting.popleft())))
             running = [attempt for attempt in attempts if not attempt.done()]
             if not running:
-                failure = attempts[0].exception()
-                assert failure is not None
-                raise failure
+                raise most_telling([attempt.exception() for attempt in attempts])
             done, _ = await asyncio.wait(
                 running,
                 timeout=HEAD_START if waiting else None,
@@ -377,6 +381,15 @@ async def connect_first(addresses: Sequence[SocketAddress]) -> socket.socket:
         if running:
             await asyncio.wait(running)
         raise
+
+
+def most_telling(failures: Sequence[BaseException | None]) -> BaseException:
+    """The first that is not for want of a way there, which one family of addresses may have."""
+    found = [failure for failure in failures if failure is not None]
+    for failure in found:
+        if not isinstance(failure, OSError) or failure.errno not in NO_WAY:
+            return failure
+    return found[0]
 
 
 def abandon(

@@ -198,7 +198,8 @@ class WebSocket:
             return
         if frame.opcode is OP_BINARY or frame.opcode is OP_CONT:
             # [MQTT-6.0.0-2]
-            self._gate.received(bytes(frame.data))
+            if frame.data:
+                self._gate.received(bytes(frame.data))
         elif frame.opcode is OP_TEXT:
             rule = "MQTT is in binary frames only [MQTT-6.0.0-1]"
             if not self._closing and self._protocol.state is OPEN:
