@@ -8,6 +8,7 @@ async with Client("mqtt://localhost") as client:
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import ssl
 from collections.abc import Iterable, Iterator
@@ -51,6 +52,8 @@ from semel.mqtt.properties import (
 from semel.mqtt.reasons import FAILURE, NORMAL_DISCONNECTION, SUCCESS
 from semel.store.store import FULL, Store
 
+LOG: Final = logging.getLogger("semel.client")
+
 # What a session outlives its connection by, in seconds, if nobody says: a reconnect, and with an
 # outbox a long week end.
 BRIEF_EXPIRY: Final = 300
@@ -71,6 +74,8 @@ class Counters:
     # Messages that were sent and, at QoS 1 and 2, acknowledged; messages that were received.
     sent: int
     received: int
+    # Publications that the server refused, or that were given up: expired, or more than it takes.
+    refused: int
     # Messages that came and that nobody wanted: of a filter that was given up, or of QoS 0 when
     # there was no room for them.
     dropped: int
@@ -146,6 +151,7 @@ class Client:
             will=will,
             properties=properties,
             session_expiry=session_expiry,
+            maximum_packet_size=maximum_packet_size,
         )
         self._client_id = client_id
         # What is wrong with it is wrong now.
@@ -161,13 +167,14 @@ class Client:
         self._list = None if subscriptions is None else [_subscription(s) for s in subscriptions]
         self._outbox: Outbox | None = None
         self._link: Link | None = None
-        self._counters = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0)
+        self._counters = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
         self._connack: ConnAck | None = None
         self._publishing: dict[int, asyncio.Future[int]] = {}
         self._storing: dict[int, asyncio.Future[int]] = {}
         self._unsubscribing: dict[str, list[asyncio.Future[None]]] = {}
         self._distribution: Distribution | None = None
         self._sent = 0
+        self._refused = 0
         # Requests and re-authentications that are not answered yet.
         self._expecting = 0
         self._responses: dict[str, Responses] = {}
@@ -321,6 +328,7 @@ class Client:
         return Counters(
             self._sent,
             parts.received,
+            self._refused,
             parts.dropped,
             link.reconnects,
             core.sessions_lost,
@@ -389,7 +397,7 @@ class Client:
         waiting[number] = outcome
         link.handed_over(message.size)
         if interval is not None:
-            link.expire_in(interval)
+            link.watch_expiry()
         if link.is_held:
             # The answer may be behind what the program does not read.
             link.hold(False)
@@ -601,26 +609,19 @@ class Client:
     def settled(self, outcomes: list[Outcome]) -> None:
         """Publications are complete, or will not be."""
         for outcome in outcomes:
-            if outcome.packet_type and outcome.reason < FAILURE:
+            problem = _problem_of(outcome)
+            if problem is None:
                 self._sent += 1
+            else:
+                self._refused += 1
             waiting = self._publishing.get(outcome.number)
             if waiting is None or waiting.done():
-                continue
-            if outcome.violation is not None:
-                waiting.set_exception(outcome.violation)
-            elif outcome.expired:
-                waiting.set_exception(TimeoutError(EXPIRED))
-            elif outcome.reason >= FAILURE:
-                waiting.set_exception(
-                    Refused(
-                        outcome.reason,
-                        outcome.packet_type,
-                        about="the message",
-                        properties=outcome.properties,
-                    )
-                )
-            else:
+                if problem is not None:
+                    LOG.warning("a message that nobody waits for is given up: %s", problem)
+            elif problem is None:
                 waiting.set_result(outcome.reason)
+            else:
+                waiting.set_exception(problem)
 
     def answered(self, answers: list[Answer]) -> None:
         """SUBSCRIBE and UNSUBSCRIBE are answered."""
@@ -666,6 +667,18 @@ class Client:
         if self._link is not None:
             for listener in self._parts().everybody():
                 listener.fail(problem)
+
+
+def _problem_of(outcome: Outcome) -> Exception | None:
+    """Why a publication was not sent, or not accepted."""
+    if outcome.violation is not None:
+        return outcome.violation
+    if outcome.expired:
+        return TimeoutError(EXPIRED)
+    if outcome.reason < FAILURE:
+        return None
+    about = "the message"
+    return Refused(outcome.reason, outcome.packet_type, about=about, properties=outcome.properties)
 
 
 def _subscription(given: str | Subscription) -> Subscription:

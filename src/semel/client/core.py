@@ -270,10 +270,7 @@ class Core:
         if has_session:
             carried.extend(self.session.open_exchanges(CLIENT, SERVER))
         self._exchange = Exchange(carried)
-        maximum = greeting.properties.maximum_packet_size
-        self._decoder = Decoder(greeting.version)
-        if maximum is not None:
-            self._decoder.maximum_packet_size = maximum
+        self._decoder = Decoder(greeting.version, maximum_packet_size=greeting.maximum_packet_size)
         self._connection += 1
         self._is_greeted = False
         self._pending_greeting = None

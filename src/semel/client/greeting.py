@@ -2,6 +2,7 @@
 
 from typing import Final, final
 
+from semel.mqtt.codec import LARGEST_PACKET
 from semel.mqtt.packets.connect import Connect, Will
 from semel.mqtt.properties import AUTHENTICATION_DATA, Properties
 
@@ -18,6 +19,9 @@ class Greeting:
     properties: Final[Properties]
     # [3.1.2.11.2] seconds, 3.1.1: 0 or NEVER_EXPIRES for CleanSession 1 or 0
     session_expiry: Final[int]
+    # What the client takes. In 3.1.1 the server is not told, and a larger packet ends the
+    # connection all the same.
+    maximum_packet_size: Final[int]
 
     def __init__(
         self,
@@ -29,6 +33,7 @@ class Greeting:
         will: Will | None,
         properties: Properties,
         session_expiry: int,
+        maximum_packet_size: int | None = None,
     ) -> None:
         self.version = version
         self.keep_alive = keep_alive
@@ -37,6 +42,9 @@ class Greeting:
         self.will = will
         self.properties = properties
         self.session_expiry = session_expiry
+        self.maximum_packet_size = (
+            maximum_packet_size or properties.maximum_packet_size or LARGEST_PACKET
+        )
 
     def connect(self, client_id: str, clean_start: bool, authentication: bytes | None) -> Connect:
         """The packet; `authentication` is the first Authentication Data, if there is any."""

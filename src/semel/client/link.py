@@ -44,6 +44,8 @@ LOG: Final = logging.getLogger("semel.client")
 
 T = TypeVar("T")
 
+# Expired messages are looked for no more often than this.
+EXPIRY_SECONDS: Final = 0.01
 # Bytes that the program may hand over in one turn of the loop before they are written.
 TURN_BYTES: Final = 64 * 1024
 # How long the store may take to write what is left when the client closes, and the transport.
@@ -140,14 +142,16 @@ class Link:
         self._offset = time.time() - self.loop.time()
         self._handed_over = 0
         self._is_scheduled = False
-        # Nothing can be stored any more.
-        self._is_broken = False
+        # Nothing can be stored any more, or is to be.
+        self._is_over = False
+        self._expiry: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] = self.loop.create_future()
         self._greeted: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[Exception] | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
+        # In the order in which they came.
+        self._waiters: dict[asyncio.Future[None], None] = {}
         self._ear: Ear | None = None
         # Connections that have been told why they end, and are closing.
         self._closing: dict[Ear, Transport] = {}
@@ -184,11 +188,11 @@ class Link:
             if self.problem is not None:
                 raise self.problem.with_traceback(None)
             waiter: asyncio.Future[None] = self.loop.create_future()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = None
             try:
                 await waiter
             finally:
-                self._waiters.discard(waiter)
+                del self._waiters[waiter]
 
     def schedule(self) -> None:
         """Something was done: flush when this turn of the loop ends."""
@@ -205,14 +209,21 @@ class Link:
         self.schedule()
         return False
 
-    def expire_in(self, seconds: float) -> None:
-        """A publication expires then, if it is still waiting."""
-        self.loop.call_later(seconds, self._expire)
+    def watch_expiry(self) -> None:
+        """Publications that wait may expire: be there when the first does."""
+        due = self.core.session.next_expiry
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if due is not None and not self._is_over:
+            delay = max(EXPIRY_SECONDS, due - self.now())
+            self._expiry = self.loop.call_later(delay, self._expire)
 
     def _expire(self) -> None:
-        if not self.closing and not self._is_broken:
-            self.core.expire(self.now())
-            self.schedule()
+        self._expiry = None
+        self.core.expire(self.now())
+        self.flush()
+        self.watch_expiry()
 
     def hold(self, held: bool) -> None:
         """Read no more, or again: the program cannot keep up, or can."""
@@ -225,7 +236,7 @@ class Link:
         core = self.core
         self._is_scheduled = False
         self._handed_over = 0
-        if self._is_broken or self._is_verifying:
+        if self._is_over or self._is_verifying:
             return
         try:
             core.flush(self.now(), time.time())
@@ -463,6 +474,8 @@ class Link:
     # --- what the store says ----------------------------------------------------------------------
 
     def _safe(self, commits: list[Commit]) -> None:
+        if self._is_over:
+            return
         self.core.committed(len(commits), self.now())
         self.flush()
         if self.core.is_safe:
@@ -473,7 +486,7 @@ class Link:
         self._wake()
 
     def _store_failed(self, why: str) -> None:
-        self._is_broken = True
+        self._is_over = True
         self._fail(Disconnected(f"the store cannot be used any more: {why}"))
         if self._task is not None:
             self._task.cancel()
@@ -585,6 +598,8 @@ class Link:
 
     async def _stop(self, *, at_once: bool) -> None:
         self._fail(Disconnected("the client is closed"))
+        if self._expiry is not None:
+            self._expiry.cancel()
         tasks = [*self._authenticating]
         if self._task is not None:
             tasks.append(self._task)
@@ -597,6 +612,7 @@ class Link:
             if self._closing and not at_once:
                 await asyncio.wait([ear.gone for ear in self._closing])
         finally:
+            self._is_over = True
             for transport in tuple(self._closing.values()):
                 transport.abort()
         if self._first.done() and not self._first.cancelled():

@@ -338,6 +338,11 @@ class Session:
         given_up.extend(waiting)
         return given_up
 
+    @property
+    def next_expiry(self) -> float | None:
+        """No later than the first expiry of what waits at hand; None: none of it expires."""
+        return self._waiting.next_expiry
+
     def _note_finished(self, unsent: list[Delivery]) -> None:
         """FINISHED, for deliveries that no longer wait."""
         if self.durable:
@@ -424,7 +429,7 @@ class Session:
                 return packet_id
 
     def give_up(self, packet_id: int) -> int:
-        """A PUBLISH that was not drained into the network may not be sent. The delivery's number."""
+        """A PUBLISH that was drained may not be sent after all. The number of its delivery."""
         delivery = self._in_flight[packet_id]
         self._complete(delivery)
         return delivery.number
