@@ -74,12 +74,14 @@ class World:
     def __init__(self, version: int, receive_maximum: int = 65_535) -> None:
         self.version = version
         self.receive_maximum = receive_maximum
-        self.ends = (End(), End())
+        self.ends = [End(), End()]
         self.wire: tuple[list[bytes], list[bytes]] = ([], [])  # to the client, to the server
         self.witness = Exchange([])
         self.connection = 0
         self.connected = False
         self.count = 0
+        # Which end has lost its session, and the other does not know it yet.
+        self.forgetful: int | None = None
 
     # --- what can happen --------------------------------------------------------------------------
 
@@ -89,7 +91,10 @@ class World:
         self.connected = True
         self.connection += 1
         connect = Connect("a", version=self.version, clean_start=False)
-        connack = ConnAck(session_present=self.connection > 1)
+        connack = ConnAck(session_present=self.connection > 1 and self.forgetful is None)
+        if self.forgetful is not None:
+            self._begin_anew(1 - self.forgetful)
+            self.forgetful = None
         self.witness = Exchange(self.witness.carry())
         for me in SIDES:
             end = self.ends[me]
@@ -122,6 +127,22 @@ class World:
         end.receipts = []
         end.history = list(end.disk)
         end.session = rebuilt(end.disk)
+
+    def forget(self, me: int) -> None:
+        """One end loses its session, with all that it had to send."""
+        self.cut()
+        if self.forgetful is None and self.connection:
+            self.forgetful = me
+            self.ends[me] = End(owned=self.ends[me].owned)
+
+    def _begin_anew(self, me: int) -> None:
+        """The other end hears of it, and that is on disk before anything else happens."""
+        end = self.ends[me]
+        end.session.begin_anew()
+        end.receipts = []
+        self._turn(me)
+        while end.staged:
+            self.commit(me)
 
     def publish(self, me: int, qos: int) -> None:
         self.count += 1

@@ -1,5 +1,7 @@
 """Exactly once over any schedule of cuts, crashes and delays, between two sessions."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +46,24 @@ def test_a_message_in_flight_arrives_though_every_packet_is_followed_by_a_cut(
             world.connect()
     world.settle()
     check(world)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_one_end_has_to_send_arrives_though_the_other_loses_its_session(seed: int) -> None:
+    choose = random.Random(seed)
+    world = World(choose.choice((MQTT311, MQTT5)), choose.randint(1, 5))
+    names = (*NAMES, "forget")
+    for _ in range(200):
+        name, me, which = choose.choice(names), choose.randint(0, 1), choose.randint(0, 3)
+        if name == "forget":
+            world.forget(1)
+        else:
+            run(world, [(name, me, which)])
+    world.settle()
+    assert world.ends[0].sent
+    # At least once: what was not acknowledged when the other forgot it is sent anew.
+    assert set(world.ends[0].sent) <= set(world.ends[1].owned)
+    assert world.ends[0].session.in_flight == world.ends[0].session.waiting == 0
 
 
 def test_a_world_that_forgets_inbound_identifiers_is_caught() -> None:

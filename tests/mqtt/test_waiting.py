@@ -51,6 +51,47 @@ def test_any_of_them_can_be_taken(number: int) -> None:
     assert waiting.size == 9 - 1 - number
 
 
+def test_one_that_is_put_back_is_the_first_and_is_counted() -> None:
+    waiting = filled(delivery(4, b"1"), delivery(7, b"12"))
+    waiting.put_back(delivery(2, b"123"))
+    waiting.put_back(delivery(1, b"1234"))
+    assert numbers(waiting.listed()) == [1, 2, 4, 7]
+    assert waiting.first().number == 1
+    assert (len(waiting), waiting.size) == (4, 14)
+    assert waiting.take(1).number == 1
+    assert (len(waiting), waiting.size) == (3, 9)
+
+
+def test_one_that_is_put_back_into_nothing_is_all_that_waits() -> None:
+    waiting = Waiting()
+    waiting.put_back(delivery(1, b"12"))
+    assert numbers(waiting.listed()) == [1]
+    assert not waiting.is_empty()
+    waiting.take(1)
+    assert waiting.is_empty()
+
+
+def test_one_that_is_put_back_expires_in_its_time() -> None:
+    waiting = filled(delivery(2, expires_at=9.0))
+    waiting.put_back(delivery(1, expires_at=3.0))
+    assert waiting.take_expired(2.9) == []
+    assert numbers(waiting.take_expired(3.0)) == [1]
+    assert numbers(waiting.listed()) == [2]
+
+
+def test_one_that_is_put_back_is_at_hand_also_where_the_window_is_full() -> None:
+    waiting = Waiting()
+    waiting.window = 2
+    for number in (3, 4, 5):
+        waiting.add(delivery(number, b"x"))
+    waiting.put_back(delivery(2, b"x"))
+    assert numbers(waiting.listed()) == [2, 3, 4]
+    assert (len(waiting), waiting.beyond, waiting.wants(), waiting.size) == (4, 1, 0, 8)
+    for number in (2, 3):
+        waiting.take(number)
+    assert (waiting.wants(), waiting.first_beyond) == (1, 5)
+
+
 def test_those_that_have_expired_are_taken_together() -> None:
     waiting = filled(
         delivery(1, expires_at=5.0), delivery(2), delivery(3, expires_at=3.0), delivery(4, b"x")

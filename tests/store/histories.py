@@ -31,6 +31,9 @@ class Live:
     session: Session = field(default_factory=Session)
     # By filter: subscription, identifier, cursor.
     subscriptions: dict[str, tuple[Subscription, int, int | None]] = field(default_factory=dict)
+    # What a client's program has not acknowledged, by number: key and message.
+    inbox: dict[int, tuple[str, Record]] = field(default_factory=dict)
+    last_incoming: int = 0
 
     def opened(self, *stages: int) -> list[int]:
         """Identifiers of exchanges at one of these stages, whoever began them."""
@@ -53,6 +56,8 @@ class History:
         self.wills: dict[str, tuple[str | None, Will, float | None]] = {}
         # By number of the stream: its records so far.
         self.records: dict[int, list[Record]] = {1: [], 2: []}
+        # What the store says of itself.
+        self.facts: dict[str, str] = {}
         self._commit = Commit()
         self._touched: set[str] = set()
 
@@ -159,6 +164,10 @@ class History:
             if session.connected:
                 session.disconnect(self.now, live.expiry)
             else:
+                if choose.random() < 0.3:
+                    # Its peer has lost the session.
+                    session.begin_anew()
+                    self._note_something()
                 session.connect(5, receive_maximum=choose.choice((1, 3, 20)))
         elif act < 32:
             live.expiry = choose.choice((60, 3600, NEVER_EXPIRES))
@@ -173,10 +182,12 @@ class History:
             session.give_up_expired(self.now)
         elif act < 73:
             session.give_up_shared(choose.choice((None, {"$share/group/a/#"})), sent=False)
-        elif act < 88:
+        elif act < 85:
             self._answer(live)
-        else:
+        elif act < 94:
             self._receive(live)
+        else:
+            self._hand_out(live)
 
     def _send_to_some(self) -> None:
         """The same message to several: a large payload is kept once."""
@@ -216,6 +227,49 @@ class History:
         receipt = session.receive_publish(Publish("t", b"", qos=2, packet_id=packet_id))
         if receipt is not None:
             session.accept(receipt)
+
+    def _hand_out(self, live: Live) -> None:
+        """A message for a client's program, or what becomes of one that it has."""
+        choose = self.random
+        act = choose.random()
+        if live.inbox and act < 0.4:
+            number = choose.choice(list(live.inbox))
+            del live.inbox[number]
+            self._commit.inbox.append((live.number, number, "", None))
+            return
+        if live.inbox and act < 0.5:
+            # Its server has forgotten it.
+            number = choose.choice(list(live.inbox))
+            key, held = live.inbox[number]
+            packet_id, version = 0, held.version
+            message = Message(
+                held.topic_name, held.payload, qos=held.qos, properties=held.properties
+            )
+        else:
+            live.last_incoming += 1
+            number = live.last_incoming
+            key = f"{choose.choice(TEXTS)}-{number}"
+            packet_id, version = choose.choice((1, 65_535)), choose.choice((4, 5))
+            message = self.message(qos=choose.choice((1, 2)))
+        held = Record(
+            0,
+            0,
+            message.topic_name,
+            message.payload,
+            qos=message.qos,
+            retain=choose.random() < 0.2,
+            dup=choose.random() < 0.2,
+            packet_id=packet_id,
+            version=version,
+            properties=message.properties if version == 5 else NO_PROPERTIES,
+        )
+        live.inbox[number] = (key, held)
+        self._commit.inbox.append((live.number, number, key, held))
+
+    def _note_something(self) -> None:
+        name = f"break:1:{self.random.randrange(5)}"
+        self.facts[name] = self.random.choice(TEXTS)
+        self._commit.facts.append((name, self.facts[name]))
 
     def _subscribe_something(self, live: Live) -> None:
         choose = self.random

@@ -30,7 +30,8 @@ def make_small(path: Path) -> Path:
     """A data folder with something in every table.
 
     Session 1, client "a": delivery 1 is sent, 2 is released, 3 to 5 wait. Session 2, client "b":
-    1 waits, with the same payload as a's fifth. Stream plant has five rows, stream yard none.
+    1 waits, with the same payload as a's fifth. Stream plant has five rows, stream yard none. The
+    program of client "a" has two messages that it has not acknowledged.
     """
     commit = Commit()
     commit.at = 1_700_000_000.0
@@ -56,6 +57,10 @@ def make_small(path: Path) -> Path:
         commit.retained.append((topic, Message(topic, b"kept", retain=True)))
     for seq in range(1, 6):
         commit.records.append(Record(1, seq, "t", b"%d" % seq, qos=1, packet_id=seq))
+    commit.inbox.append((1, 1, "run-1", Record(0, 0, "t", b"\xff", qos=1, dup=True, packet_id=3)))
+    properties = Properties(content_type="x", user_properties=[("k", "v")])
+    kept = Record(0, 0, "u", b"in", qos=2, retain=True, packet_id=4, properties=properties)
+    commit.inbox.append((1, 4, "run-4", kept))
     with open_folder(path) as opened, closing(opened.open()) as database:
         database.stream("plant")
         database.stream("yard")

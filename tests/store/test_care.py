@@ -48,6 +48,26 @@ def test_a_check_changes_nothing(small: Path) -> None:
     assert (small / "store.db").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "change_of_inbox",
+    [
+        # The server has forgotten it.
+        "packet_id = 0",
+        "packet_id = 65535",
+        "flags = 14",
+        "version = 4, properties = NULL",
+        "topic = '$SYS/x'",
+        "payload = x''",
+        "number = number + 1000000",
+    ],
+)
+def test_a_message_that_waits_to_be_acknowledged_is_right(
+    small: Path, change_of_inbox: str
+) -> None:
+    change(small, f"UPDATE inbox SET {change_of_inbox}")
+    assert check_store(small).is_clean
+
+
 @pytest.mark.parametrize(("statements", "table", "words", "_"), FAULTS)
 def test_each_fault_is_found_where_it_is(
     small: Path, statements: list[str], table: str, words: str, _: str
@@ -269,6 +289,8 @@ def test_a_store_is_described_in_numbers(small: Path) -> None:
         "UPDATE stream SET sealed = 2 WHERE id = 1",
         f"INSERT INTO fact VALUES ('{gap_fact(1, 1, 2)}', 'now')",
         "INSERT INTO fact VALUES ('node', 'n1')",
+        "INSERT INTO fact VALUES ('break:1:10', 'the server had no session')",
+        "INSERT INTO fact VALUES ('break:1:9', 'the server had no session')",
     )
     found = describe(small)
     with open_folder(small) as opened, closing(opened.open()) as database:
@@ -281,6 +303,7 @@ def test_a_store_is_described_in_numbers(small: Path) -> None:
         "queued": 4,
         "in_flight": 2,
         "inbound": 1,
+        "inbox": 2,
         "retained": 2,
         "retained_bytes": 8,
         "wills": 1,
@@ -288,8 +311,15 @@ def test_a_store_is_described_in_numbers(small: Path) -> None:
     }
     assert {name: found[name] for name in expected} == expected
     assert found["streams"] == [
-        {"name": "plant", "last_seq": 5, "sealed": 2, "unsealed": 3, "lost": [[1, 2]]},
-        {"name": "yard", "last_seq": 0, "sealed": 0, "unsealed": 0, "lost": []},
+        {
+            "name": "plant",
+            "last_seq": 5,
+            "sealed": 2,
+            "unsealed": 3,
+            "lost": [[1, 2]],
+            "breaks": [9, 10],
+        },
+        {"name": "yard", "last_seq": 0, "sealed": 0, "unsealed": 0, "lost": [], "breaks": []},
     ]
 
 
@@ -316,6 +346,24 @@ def test_every_row_is_printed_with_its_table_first(small: Path) -> None:
         "expiry": 4294967295,
         "ends_at": 60.0,
     }
+
+
+def test_what_a_program_has_not_acknowledged_is_printed_with_its_key(small: Path) -> None:
+    first, second = (each for each in export(small) if each["table"] == "inbox")
+    assert first == {
+        "table": "inbox",
+        "session": 1,
+        "number": 1,
+        "key": "run-1",
+        "flags": 9,
+        "packet_id": 3,
+        "version": 5,
+        "topic": "t",
+        "properties": None,
+        "payload_base64": "/w==",
+    }
+    assert (second["key"], second["payload"], second["flags"]) == ("run-4", "in", 6)
+    assert second["properties"] == {"content_type": "x", "user_properties": (("k", "v"),)}
 
 
 def test_payloads_are_text_or_base64(small: Path) -> None:
@@ -367,7 +415,7 @@ def test_what_can_be_read_of_a_damaged_store_is_printed_on_demand(large: Path) -
 
 
 def test_a_damaged_store_in_use_is_not_salvaged(small: Path) -> None:
-    with open_folder(small), pytest.raises(Unusable, match="in use by another broker"):
+    with open_folder(small), pytest.raises(Unusable, match="in use by another process"):
         list(salvage(small))
     assert len(list(salvage(small))) == len(list(export(small)))
     with pytest.raises(Unusable, match="is no data folder"):

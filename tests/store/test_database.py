@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from semel.mqtt import Message, Properties, PubRec, Session
-from semel.mqtt.delivery import QUEUED, STORED, Change
+from semel.mqtt.delivery import ASSIGNED, FINISHED, QUEUED, RECALLED, STORED, Change
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES
 from semel.mqtt.session import NEVER_EXPIRES
@@ -82,6 +82,12 @@ def restored(database: Database, saved: Saved) -> dict[str, Facts]:
     return found
 
 
+def values_of(held: Record) -> tuple[object, ...]:
+    """A message in an inbox, as values that can be compared."""
+    flags = (held.qos, held.retain, held.dup, held.packet_id, held.version)
+    return (held.stream, held.seq, held.topic_name, held.payload, *flags, held.properties)
+
+
 def compare(database: Database, history: History) -> None:
     saved = database.restore()
     assert [
@@ -108,6 +114,13 @@ def compare(database: Database, history: History) -> None:
     assert saved.retained == list(history.retained.values())
     wills = {each.client_id: (each.user_name, each.will, each.due_at) for each in saved.wills}
     assert wills == history.wills
+    for live in history.live.values():
+        found = [(number, key, values_of(held)) for number, key, held in database.inbox(live.number)]
+        assert found == [
+            (number, key, values_of(held)) for number, (key, held) in sorted(live.inbox.items())
+        ]
+    for name, value in history.facts.items():
+        assert database.fact(name) == value
     compare_expiries(database, saved, history)
 
 
@@ -166,7 +179,7 @@ def test_what_is_read_back_is_what_was_committed_in_groups_of_any_size(seed: int
         compare_records(database, history)
         database.apply([history.end_all()])
         compare(database, history)
-        for table in ("session", "subscription", "inbound", "delivery", "particular", "body"):
+        for table in ("session", "subscription", "inbound", "delivery", "particular", "body", "inbox"):
             assert count(database, table) == 0
 
 
@@ -191,8 +204,14 @@ def test_one_group_leads_where_single_commits_lead(seed: int) -> None:
             together.apply([one.commit() for _ in range(8)])
             for _ in range(8):
                 apart.apply([other.commit()])
-            for table in ("session", "subscription", "inbound", "retained", "will", "stream"):
+            for table in (
+                *("session", "subscription", "inbound", "retained", "will", "stream"),
+                *("delivery", "inbox", "fact"),
+            ):
                 question = f"SELECT * FROM {table} ORDER BY 1, 2"
+                if table == "delivery":
+                    # Of `released` the order counts.
+                    question = "SELECT session, number, packet_id, released > 0, flags FROM delivery"
                 rows = together.connection.execute(question).fetchall()
                 if table == "retained":
                     # The order counts, not the numbers.
@@ -314,6 +333,150 @@ def test_a_large_payload_is_kept_once_until_nobody_waits_for_it(size: int) -> No
             assert findings(database) == []
         assert count(database, "body") == 0
         assert count(database, "delivery") == 1
+
+
+# --- what a client keeps --------------------------------------------------------------------------
+
+
+def held(payload: bytes, packet_id: int = 1) -> Record:
+    return Record(0, 0, "t", payload, qos=2, packet_id=packet_id)
+
+
+def inbox_commit(*entries: tuple[int, str, Record | None]) -> Commit:
+    commit = Commit()
+    for number, key, message in entries:
+        commit.inbox.append((1, number, key, message))
+    return commit
+
+
+def keys(database: Database) -> list[tuple[int, str, bytes, int]]:
+    return [(at, key, each.payload, each.packet_id) for at, key, each in database.inbox(1)]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_of_an_inbox_there_is_what_was_put_in_and_not_taken_out(together: bool) -> None:
+    commits = [
+        session_commit(1, "a"),
+        inbox_commit((1, "r-1", held(b"one")), (2, "r-2", held(b"two"))),
+        inbox_commit((1, "", None), (3, "r-3", held(b"three"))),
+        # What is replaced is the same message: its server has forgotten it.
+        inbox_commit((3, "r-3", held(b"three", 0)), (4, "r-4", held(b"four"))),
+        inbox_commit((4, "", None)),
+    ]
+    with opened() as database:
+        for group in [commits] if together else [[commit] for commit in commits]:
+            database.apply(group)
+        assert keys(database) == [(2, "r-2", b"two", 1), (3, "r-3", b"three", 0)]
+        assert findings(database) == []
+        # A number that is free may be another's, in another run of the program.
+        database.apply([inbox_commit((4, "s-4", held(b"new")))])
+        assert keys(database)[-1] == (4, "s-4", b"new", 1)
+
+
+def test_a_message_that_is_taken_out_and_put_in_again_in_one_group_is_there() -> None:
+    with opened() as database:
+        database.apply([session_commit(1, "a"), inbox_commit((1, "r-1", held(b"one")))])
+        database.apply([inbox_commit((1, "", None)), inbox_commit((1, "s-1", held(b"new")))])
+        assert keys(database) == [(1, "s-1", b"new", 1)]
+
+
+def test_messages_of_an_inbox_come_back_by_their_numbers_and_only_the_sessions_own() -> None:
+    with opened() as database:
+        database.apply([session_commit(1, "a"), session_commit(2, "b")])
+        database.apply([inbox_commit((9, "r-9", held(b"x")), (2, "r-2", held(b"y")))])
+        assert [number for number, _, _ in database.inbox(1)] == [2, 9]
+        assert database.inbox(2) == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_inbox_ends_with_its_session(together: bool) -> None:
+    end = Commit()
+    end.ended.append(1)
+    commits = [session_commit(1, "a"), inbox_commit((1, "r-1", held(b"one"))), end]
+    with opened() as database:
+        for group in [commits] if together else [[commit] for commit in commits]:
+            database.apply(group)
+        assert count(database, "inbox") == count(database, "session") == 0
+
+
+def moved(*changes: Change) -> Commit:
+    commit = Commit()
+    commit.changes.extend((1, change) for change in changes)
+    return commit
+
+
+RECALLS = [
+    moved(Change(ASSIGNED, number=1, packet_id=7), Change(ASSIGNED, number=2, packet_id=8)),
+    moved(
+        Change(RECALLED, number=2, packet_id=8),
+        Change(RECALLED, number=1, packet_id=7),
+    ),
+    moved(Change(ASSIGNED, number=1, packet_id=9)),
+]
+
+
+@pytest.mark.parametrize("queued_before", [True, False], ids=["on disk", "in the same group"])
+@pytest.mark.parametrize("grouped", [1, 2, 3])
+def test_a_delivery_that_is_assigned_recalled_and_assigned_again_has_its_last_identifier(
+    queued_before: bool, grouped: int
+) -> None:
+    large = Message("t", b"L" * SHARED_PAYLOAD, qos=1)
+    begin = [
+        session_commit(1, "a"),
+        moved(queued(1, large), queued(2, Message("t", b"two", qos=2))),
+    ]
+    with opened() as database:
+        group = begin
+        if queued_before:
+            database.apply(begin)
+            group = []
+        group += RECALLS[:grouped]
+        database.apply(group)
+        expected = {1: [(1, 7), (2, 8)], 2: [(1, 0), (2, 0)], 3: [(1, 9), (2, 0)]}[grouped]
+        rows = database.connection.execute("SELECT number, packet_id FROM delivery").fetchall()
+        assert rows == expected
+        assert findings(database) == []
+        # Nothing of the message is lost by that.
+        assert database.queue(1, 1, 9)[0].message == large
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_delivery_that_is_recalled_and_given_up_is_gone(together: bool) -> None:
+    commits = [
+        session_commit(1, "a"),
+        moved(queued(1, Message("t", b"L" * SHARED_PAYLOAD, qos=1))),
+        moved(Change(ASSIGNED, number=1, packet_id=7)),
+        moved(Change(RECALLED, number=1, packet_id=7)),
+        moved(Change(FINISHED, number=1)),
+    ]
+    with opened() as database:
+        for group in [commits] if together else [[commit] for commit in commits]:
+            database.apply(group)
+        for table in ("delivery", "particular", "body"):
+            assert count(database, table) == 0
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_of_a_fact_the_last_value_is_kept(together: bool) -> None:
+    commits = []
+    for name, value in (("break:1:4", "a"), ("break:1:9", "b"), ("break:1:4", "c")):
+        commit = Commit()
+        commit.facts.append((name, value))
+        assert not commit.is_empty()
+        commits.append(commit)
+    with opened() as database:
+        for group in [commits] if together else [[commit] for commit in commits]:
+            database.apply(group)
+        assert (database.fact("break:1:4"), database.fact("break:1:9")) == ("c", "b")
+        assert database.fact("break:1:5") is None
+        assert findings(database) == []
+
+
+def test_a_commit_counts_what_its_inbox_takes_while_it_waits() -> None:
+    commit = inbox_commit((1, "r-1", held(b"x" * 1_000)))
+    assert commit.size() >= 1_000
+    assert not commit.is_empty()
+    assert 0 < inbox_commit((1, "", None)).size() < 1_000
 
 
 def test_records_keep_every_property_and_the_time_of_their_commit() -> None:

@@ -16,7 +16,7 @@ from tests.store.stores import pages_of, rows, wipe
 
 TABLES = {
     *("fact", "session", "subscription", "inbound", "delivery", "particular", "body"),
-    *("will", "retained", "stream", "record"),
+    *("will", "retained", "stream", "record", "inbox"),
 }
 
 

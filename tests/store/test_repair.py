@@ -90,6 +90,13 @@ def test_what_a_session_lost_is_told_by_its_client_identifier(small: Path) -> No
     assert result.sessions == {"'a'": ["delivery: session 1, number 3"]}
 
 
+def test_a_message_of_an_inbox_that_is_lost_is_told_and_the_others_stay(small: Path) -> None:
+    change(small, "UPDATE inbox SET topic = '#' WHERE number = 4")
+    result = repaired(small)
+    assert result.sessions == {"'a'": ["inbox: session 1, number 4"]}
+    assert rows(small, "SELECT key FROM inbox") == [("run-1",)]
+
+
 def test_a_session_that_is_lost_takes_what_was_its_and_all_is_told(small: Path) -> None:
     change(small, "UPDATE session SET expiry = 'x' WHERE number = 1")
     result = repaired(small)
@@ -100,6 +107,7 @@ def test_a_session_that_is_lost_takes_what_was_its_and_all_is_told(small: Path) 
         "inbound": 1,
         "delivery": 5,
         "particular": 2,
+        "inbox": 2,
     }
     assert result.sessions["'a'"][0] == "the session itself"
     # b still has the payload that it shared with a.
@@ -418,7 +426,7 @@ def test_a_last_commit_that_is_not_whole_is_left_out_and_told(
 def test_a_store_in_use_is_not_repaired(small: Path) -> None:
     change(small, "UPDATE retained SET qos = 3")
     before = (small / "store.db").read_bytes()
-    with open_folder(small), pytest.raises(Unusable, match="in use by another broker"):
+    with open_folder(small), pytest.raises(Unusable, match="in use by another process"):
         repair_store(small, WHEN)
     assert (small / "store.db").read_bytes() == before
     repaired(small)

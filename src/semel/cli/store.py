@@ -85,11 +85,17 @@ def info(folder: Path, json_wanted: bool) -> None:
             click.echo(f"{name.replace('_', ' '):<16}{shown}")
     if isinstance(streams, list) and streams:
         click.echo()
+        head = ["stream", "last seq", "sealed", "not sealed", "lost"]
         rows = [
             [each["name"], each["last_seq"], each["sealed"], each["unsealed"], ranges(each["lost"])]
             for each in streams
         ]
-        print_table(("stream", "last seq", "sealed", "not sealed", "lost"), rows)
+        if any(each["breaks"] for each in streams):
+            # Only an ingester's store has them.
+            head.append("may be missing before")
+            for row, each in zip(rows, streams, strict=True):
+                row.append(", ".join(map(str, each["breaks"])))
+        print_table(head, rows)
 
 
 def ranges(lost: Iterable[Sequence[int]]) -> str:

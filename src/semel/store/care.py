@@ -4,6 +4,7 @@ All but `adopt` only read, in one transaction each, and work beside a broker.
 """
 
 import base64
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -43,6 +44,8 @@ _PROPERTIES: Final = (
     "will_delay_interval",
     "user_properties",
 )
+# A fact of an ingester's store: stream, and the row that follows what may be missing.
+_BREAK: Final = re.compile(r"break:([0-9]{1,18}):([0-9]{1,19})", re.ASCII)
 
 
 # --- looking --------------------------------------------------------------------------------------
@@ -86,6 +89,7 @@ def _counts(connection: sqlite3.Connection) -> dict[str, int]:
 
 def _streams(connection: sqlite3.Connection) -> list[dict[str, object]]:
     gaps = known_gaps(connection)
+    breaks = known_breaks(connection)
     rows = connection.execute(
         "SELECT id, name, last_seq, sealed,"
         " (SELECT count(*) FROM record WHERE stream = id AND seq > sealed) FROM stream ORDER BY id"
@@ -97,9 +101,22 @@ def _streams(connection: sqlite3.Connection) -> list[dict[str, object]]:
             "sealed": sealed,
             "unsealed": unsealed,
             "lost": [list(each) for each in gaps.get(number, [])],
+            "breaks": breaks.get(number, []),
         }
         for number, name, last_seq, sealed, unsealed in rows
     ]
+
+
+def known_breaks(connection: sqlite3.Connection) -> dict[int, list[int]]:
+    """By stream, rows before which messages may be missing that a server did not keep for us."""
+    found: dict[int, list[int]] = {}
+    for (name,) in connection.execute("SELECT name FROM fact WHERE name LIKE 'break:%'"):
+        match = _BREAK.fullmatch(name)
+        if match is not None:
+            found.setdefault(int(match[1]), []).append(int(match[2]))
+    for rows in found.values():
+        rows.sort()
+    return found
 
 
 # --- copying --------------------------------------------------------------------------------------

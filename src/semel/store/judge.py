@@ -169,11 +169,11 @@ def _check(table: str, row: Row) -> None:
         _check_record(row)
 
 
-def _check_name(name: Value) -> None:
+def _check_name(name: Value, column: str = "name") -> None:
     assert isinstance(name, str)
-    check_text(name, "name", None)
+    check_text(name, column, None)
     if not name:
-        raise _Fault("name is empty")
+        raise _Fault(f"{column} is empty")
 
 
 def _check_session(row: Row) -> None:
@@ -290,7 +290,7 @@ def _check_inbox(row: Row) -> None:
     session, number, key, flags, packet_id, version, *message = row
     _check_range("session", session, 1)
     _check_range("number", number, 1)
-    _check_name(key)
+    _check_name(key, "key")
     _check_publish(flags, packet_id, version, *message)
     assert isinstance(flags, int)
     if not flags & 3:

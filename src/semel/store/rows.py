@@ -387,17 +387,20 @@ def held_from(row: tuple[object, ...]) -> tuple[int, str, Record]:
     assert isinstance(version, int)
     assert isinstance(topic, str)
     assert isinstance(payload, bytes)
+    kept = properties_from(properties if isinstance(properties, bytes) else None)
+    # What could not be sent is no message.
+    message = Message(topic, payload, qos=flags & 3, retain=bool(flags & 4), properties=kept)
     held = Record(
         0,
         0,
-        topic,
-        payload,
-        qos=flags & 3,
-        retain=bool(flags & 4),
+        message.topic_name,
+        message.payload,
+        qos=message.qos,
+        retain=message.retain,
         dup=bool(flags & 8),
         packet_id=packet_id,
         version=version,
-        properties=properties_from(properties if isinstance(properties, bytes) else None),
+        properties=kept,
     )
     return number, key, held
 
