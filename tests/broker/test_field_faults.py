@@ -292,7 +292,7 @@ def test_class_14_a_fault_in_the_work_of_each_second_does_not_end_that_work(loop
     """A delayed will is sent from there; so are time-outs kept, by which the next one is judged."""
     skip_without(loop)
     authority = Faulty()
-    settings = BrokerSettings(port=0, sys_interval=0.0, connect_timeout=1.0)
+    settings = BrokerSettings(port=0, sys_interval=0.0, connect_timeout=2.0)
     with (
         serving(settings, authority=authority, loop=loop) as server,
         healthy_pair(server.address) as pair,
