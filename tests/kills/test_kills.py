@@ -36,11 +36,12 @@ def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     assert result.kills >= KILLS
     # It was no idle run: everything that is promised was put to the test.
     assert set(result.ways) == {*WAYS, "starting"}
-    assert result.messages > 500
-    assert result.verdict.count("acknowledged") > 5 * 500
+    enough = repeats(500, 200)
+    assert result.messages > enough
+    assert result.verdict.count("acknowledged") > 5 * enough
     assert result.rows >= result.messages
     assert result.segments
-    assert result.retained_checks > 10
+    assert result.retained_checks > repeats(10, 4)
 
 
 def test_connections_that_are_cut_at_any_byte_lose_nothing(tmp_path: Path) -> None:
