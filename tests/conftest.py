@@ -9,6 +9,7 @@ the run only reports what it found.
 
 import importlib.util
 import os
+import signal
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -82,6 +83,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         # This process runs tests, and measures itself if it was told to. It does not tell those
         # that it starts: a broker in a process of its own is as quick as a user's.
         os.environ.pop("COVERAGE_PROCESS_START", None)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # So it is in what a shell runs in the background; it would be so in brokers, too, whom a
+        # test ends with Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     mode = os.environ.get("SEMEL_TEST_MODE")
     if mode == "interpreted":
         check_interpreted()
