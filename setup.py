@@ -1,7 +1,7 @@
 """Compiles the hot modules with mypyc while a wheel is built; configuration is in pyproject.toml.
 
 They are semel.mqtt, semel.broker but for its settings and its network shell, and of semel.store
-what the broker's loop uses. The sources are ordinary Python and work uncompiled, so compiling is
+and semel.client what their loops use. The sources are ordinary Python and work uncompiled, so compiling is
 all or nothing: either every one of them (but the ``__init__`` files) becomes an extension module,
 or none does and one sentence says why. None does when SEMEL_PURE=1 is set, when no C compiler
 works, when compilation fails, and in an editable install, which exists to run the sources.
@@ -29,6 +29,13 @@ COMPILED = (
     "src/semel/store/rows.py",
     "src/semel/store/store.py",
     "src/semel/store/streams.py",
+    "src/semel/client/core.py",
+    "src/semel/client/events.py",
+    "src/semel/client/greeting.py",
+    "src/semel/client/inbox.py",
+    "src/semel/client/keep_alive.py",
+    "src/semel/client/received.py",
+    "src/semel/client/subscriptions.py",
 )
 INTERPRETED = ("__init__.py", "src/semel/broker/settings.py", "src/semel/broker/server.py")
 

@@ -1,4 +1,4 @@
-"""`python -m bench [codec | imports | broker | store | soak]`: measure, print, judge by targets.
+"""`python -m bench [codec | imports | broker | store | client | soak]`: measure, print, judge by targets.
 
 Without a word it measures everything but the soak. A missed target is printed, not an exit code:
 timing belongs to a machine and a moment. The soak does end with 1 if the broker's memory grows.
@@ -19,9 +19,11 @@ from bench.broker.measure import Measured, measure_broker
 from bench.broker.report import crowded, losses, table, targets
 from bench.broker.scenarios import parse_scenarios, parse_versions
 from bench.broker.soak import soak
+from bench.client import measure as client
 from bench.store.report import StoreReport, measure_store, parse_parts
 from bench.timing import import_milliseconds
 
+WORDS: Final = ("codec", "imports", "broker", "store", "client", "soak")
 ROUNDS: Final = 15
 BROKER_ROUNDS: Final = 3
 IMPORT_TARGET: Final = 60.0
@@ -102,10 +104,10 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", nargs="?", choices=("codec", "imports", "broker", "store", "soak"))
+    parser.add_argument("what", nargs="?", choices=WORDS)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--rounds", type=int, help=f"default {ROUNDS}, for broker and store {BROKER_ROUNDS}"
+        "--rounds", type=int, help=f"default {ROUNDS}; for broker, store and client {BROKER_ROUNDS}"
     )
     parser.add_argument(
         "--version", type=parse_versions, default="both", help="broker, store: 3.1.1, 5.0 or both"
@@ -134,14 +136,14 @@ def main() -> int:
     if options.what == "soak":
         return soak(options.minutes)
     compiled = str(semel.mqtt.codec.__file__).endswith(tuple(EXTENSION_SUFFIXES))
-    if not compiled and options.what in ("broker", "store"):
+    if not compiled and options.what in ("broker", "store", "client"):
         print("bench: semel is not compiled here, its figures are those of Python", file=sys.stderr)
     elif not compiled:
         print("bench: semel.mqtt is not compiled here; `make bench` has it so", file=sys.stderr)
         return 2
     rounds = options.rounds or ROUNDS
     broker_rounds = options.rounds or BROKER_ROUNDS
-    names = ("mqtt5", "amqtt", "paho-mqtt", "librt", "uvloop")
+    names = ("mqtt5", "amqtt", "paho-mqtt", "aiomqtt", "librt", "uvloop")
     report: dict[str, Any] = {
         "python": platform.python_version(),
         "versions": {
@@ -177,10 +179,15 @@ def main() -> int:
         store = measure_store(broker_rounds, options.version, options.parts, options.folder)
         report["store"] = store.as_json()
         report["targets"] += store.targets()
+    clients: list[client.Cell] = []
+    if options.what in (None, "client"):
+        clients = client.measure_client(broker_rounds)
+        report["client"] = client.as_json(clients)
+        report["targets"] += client.targets(clients)
     if options.json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
         return 0
-    medians = broker_rounds if options.what in ("broker", "store") else rounds
+    medians = broker_rounds if options.what in ("broker", "store", "client") else rounds
     print(f"Python {report['python']}, {report['versions']}, median of {medians} rounds\n")
     if "codec" in report:
         print_codec(report["codec"])
@@ -189,6 +196,8 @@ def main() -> int:
     print()
     if cells:
         print("\n".join([*table(cells), "", losses(cells), crowded(cells), ""]))
+    if clients:
+        print("\n".join([*client.lines(clients), ""]))
     print("\n".join([*store.lines(), *report["targets"]]))
     return 0
 

@@ -25,6 +25,8 @@ LAYERS = (
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
 # Modules and data beside the rooms, open to every room but mqtt; they import no room themselves.
 COMMON = {"", "extras", "settings", "settings_values", "vectors", "standard"}
+# Rooms whose names the package lends, when they are asked for.
+FRONT_DOOR = {"client", "mqtt"}
 # What compiled code needs at run time: all that mqtt may import beside the standard library.
 RUN_TIME = {"mypy_extensions", "librt"}
 IMPORTING_CALLS = {"import_module", "__import__", "need"}
@@ -79,6 +81,8 @@ def objection(room: str, target: str) -> str | None:
         return None
     if other in COMMON:
         return "mqtt stands alone" if room == "mqtt" else None
+    if room == "" and other in FRONT_DOOR:
+        return None
     if room in COMMON:
         return f"{room or '__init__'} is open to every room, so it imports none"
     if DEPTH[room] >= DEPTH[other]:
@@ -167,8 +171,8 @@ def plant(root: Path, place: str, text: str) -> None:
         ("lab/run.py", "from semel.cli import main"),
         ("settings.py", "from semel.broker import Section"),
         ("extras.py", "import semel.mqtt"),
-        ("__init__.py", "from semel.mqtt import decode"),
-        ("__init__.py", "from .client import Client"),
+        ("__init__.py", "from semel.store import store"),
+        ("__init__.py", "from .broker import core"),
         ("vectors/__init__.py", "from semel.mqtt import decode"),
         ("broker/run.py", "import pyspark"),
         ("cli/land.py", "from pyspark.sql import SparkSession"),
@@ -198,6 +202,7 @@ def test_a_bad_arrow_is_caught(tmp_path: Path, place: str, text: str) -> None:
         ("mqtt/codec.py", "import struct, typing\nfrom collections.abc import Iterator"),
         ("mqtt/codec.py", "from mypy_extensions import i64\nfrom librt.strings import BytesWriter"),
         ("mqtt/codec.py", "from semel.mqtt.wire import Reader\nfrom . import wire"),
+        ("__init__.py", "from semel.mqtt import decode\nfrom .client import Client"),
         ("mqtt/__init__.py", "from .codec import decode\nfrom semel.mqtt import codec"),
         ("store/log.py", "from semel.mqtt import encode"),
         ("client/run.py", "from semel import mqtt, store"),

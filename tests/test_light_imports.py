@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+import semel
+
 HEAVY = {
     "deltalake",
     "duckdb",
@@ -39,6 +43,17 @@ def loaded_by(statement: str) -> set[str]:
 
 def test_the_package_loads_only_the_standard_library() -> None:
     assert loaded_by("import semel") - sys.stdlib_module_names == {"semel"}
+
+
+def test_what_the_package_lends_is_there_when_it_is_asked_for() -> None:
+    names = [name for lent in semel.LENT.values() for name in lent]
+    assert set(names) <= set(dir(semel))
+    for name in names:
+        assert getattr(semel, name) is not None
+    assert semel.Client.__name__ == "Client"
+    assert (semel.MQTT311, semel.MQTT5) == (4, 5)
+    with pytest.raises(AttributeError, match="no attribute 'Server'"):
+        semel.Server  # noqa: B018
 
 
 def test_the_core_loads_only_the_standard_library_and_run_time_support() -> None:

@@ -1,9 +1,41 @@
 """semel: strict MQTT 3.1.1 and 5.0. Each rule is stated once; each message lands once.
 
-Importing this package imports nothing else; the rooms (`semel.mqtt`, ...) are imported by name.
+Importing this package imports nothing else. What a program needs most is lent by the rooms when it
+is asked for: `semel.Client`, and the values that it takes and gives. All else is imported by name
+from its room (`semel.mqtt`, `semel.client`, ...).
 """
 
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from semel.client import Client as Client
+    from semel.client import Disconnected as Disconnected
+    from semel.client import Messages as Messages
+    from semel.client import Received as Received
+    from semel.client import Refused as Refused
+    from semel.mqtt import MQTT5 as MQTT5
+    from semel.mqtt import MQTT311 as MQTT311
+    from semel.mqtt import Properties as Properties
+    from semel.mqtt import Subscription as Subscription
+    from semel.mqtt import Violation as Violation
+    from semel.mqtt import Will as Will
 
 # The one home of the version: the build reads it from here, without importing.
 __version__: Final = "0.1.0"
+
+LENT: Final = {
+    "semel.client": ("Client", "Disconnected", "Messages", "Received", "Refused"),
+    "semel.mqtt": ("MQTT5", "MQTT311", "Properties", "Subscription", "Violation", "Will"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for room, names in LENT.items():
+        if name in names:
+            return getattr(import_module(room), name)
+    raise AttributeError(f"module 'semel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *(name for names in LENT.values() for name in names)]

@@ -206,7 +206,7 @@ def test_a_store_in_use_is_neither_repaired_nor_adopted_for(small: Path) -> None
             ("adopt", small, "--stream", "yard", "--after", 9),
             ("export", "--salvage", small),
         ):
-            assert f"in use by another broker (process {os.getpid()})" in refused(*arguments)
+            assert f"in use by another process (process {os.getpid()})" in refused(*arguments)
 
 
 # --- export ---------------------------------------------------------------------------------------

@@ -33,12 +33,13 @@ def test_the_text_names_version_mode_python_and_every_extra() -> None:
 
 
 def test_an_extra_with_a_missing_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = {"broker": (), "spark": ("pyspark", "pytz")}
+    absent = {"broker": (), "client": (), "spark": ("pyspark", "pytz")}
     monkeypatch.setattr(version, "missing", absent.__getitem__)
     assert "extra broker: installed\n" in run()
     assert "extra spark: not installed, lacks pyspark, pytz\n" in run()
     assert json.loads(run("--json"))["extras"] == {
         "broker": {"installed": True, "missing": []},
+        "client": {"installed": True, "missing": []},
         "spark": {"installed": False, "missing": ["pyspark", "pytz"]},
     }
 

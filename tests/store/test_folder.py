@@ -237,7 +237,7 @@ def test_a_second_process_is_told_who_has_the_folder(folder: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
         said = sentence(folder)
-        assert f"in use by another broker (process {process.pid})" in said
+        assert f"in use by another process (process {process.pid})" in said
         process.kill()
     assert process.returncode == -signal.SIGKILL
     # However the other ended, the folder is free.
@@ -246,7 +246,7 @@ def test_a_second_process_is_told_who_has_the_folder(folder: Path) -> None:
 
 def test_the_same_process_cannot_have_a_folder_twice(folder: Path) -> None:
     with open_folder(folder):
-        assert f"in use by another broker (process {os.getpid()})" in sentence(folder)
+        assert f"in use by another process (process {os.getpid()})" in sentence(folder)
     assert opens(folder) == []
 
 
@@ -255,7 +255,7 @@ def test_a_lock_without_a_number_is_a_lock(folder: Path) -> None:
         file.write("who?")
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert sentence(folder).endswith("in use by another broker")
+        assert sentence(folder).endswith("in use by another process")
 
 
 def test_a_number_without_a_lock_is_no_lock(folder: Path) -> None:

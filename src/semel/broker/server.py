@@ -13,6 +13,7 @@ import logging
 import resource
 import secrets
 import signal
+import sys
 import time
 from importlib import import_module
 from typing import Any, Final, cast
@@ -23,7 +24,7 @@ from semel.broker.core import Broker
 from semel.broker.pressure import caught_up_mark
 from semel.broker.settings import BrokerSettings
 from semel.store.commit import Commit
-from semel.store.disk import DiskStore
+from semel.store.disk import SWITCH_INTERVAL, DiskStore
 from semel.store.store import BEHIND, FULL, OPEN, Store
 from semel.store.streams import Streams
 
@@ -200,6 +201,7 @@ class Server:
         """Listen. Returns host and port, which may be one that the system chose for port 0."""
         loop = self.loop
         if isinstance(self.store, DiskStore):
+            sys.setswitchinterval(SWITCH_INTERVAL)
             self.store.connect(
                 loop, safe=self._safe, changed=self._changed, failed=self._fail, read=self._read
             )

@@ -17,6 +17,7 @@ FINISHED: Final = 4  # number, packet_id (0: never sent): it is over
 STORED: Final = 5  # packet_id: an inbound QoS 2 message is owned
 FREED: Final = 6  # packet_id: its PUBREL has come
 ENDS: Final = 7  # at: when the session is over; None while it is connected or for ever
+RECALLED: Final = 8  # number, packet_id: the peer has forgotten it, and it waits to be sent anew
 
 
 @final

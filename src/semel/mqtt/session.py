@@ -39,6 +39,7 @@ from semel.mqtt.delivery import (
     FREED,
     MOVED,
     QUEUED,
+    RECALLED,
     STORED,
     Change,
     Delivery,
@@ -223,6 +224,29 @@ class Session:
         if expiry_interval != NEVER_EXPIRES:
             self._end_at(now + expiry_interval)
 
+    def begin_anew(self) -> tuple[list[Delivery], list[Delivery]]:
+        """The peer has no session: all that was open with it is discarded [MQTT-3.2.2-5].
+
+        First the deliveries that are complete, because the peer has acknowledged their messages;
+        then those that wait again, as new messages before all others. They may have reached the
+        peer: nobody can tell. Receipts of the old session count for nothing.
+        """
+        complete: list[Delivery] = []
+        again: list[Delivery] = []
+        for delivery in list(self._in_flight.values()):
+            if delivery.released:
+                self._finish(delivery)
+                complete.append(delivery)
+            else:
+                again.append(delivery)
+        again.sort(key=_number_order)
+        for delivery in reversed(again):
+            self._recall(delivery)
+        for packet_id in self._stored.listed():
+            self._free(packet_id)
+        self._pending = {}
+        return complete, again
+
     def is_over(self, now: float) -> bool:
         """Whether the session has expired: its owner must discard it [MQTT-4.1.0-2]."""
         return not self.connected and self.ends_at is not None and now >= self.ends_at
@@ -286,14 +310,14 @@ class Session:
         self.room -= size
         self._packets.append(data)
 
-    def give_up_expired(self, now: float) -> int:
-        """Let go of what has expired while it waited [MQTT-3.3.2-5]. How many that were.
+    def give_up_expired(self, now: float) -> list[Delivery]:
+        """Let go of what has expired while it waited [MQTT-3.3.2-5].
 
         What only the store has of the queue is looked at there: `give_up_beyond`.
         """
         expired = self._waiting.take_expired(now)
         self._note_finished(expired)
-        return len(expired)
+        return expired
 
     def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
         """Let go of what these shared subscriptions (None: all) brought, for others [4.8.2].
@@ -313,6 +337,11 @@ class Session:
         self._note_finished(waiting)
         given_up.extend(waiting)
         return given_up
+
+    @property
+    def next_expiry(self) -> float | None:
+        """No later than the first expiry of what waits at hand; None: none of it expires."""
+        return self._waiting.next_expiry
 
     def _note_finished(self, unsent: list[Delivery]) -> None:
         """FINISHED, for deliveries that no longer wait."""
@@ -398,6 +427,12 @@ class Session:
             packet_id = packet_id + 1 if packet_id < MAXIMUM_TWO_BYTES else 1
             if packet_id not in self._in_flight and packet_id not in self._requests:
                 return packet_id
+
+    def give_up(self, packet_id: int) -> int:
+        """A PUBLISH that was drained may not be sent after all. The number of its delivery."""
+        delivery = self._in_flight[packet_id]
+        self._complete(delivery)
+        return delivery.number
 
     def _complete(self, delivery: Delivery) -> None:
         self._finish(delivery)
@@ -637,6 +672,11 @@ class Session:
         elif expiry_interval != NEVER_EXPIRES:
             self._end_at(now + expiry_interval)
 
+    def restore_pending(self, packet_id: int) -> Receipt:
+        """The owner of a stored session has this QoS 2 message, and has not accepted it yet."""
+        receipt = self._pending[packet_id] = Receipt(packet_id, 2)
+        return receipt
+
     def restore_exchanges(self, in_flight: list[Delivery], stored: list[int]) -> None:
         """What was open in a session that was stored, deliveries by their numbers."""
         for delivery in in_flight:
@@ -678,6 +718,16 @@ class Session:
             number = delivery.number
             self._changes.append(Change(ASSIGNED, number=number, packet_id=packet_id))
 
+    def _recall(self, delivery: Delivery) -> None:
+        """RECALLED"""
+        number, packet_id = delivery.number, delivery.packet_id
+        del self._in_flight[packet_id]
+        delivery.packet_id = 0
+        delivery.counts = False
+        self._waiting.put_back(delivery)
+        if self.durable:
+            self._changes.append(Change(RECALLED, number=number, packet_id=packet_id))
+
     def _move(self, delivery: Delivery) -> None:
         """MOVED"""
         self._released += 1
@@ -706,6 +756,9 @@ class Session:
     def _free(self, packet_id: int) -> None:
         """FREED"""
         self._stored.discard(packet_id)
+        if self._pubrecs:
+            # A PUBREC that waits its turn for a PUBLISH sent again: PUBREL has answered it.
+            self._pubrecs = deque([r for r in self._pubrecs if r.packet_id != packet_id])
         if self.durable:
             self._changes.append(Change(FREED, packet_id=packet_id))
 
@@ -736,6 +789,8 @@ class Session:
             self._store(change.packet_id)
         elif kind == FREED:
             self._free(change.packet_id)
+        elif kind == RECALLED:
+            self._recall(self._in_flight[change.packet_id])
         else:
             self._end_at(change.at)
         self._changes = noted
@@ -756,3 +811,7 @@ class Session:
 
 def _release_order(delivery: Delivery) -> int:
     return delivery.released
+
+
+def _number_order(delivery: Delivery) -> int:
+    return delivery.number

@@ -24,12 +24,12 @@ class Waiting:
     first_beyond: int
     # No later than the first expiry among them; None: none of them expires.
     beyond_expiry: float | None
+    # The same of those at hand.
+    next_expiry: float | None
     # Numbers of those that were given up there and may come back yet.
     _gone: set[int] | None
     # None while nothing is at hand: an empty deque alone takes 760 bytes.
     _deliveries: deque[Delivery] | None
-    # As above, of those at hand.
-    _next_expiry: float | None
 
     def __init__(self) -> None:
         self.size = 0
@@ -40,7 +40,7 @@ class Waiting:
         self.beyond_expiry = None
         self._gone = None
         self._deliveries = None
-        self._next_expiry = None
+        self.next_expiry = None
 
     def __len__(self) -> int:
         return self.beyond + (0 if self._deliveries is None else len(self._deliveries))
@@ -87,8 +87,14 @@ class Waiting:
         assert message is not None
         self.size += message.size
         at = message.expires_at
-        if at is not None and (self._next_expiry is None or at < self._next_expiry):
-            self._next_expiry = at
+        if at is not None and (self.next_expiry is None or at < self.next_expiry):
+            self.next_expiry = at
+
+    def put_back(self, delivery: Delivery) -> None:
+        """One that was sent waits again, before all others."""
+        self._put(delivery)
+        assert self._deliveries is not None
+        self._deliveries.rotate(1)
 
     def wants(self) -> int:
         """How many should come from beyond the window: none until half of it is free."""
@@ -150,7 +156,7 @@ class Waiting:
     def take_expired(self, now: float) -> list[Delivery]:
         """Take out those at hand whose Message Expiry Interval has passed."""
         expired: list[Delivery] = []
-        if self._next_expiry is not None and now >= self._next_expiry:
+        if self.next_expiry is not None and now >= self.next_expiry:
             for delivery in self.take_all():
                 message = delivery.message
                 assert message is not None
@@ -175,5 +181,5 @@ class Waiting:
         deliveries = self.listed()
         self.size = self.beyond_size
         self._deliveries = None
-        self._next_expiry = None
+        self.next_expiry = None
         return deliveries

@@ -76,6 +76,7 @@ def _counts(connection: sqlite3.Connection) -> dict[str, int]:
         "queued": "SELECT count(*) FROM delivery WHERE packet_id = 0",
         "in_flight": "SELECT count(*) FROM delivery WHERE packet_id > 0",
         "inbound": "SELECT count(*) FROM inbound",
+        "inbox": "SELECT count(*) FROM inbox",
         "retained": "SELECT count(*) FROM retained",
         "retained_bytes": "SELECT coalesce(sum(length(payload)), 0) FROM retained",
         "wills": "SELECT count(*) FROM will",

@@ -18,7 +18,7 @@ from semel.store.log import Log, log_of
 from semel.store.schema import Damaged, objects, objects_in
 
 # Tables whose rows belong to a session.
-OF_SESSIONS: Final = ("subscription", "inbound", "delivery", "particular")
+OF_SESSIONS: Final = ("subscription", "inbound", "delivery", "particular", "inbox")
 
 # Findings that are kept; the others are counted.
 MOST: Final = 1_000

@@ -104,6 +104,11 @@ class Commit:
     # number of the session, filter of its subscription to a stream, the last seq it was sent; less
     # than 0: nothing yet, and it begins at this time, in microseconds with a minus before it
     cursors: Final[list[tuple[int, str, int]]]
+    # A client's: number of the session, number and key of a message that its program has not
+    # acknowledged yet, the message (its stream and seq are 0); None: acknowledged
+    inbox: Final[list[tuple[int, int, str, Record | None]]]
+    # name and value of what the store is to say of itself
+    facts: Final[list[tuple[str, str]]]
     # connection number, packets that leave when all of the above is safe
     packets: Final[list[tuple[int, list[Outgoing]]]]
 
@@ -118,6 +123,8 @@ class Commit:
         self.retained = []
         self.records = []
         self.cursors = []
+        self.inbox = []
+        self.facts = []
         self.packets = []
 
     def size(self) -> int:
@@ -131,6 +138,10 @@ class Commit:
         for _, message in self.retained:
             if message is not None:
                 size += CHANGE_BYTES + message.size
+        for _, _, _, held in self.inbox:
+            size += CHANGE_BYTES
+            if held is not None:
+                size += len(held.payload)
         return size
 
     def is_empty(self) -> bool:
@@ -144,4 +155,6 @@ class Commit:
             or self.wills
             or self.retained
             or self.cursors
+            or self.inbox
+            or self.facts
         )

@@ -16,13 +16,14 @@ from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
-from semel.store.commit import CHANGE_BYTES, Commit
+from semel.store.commit import CHANGE_BYTES, Commit, Record
 from semel.store.rows import (
     DELIVERY_COLUMNS,
     PARTICULAR_COLUMNS,
     RECORD_COLUMNS,
     Batch,
     delivery_from,
+    held_from,
     properties_from,
 )
 from semel.store.schema import Damaged, create, migrate
@@ -288,6 +289,12 @@ class Database:
                 " payload = excluded.payload",
                 batch.retained,
             )
+        if batch.taken:
+            many("DELETE FROM inbox WHERE session = ? AND number = ?", batch.taken)
+        if batch.inbox:
+            many("INSERT OR REPLACE INTO inbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", batch.inbox)
+        for name, value in batch.facts:
+            self.set_fact(name, value)
         if batch.streams:
             many("UPDATE stream SET last_seq = ? WHERE id = ?", batch.streams)
 
@@ -314,7 +321,7 @@ class Database:
 
     def _end_sessions(self, ended: Sequence[int]) -> None:
         for number in ended:
-            for table in ("delivery", "particular", "inbound", "subscription"):
+            for table in ("delivery", "particular", "inbound", "subscription", "inbox"):
                 self.connection.execute(f"DELETE FROM {table} WHERE session = ?", (number,))
             self.connection.execute("DELETE FROM session WHERE number = ?", (number,))
 
@@ -388,6 +395,15 @@ class Database:
             "SELECT packet_id FROM inbound WHERE session = ?", (session,)
         )
         return deliveries, [row[0] for row in stored]
+
+    def inbox(self, session: int) -> list[tuple[int, str, Record]]:
+        """What a client's program has not acknowledged, in its order: number, key, message."""
+        rows = self.connection.execute(
+            "SELECT number, key, flags, packet_id, version, topic, properties, payload"
+            " FROM inbox WHERE session = ? ORDER BY number",
+            (session,),
+        )
+        return [held_from(row) for row in rows]
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
         """Deliveries of a session from number `first` on: none of them has been sent."""

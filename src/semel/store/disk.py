@@ -9,7 +9,6 @@ records, seek: likewise, and by another thread what is in segments
 
 import asyncio
 import logging
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +25,9 @@ from semel.store.writer import Writer
 
 LOG: Final = logging.getLogger("semel.store")
 
-# How long a thread may keep the interpreter to itself, in seconds. With more, a busy loop starves
-# the writer: it lets go so often, and so briefly, that the other never gets its turn.
+# How long a thread may keep the interpreter to itself, in seconds, if the process is all ours. With
+# more, a busy loop starves the writer: it lets go so often, and so briefly, that the other never
+# gets its turn.
 SWITCH_INTERVAL: Final = 50e-6
 
 
@@ -67,8 +67,6 @@ class DiskStore(Store):
         """Start writing. In the loop, `safe` is called with commits that last, `changed` when
         `condition` is another, `failed` when nothing can be written any more, `read` with a stream
         whose records may be asked for again."""
-        sys.setswitchinterval(SWITCH_INTERVAL)
-
         def now_safe(commits: list[Commit]) -> None:
             for commit in commits:
                 self.unwritten -= self.sizes.pop(commit)
@@ -133,6 +131,10 @@ class DiskStore(Store):
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
         with rows_explained(self.folder):
             return self.reader.exchanges(session)
+
+    def inbox(self, session: int) -> list[tuple[int, str, Record]]:
+        with rows_explained(self.folder):
+            return self.reader.inbox(session)
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
         with rows_explained(self.folder):

@@ -289,7 +289,7 @@ class Lock:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Unusable(f"{folder} is in use by another broker{self._who()}") from None
+                raise Unusable(f"{folder} is in use by another process{self._who()}") from None
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
         except BaseException:

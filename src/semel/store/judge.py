@@ -44,6 +44,9 @@ COLUMNS: Final[dict[str, str]] = {
     "particular": "session:i number:i size:i expires_at:r? share:t? body:i? properties:b?",
     "will": "client_id:t user_name:t? due_at:r? qos:i retain:i topic:t properties:b? payload:b",
     "retained": "place:i topic:t qos:i expires_at:r? properties:b? payload:b",
+    "inbox": (
+        "session:i number:i key:t flags:i packet_id:i version:i topic:t properties:b? payload:b"
+    ),
     "record": (
         "stream:i seq:i received:i flags:i packet_id:i version:i client_id:t user_name:t? topic:t"
         " properties:b? payload:b"
@@ -61,6 +64,7 @@ KEYS: Final = {
     "particular": 2,
     "will": 1,
     "retained": 1,
+    "inbox": 2,
     "record": 2,
 }
 
@@ -158,6 +162,8 @@ def _check(table: str, row: Row) -> None:
         _check_will(row)
     elif table == "retained":
         _check_retained(row)
+    elif table == "inbox":
+        _check_inbox(row)
     else:
         assert table == "record"
         _check_record(row)
@@ -280,23 +286,40 @@ def _check_retained(row: Row) -> None:
     _message(topic, payload, qos, _properties(properties))
 
 
+def _check_inbox(row: Row) -> None:
+    session, number, key, flags, packet_id, version, *message = row
+    _check_range("session", session, 1)
+    _check_range("number", number, 1)
+    _check_name(key)
+    _check_publish(flags, packet_id, version, *message)
+    assert isinstance(flags, int)
+    if not flags & 3:
+        raise _Fault("it is a QoS 0 message, which nobody acknowledges")
+
+
 def _check_record(row: Row) -> None:
-    stream, seq, received, flags, packet_id, version, client_id, user_name, *rest = row
-    topic, section, payload = rest
+    stream, seq, received, flags, packet_id, version, client_id, user_name, *message = row
     assert isinstance(client_id, str)
+    _check_range("stream", stream, 1)
+    _check_range("seq", seq, 1)
+    _check_range("received", received, 0)
+    check_text(client_id, "client_id", None)
+    _check_user_name(user_name)
+    _check_publish(flags, packet_id, version, *message)
+
+
+def _check_publish(
+    flags: Value, packet_id: Value, version: Value, topic: Value, section: Value, payload: Value
+) -> None:
+    """A message as it came in."""
     assert isinstance(topic, str)
     assert isinstance(payload, bytes)
     assert isinstance(flags, int)
     assert isinstance(packet_id, int)
     assert isinstance(version, int)
-    _check_range("stream", stream, 1)
-    _check_range("seq", seq, 1)
-    _check_range("received", received, 0)
     _check_range("flags", flags, 0, 15)
     if version not in (MQTT311, MQTT5):
         raise _Fault(f"version is {version}")
-    check_text(client_id, "client_id", None)
-    _check_user_name(user_name)
     properties = _properties(section)
     check_properties_version(properties.present, version)
     if properties.has(TOPIC_ALIAS):
@@ -306,7 +329,7 @@ def _check_record(row: Row) -> None:
         topic,
         payload,
         qos=qos,
-        # A will has no identifier, whatever its QoS.
+        # A will has no identifier, whatever its QoS, nor what a server has forgotten.
         packet_id=packet_id or (1 if qos else 0),
         retain=bool(flags & 4),
         dup=bool(flags & 8),

@@ -18,6 +18,10 @@ from semel.store.streams import Stream, Streams
 
 LOG: Final = logging.getLogger("semel.store")
 
+# Who keeps its state in a store; neither can do anything with the other's.
+BROKER: Final = "broker"
+CLIENT: Final = "client"
+
 # Characters of a store's id that name its node, if nobody names it otherwise.
 NODE_CHARACTERS: Final = 12
 
@@ -37,7 +41,9 @@ class Opened:
         self.folder.close()
 
 
-def open_store(settings: StoreSettings, streams: Sequence[StreamSettings]) -> Opened:
+def open_store(
+    settings: StoreSettings, streams: Sequence[StreamSettings], keeper: str = BROKER
+) -> Opened:
     """Open, or make, the store in the data folder. Raises Unusable, and MissingExtra for pyarrow
     if there are streams."""
     assert settings.data is not None
@@ -48,6 +54,7 @@ def open_store(settings: StoreSettings, streams: Sequence[StreamSettings]) -> Op
             LOG.warning("%s", warning)
         database = folder.open(settings.durability)
         with explained(folder.path):
+            check_keeper(database, folder.path, keeper)
             node = node_of(database, settings.node)
         recorded = Streams(
             [
@@ -82,6 +89,15 @@ def open_store(settings: StoreSettings, streams: Sequence[StreamSettings]) -> Op
             database.close()
         folder.close()
         raise
+
+
+def check_keeper(database: Database, folder: Path, keeper: str) -> None:
+    """Whether the store is of this kind; a new one becomes it."""
+    found = database.fact("keeper")
+    if found is None:
+        database.set_fact("keeper", keeper)
+    elif found != keeper:
+        raise Unusable(f"{folder} is the store of a {found}, not of a {keeper}: use another folder")
 
 
 def node_of(database: Database, name: str | None) -> str:

@@ -15,6 +15,7 @@ from semel.mqtt.delivery import (
     FREED,
     MOVED,
     QUEUED,
+    RECALLED,
     STORED,
     Change,
     Delivery,
@@ -81,7 +82,15 @@ class Batch:
     bodies: Final[list[tuple[int, int, bytes]]]
     # last_seq, id
     streams: Final[list[tuple[int, int]]]
+    # session, number, key, flags, packet_id, version, topic, properties, payload
+    inbox: Final[list[tuple[object, ...]]]
+    # session, number
+    taken: Final[list[Key]]
+    # name, value
+    facts: Final[list[tuple[str, str]]]
     _rows: Final[dict[Key, int]]
+    _assigned: Final[dict[Key, int]]
+    _inbox: Final[dict[Key, tuple[str, Record] | None]]
     _dead: Final[set[Key]]
     # Those of the rows that have a large payload elsewhere.
     _with_body: Final[dict[Key, int]]
@@ -124,7 +133,12 @@ class Batch:
         self.not_retained = []
         self.bodies = []
         self.streams = []
+        self.inbox = []
+        self.taken = []
+        self.facts = []
         self._rows = {}
+        self._assigned = {}
+        self._inbox = {}
         self._dead = set()
         self._with_body = {}
         self._finished = {}
@@ -172,6 +186,9 @@ class Batch:
             received = int(commit.at * 1_000_000)
             for record in commit.records:
                 self._record(record, received)
+        for session, number, name, held in commit.inbox:
+            self._inbox[(session, number)] = None if held is None else (name, held)
+        self.facts.extend(commit.facts)
         self.ended.extend(commit.ended)
 
     def close(self) -> None:
@@ -224,6 +241,15 @@ class Batch:
                     kept_message.payload,
                 )
             )
+        for (session, number), packet_id in self._assigned.items():
+            self.assigned.append((packet_id, session, number))
+        for place, kept_record in self._inbox.items():
+            if place[0] in ended:
+                continue
+            if kept_record is None:
+                self.taken.append(place)
+            else:
+                self.inbox.append(_inbox_row(place, kept_record[0], kept_record[1]))
         for body, uses in self._uses.items():
             if uses:
                 self.bodies.append((body, uses, self._payloads[body]))
@@ -237,11 +263,9 @@ class Batch:
             assert message is not None
             self._queue(session, change.number, message, change.share)
         elif kind == ASSIGNED:
-            at = self._rows.get((session, change.number), -1)
-            if at >= 0:
-                self.deliveries[at * DELIVERY_COLUMNS + _PACKET_ID] = change.packet_id
-            else:
-                self.assigned.append((change.packet_id, session, change.number))
+            self._assign(session, change.number, change.packet_id)
+        elif kind == RECALLED:
+            self._assign(session, change.number, 0)
         elif kind == MOVED:
             self.last_release += 1
             self.moved.append((self.last_release, session, change.number))
@@ -261,6 +285,13 @@ class Batch:
         else:
             assert kind == ENDS
             self._ends[session] = change.at
+
+    def _assign(self, session: int, number: int, packet_id: int) -> None:
+        at = self._rows.get((session, number), -1)
+        if at >= 0:
+            self.deliveries[at * DELIVERY_COLUMNS + _PACKET_ID] = packet_id
+        else:
+            self._assigned[(session, number)] = packet_id
 
     def _queue(self, session: int, number: int, message: Message, share: str) -> None:
         key = (session, number)
@@ -325,7 +356,7 @@ class Batch:
             record.stream,
             record.seq,
             received,
-            record.qos | record.retain << 2 | record.dup << 3,
+            _flags(record),
             record.packet_id,
             record.version,
             record.client_id,
@@ -335,6 +366,40 @@ class Batch:
             record.payload,
         ]
         self.records.extend(row)
+
+
+def _flags(record: Record) -> int:
+    return record.qos | record.retain << 2 | record.dup << 3
+
+
+def _inbox_row(place: Key, key: str, held: Record) -> tuple[object, ...]:
+    how = (_flags(held), held.packet_id, held.version)
+    return (*place, key, *how, held.topic_name, properties_value(held.properties), held.payload)
+
+
+def held_from(row: tuple[object, ...]) -> tuple[int, str, Record]:
+    """number, key, flags, packet_id, version, topic, properties, payload"""
+    number, key, flags, packet_id, version, topic, properties, payload = row
+    assert isinstance(number, int)
+    assert isinstance(key, str)
+    assert isinstance(flags, int)
+    assert isinstance(packet_id, int)
+    assert isinstance(version, int)
+    assert isinstance(topic, str)
+    assert isinstance(payload, bytes)
+    held = Record(
+        0,
+        0,
+        topic,
+        payload,
+        qos=flags & 3,
+        retain=bool(flags & 4),
+        dup=bool(flags & 8),
+        packet_id=packet_id,
+        version=version,
+        properties=properties_from(properties if isinstance(properties, bytes) else None),
+    )
+    return number, key, held
 
 
 def _ranges(session: int, numbers: list[int], found: list[tuple[int, int, int]]) -> None:

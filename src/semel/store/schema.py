@@ -19,7 +19,9 @@ STEPS: Final[dict[int, str]] = {}
 
 
 TABLES: Final = """
--- one row for each fact: 'id', 'node', 'made'; 'gap:<stream>:<first>-<last>' is what a repair lost
+-- one row for each fact: 'id', 'node', 'made', 'keeper' (whose state it is); what a repair lost is
+-- 'gap:<stream>:<first>-<last>'; 'break:<stream>:<seq>': before this row messages may be missing that
+-- a server did not keep for a client
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 -- `expiry`: seconds that it outlives its connection; `ends_at`: NULL while that is open, or never
@@ -127,6 +129,22 @@ CREATE TABLE record (
     properties BLOB,
     payload BLOB NOT NULL,
     PRIMARY KEY (stream, seq)
+) WITHOUT ROWID;
+
+-- A client's QoS 1 and 2 messages that came in and that its program has not acknowledged, in the
+-- order in which they came. `key` is what the program knows one by; `packet_id` is 0 when the
+-- server has forgotten it; `flags` as above
+CREATE TABLE inbox (
+    session INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    flags INTEGER NOT NULL,
+    packet_id INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    topic TEXT NOT NULL,
+    properties BLOB,
+    payload BLOB NOT NULL,
+    PRIMARY KEY (session, number)
 ) WITHOUT ROWID;
 """
 

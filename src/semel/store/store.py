@@ -136,6 +136,13 @@ class Store:
         """
         return [], []
 
+    def inbox(self, session: int) -> list[tuple[int, str, Record]]:
+        """Messages that a client's program has not acknowledged, in their order.
+
+        Each with its number in the store and the key that the program knows it by.
+        """
+        return []
+
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
         """Deliveries of a session that wait, from number `first` on: what is safe of them."""
         return []

@@ -1,0 +1,1 @@
+"""The client beside paho-mqtt and aiomqtt."""

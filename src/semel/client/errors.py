@@ -1,0 +1,136 @@
+"""What can go wrong for a program that uses the client, besides a `Violation` of its own."""
+
+from typing import Final
+
+from semel.client.events import Ending
+from semel.mqtt import reasons
+from semel.mqtt.packet_types import CONNACK, MQTT5, PACKET_NAMES
+from semel.mqtt.properties import NO_PROPERTIES, Properties
+from semel.mqtt.violation import Violation
+
+# [2.4] what each reason code of a failure says
+NAMES: Final = {
+    value: name.lower().replace("_", " ")
+    for name, value in vars(reasons).items()
+    if isinstance(value, int) and value >= reasons.FAILURE and name != "FAILURE"
+}
+# [3.1.1 §3.2.2.3]
+RETURN_CODES: Final = {
+    1: "unacceptable protocol version",
+    2: "client identifier rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
+    5: "not authorized",
+}
+
+# A server that says one of these may say something else later; after the others it is no use.
+PASSING: Final = frozenset(
+    (
+        reasons.SERVER_UNAVAILABLE,
+        reasons.SERVER_BUSY,
+        reasons.QUOTA_EXCEEDED,
+        reasons.CONNECTION_RATE_EXCEEDED,
+        reasons.MESSAGE_RATE_TOO_HIGH,
+        reasons.REFUSED_SERVER_UNAVAILABLE,
+    )
+)
+# A DISCONNECT after which nobody should come back at once, or at all.
+FINAL: Final = frozenset(
+    (
+        reasons.NOT_AUTHORIZED,
+        reasons.BANNED,
+        # Whoever took the session over would lose it in turn.
+        reasons.SESSION_TAKEN_OVER,
+        reasons.ADMINISTRATIVE_ACTION,
+        reasons.USE_ANOTHER_SERVER,
+        reasons.SERVER_MOVED,
+    )
+)
+
+
+def name_of(reason: int, packet_type: int = 0, version: int = MQTT5) -> str:
+    """A reason code in words."""
+    if version != MQTT5 and packet_type == CONNACK:
+        return RETURN_CODES.get(reason, "unknown return code")
+    return NAMES.get(reason, "success")
+
+
+class Refused(Exception):
+    """The server said no: in which packet, why (its reason code), and what it adds in words."""
+
+    def __init__(
+        self,
+        reason: int,
+        packet_type: int,
+        *,
+        version: int = MQTT5,
+        about: str = "",
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        self.reason = reason
+        self.packet_type = packet_type
+        self.version = version
+        self.reason_string = properties.reason_string
+        self.properties = properties
+        name = name_of(reason, packet_type, version)
+        said = f": {self.reason_string}" if self.reason_string else ""
+        what = f" {about}" if about else ""
+        super().__init__(
+            f"the server refused{what} with {PACKET_NAMES[packet_type]} 0x{reason:02x},"
+            f" {name}{said}"
+        )
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same may be accepted later."""
+        return self.reason in PASSING
+
+
+class Disconnected(ConnectionError):
+    """There is no connection: why, and the rule that the server broke, if it did."""
+
+    def __init__(
+        self,
+        why: str,
+        *,
+        violation: Violation | None = None,
+        reason: int | None = None,
+        properties: Properties = NO_PROPERTIES,
+        is_final: bool = False,
+    ) -> None:
+        super().__init__(why)
+        self.is_final = is_final
+        self.violation = violation
+        self.reason = reason
+        self.properties = properties
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether another attempt may succeed."""
+        return not self.is_final and self.violation is None and self.reason not in FINAL
+
+
+def problem_of(ending: Ending, version: int) -> Refused | Disconnected:
+    """What a program is told of the end of a connection."""
+    if ending.packet_type == CONNACK:
+        return Refused(
+            ending.reason,
+            CONNACK,
+            version=version,
+            about="the connection",
+            properties=ending.properties,
+        )
+    why = ending.why
+    if ending.packet_type:
+        why += f": 0x{ending.reason:02x}, {name_of(ending.reason)}"
+        if ending.properties.reason_string:
+            why += f" ({ending.properties.reason_string})"
+        if ending.properties.server_reference:
+            why += f"; it refers to {ending.properties.server_reference}"
+    return Disconnected(
+        why,
+        violation=ending.violation,
+        reason=ending.reason if ending.packet_type else None,
+        properties=ending.properties,
+        is_final=ending.is_final,
+    )

@@ -1,0 +1,84 @@
+"""Ending a session that a 3.1.1 server keeps and this client has no state of.
+
+In 3.1.1 CleanSession 1 does two things: it ends the old session, and has the new one end with the
+connection (3.1.2.4). A client that wants a new session which outlives its connection has to connect
+twice. In 5.0, Clean Start and Session Expiry Interval are told apart.
+"""
+
+import asyncio
+import ssl
+
+from semel.client.address import Address
+from semel.client.errors import Disconnected, Refused
+from semel.client.transport import open_transport
+from semel.mqtt.codec import Decoder, encode
+from semel.mqtt.packet_types import CONNACK, MQTT311
+from semel.mqtt.packets.connack import ConnAck
+from semel.mqtt.packets.connect import Connect
+from semel.mqtt.packets.disconnect import Disconnect
+from semel.mqtt.violation import Violation
+
+
+class Visit:
+    """Hears one CONNACK."""
+
+    def __init__(self) -> None:
+        self.decoder = Decoder(MQTT311)
+        loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[ConnAck] = loop.create_future()
+        self.gone: asyncio.Future[None] = loop.create_future()
+
+    def received(self, data: bytes) -> None:
+        for packet in self.decoder.receive(data):
+            if self.answer.done():
+                return
+            if isinstance(packet, ConnAck):
+                self.answer.set_result(packet)
+            elif isinstance(packet, Violation):
+                problem = Disconnected(f"the server broke a rule: {packet}", violation=packet)
+                self.answer.set_exception(problem)
+            else:
+                self.answer.set_exception(Disconnected("the server sent no CONNACK"))
+
+    def writable(self, writable: bool) -> None:
+        """A CONNECT is small."""
+
+    def lost(self, why: str | None) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(Disconnected(why or "the server closed the connection"))
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+
+async def purge(
+    address: Address,
+    client_id: str,
+    *,
+    user_name: str | None,
+    password: bytes | None,
+    tls: ssl.SSLContext | None,
+    timeout: float,
+) -> None:
+    """Connect with CleanSession 1, and leave. Raises Refused, Disconnected and CannotConnect."""
+    visit = Visit()
+    transport = await open_transport(address, visit, tls=tls, timeout=timeout)
+    try:
+        packet = Connect(
+            client_id, version=MQTT311, clean_start=True, user_name=user_name, password=password
+        )
+        transport.write(encode(packet, MQTT311))
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await visit.answer
+        except TimeoutError:
+            raise Disconnected(
+                f"the server did not answer CONNECT within {timeout:.0f} s"
+            ) from None
+        if answer.reason:
+            about = "the connection"
+            raise Refused(answer.reason, CONNACK, version=MQTT311, about=about)
+        transport.write(encode(Disconnect(), MQTT311))
+        transport.close()
+        await visit.gone
+    finally:
+        transport.abort()
