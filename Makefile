@@ -9,6 +9,8 @@ PYTHON ?= python3
 ARGS ?=
 # Schedules of `make simulate`.
 SEEDS ?= 100000
+# Processes that share a run of the suite; ARGS="-n0 -s" runs it in one, with its output.
+WORKERS ?= 2
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -22,6 +24,11 @@ PIN := -c constraints.txt
 SOURCES := PYTHONPATH=$(CURDIR)/src
 INTERPRETED := env $(SOURCES) SEMEL_TEST_MODE=interpreted .venv/bin/python
 COMPILED := env -u PYTHONPATH SEMEL_TEST_MODE=compiled .venv-wheel/bin/python
+# Each worker measures itself from its first import on, into a file of its own.
+MEASURED := env COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(INTERPRETED)
+# Each worker begins with its share of the files in their order, and takes from the others' when it
+# has done them.
+SHARED := -n $(WORKERS) --dist worksteal
 
 # What the suite must cover to the last branch. The broker's network shell runs in processes of
 # its own, where nobody counts.
@@ -47,11 +54,13 @@ test: test-interpreted test-compiled ## Run the suite interpreted, then compiled
 
 .PHONY: test-interpreted
 test-interpreted: $(TOOLS) | .build ## Run the suite on the source tree, measuring coverage
-	$(INTERPRETED) -m coverage run -m pytest $(ARGS)
+	rm -f .build/coverage .build/coverage.*
+	$(MEASURED) -m pytest $(SHARED) $(ARGS)
+	.venv/bin/python -m coverage combine --quiet
 
 .PHONY: test-compiled
 test-compiled: $(WHEEL_INSTALLED) ## Run the suite on the installed wheel
-	$(COMPILED) -m pytest $(ARGS)
+	$(COMPILED) -m pytest $(SHARED) $(ARGS)
 
 .PHONY: check
 check: $(TOOLS) ## Check format, lint, types and the import graph

@@ -9,12 +9,25 @@ the run only reports what it found.
 
 import importlib.util
 import os
+import signal
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The suite says the same twice, also on a machine that has much else to do. For what is new in
+# each run there are `make fuzz`, `make schedules` and `make histories`.
+settings.register_profile(
+    "suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
+
+# What measures this process, if it was told to at its start.
+COVERAGE = sys.modules["coverage"].Coverage.current() if "coverage" in sys.modules else None
 
 # Of the rooms that are compiled, these modules are not.
 INTERPRETED = ("broker/settings.py", "broker/server.py")
@@ -65,7 +78,15 @@ def check_compiled() -> None:
             raise pytest.UsageError(f"compiled mode: {module} is older than src/; build it again")
 
 
-def pytest_sessionstart() -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not session.config.getoption("numprocesses", None):
+        # This process runs tests, and measures itself if it was told to. It does not tell those
+        # that it starts: a broker in a process of its own is as quick as a user's.
+        os.environ.pop("COVERAGE_PROCESS_START", None)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # So it is in what a shell runs in the background; it would be so in brokers, too, whom a
+        # test ends with Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     mode = os.environ.get("SEMEL_TEST_MODE")
     if mode == "interpreted":
         check_interpreted()
@@ -73,6 +94,20 @@ def pytest_sessionstart() -> None:
         check_compiled()
     elif mode is not None:
         raise pytest.UsageError(f"SEMEL_TEST_MODE is {mode!r}, not interpreted or compiled")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Measure a room by its own tests: those of others take half the time unmeasured."""
+    if COVERAGE is None:
+        return
+    room = item.path.relative_to(SOURCES.parent / "tests").parts[0]
+    wanted = f"semel.{room}" in COVERAGE.get_option("run:source_pkgs")
+    if wanted != (COVERAGE.current() is not None):
+        if wanted:
+            COVERAGE.start()
+        else:
+            COVERAGE.stop()
 
 
 def pytest_report_header() -> str:

@@ -30,7 +30,7 @@ from semel.mqtt import (
 )
 
 # Generous: it only ends what would hang.
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def number(value: int) -> bytes:

@@ -8,7 +8,7 @@ from threading import Thread
 from types import TracebackType
 
 # Generous: it only ends what would hang.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 # The same command on asyncio's own loop, as where uvloop is not installed.
 WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None; from semel.cli import main; main()"
@@ -52,7 +52,7 @@ class Process:
             self.resume()
             self.process.send_signal(number)
         try:
-            code = self.process.wait(10)
+            code = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

@@ -16,7 +16,7 @@ from semel.mqtt import (
     Subscription,
     encode,
 )
-from tests.broker.live import Process
+from tests.broker.live import PATIENCE, Process
 from tests.broker.world import Client, World
 
 MANY = 40
@@ -134,7 +134,7 @@ def test_a_live_subscriber_gets_more_than_the_bound_at_once() -> None:
     """2 MB of retained messages through 64 KiB, on a real socket."""
     with Process("--maximum-outgoing-bytes", "64KiB") as broker:
         for version in (MQTT311, MQTT5):
-            with socket.create_connection(broker.address, timeout=20) as sock:
+            with socket.create_connection(broker.address, timeout=PATIENCE) as sock:
                 sock.sendall(encode(Connect("p", version=version), version))
                 for number in range(200):
                     packet = Publish(f"t/{number}", bytes(10_000), retain=True)

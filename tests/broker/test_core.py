@@ -670,3 +670,20 @@ def test_a_fault_over_a_receiver_is_logged_whether_it_is_there_or_not(connected:
     assert other.take() == [Publish("t", b"x")]
     assert sum("who is that?" in line for line in world.log) == 1
     assert not connected or client.is_closed()
+
+
+class Discreet(Authority):
+    """Keeps one topic from one client, whatever that client subscribes to."""
+
+    def receive(self, client_id: str, topic_name: str) -> bool:
+        return (client_id, topic_name) != ("a", "t/secret")
+
+
+def test_a_retained_message_that_a_client_may_not_receive_is_kept_from_it_alone() -> None:
+    world = World(authority=Discreet())
+    publisher = world.connect("p")
+    for topic_name in ("t/open", "t/secret"):
+        publisher.send(Publish(topic_name, b"x", retain=True))
+    for client_id, expected in (("a", ["t/open"]), ("b", ["t/open", "t/secret"])):
+        got = world.connect(client_id).subscribe("t/#")
+        assert [each.topic_name for each in got if isinstance(each, Publish)] == expected

@@ -25,6 +25,7 @@ from semel.mqtt import (
     Will,
     encode,
 )
+from tests.broker.live import PATIENCE
 from tests.broker.test_core import payloads
 from tests.broker.world import Client, World
 
@@ -143,7 +144,7 @@ class Socket:
         """The next packet, or None if the broker has closed."""
         while not self.inbox:
             try:
-                data = await asyncio.wait_for(self.reader.read(65_536), 5)
+                data = await asyncio.wait_for(self.reader.read(65_536), PATIENCE)
             except ConnectionResetError:
                 return None
             if not data:

@@ -9,17 +9,21 @@ from semel.mqtt import (
     Packet,
     PingReq,
     PingResp,
+    PubAck,
     PubComp,
     Publish,
     PubRec,
     PubRel,
+    Subscribe,
+    Subscription,
     encode,
 )
 from tests.broker.twins import history
 from tests.broker.world import World
+from tests.modes import repeats
 
 
-@pytest.mark.parametrize("block", range(12))
+@pytest.mark.parametrize("block", range(repeats(12, 3)))
 def test_both_paths_emit_the_same_bytes(block: int) -> None:
     taken = received = 0
     for seed in range(block * 15, block * 15 + 15):
@@ -121,3 +125,20 @@ def test_the_end_of_an_exchange_that_a_client_made_up_is_the_same_both_ways() ->
         assert client.send(PubComp(9)) == []
         assert not client.is_closed()
         assert client.send(PingReq()) == [PingResp()]
+
+
+@pytest.mark.parametrize(("no_local", "reason"), [(True, 0x10), (False, 0)])
+def test_who_alone_subscribes_and_wants_nothing_back_is_no_subscriber(
+    no_local: bool, reason: int
+) -> None:
+    """[MQTT-3.8.3-3]: nobody matches, and the PUBACK may say so; the same on both paths"""
+    world = World()
+    client = world.connect("a")
+    client.send(Subscribe(1, [Subscription("t", no_local=no_local)]))
+    for packet_id in (1, 2):
+        *got, puback = sorted(
+            client.send(Publish("t", b"x", 1, packet_id)), key=lambda each: isinstance(each, PubAck)
+        )
+        assert puback == PubAck(packet_id, reason)
+        assert len(got) == (0 if no_local else 1)
+    assert taken(world) == 1

@@ -16,7 +16,7 @@ from semel.mqtt import (
     Subscription,
     encode,
 )
-from tests.broker.live import Process
+from tests.broker.live import PATIENCE, Process
 from tests.broker.world import Client, World
 
 SETTINGS = BrokerSettings(
@@ -152,7 +152,7 @@ def test_nobody_waits_for_a_message_to_oneself_nor_without_patience() -> None:
 
 
 def open_client(address: tuple[str, int], client_id: str, *filters: str) -> socket.socket:
-    sock = socket.create_connection(address, timeout=30)
+    sock = socket.create_connection(address, timeout=PATIENCE)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     packets: list[Packet] = [Connect(client_id, version=MQTT311)]
     answer = 4
@@ -167,7 +167,7 @@ def open_client(address: tuple[str, int], client_id: str, *filters: str) -> sock
 
 def test_a_slow_reader_gets_every_qos_0_message_of_a_quick_publisher() -> None:
     """32 MB through a bound of 1 MiB: without waiting, most of it would be dropped."""
-    broker = Process("--maximum-outgoing-bytes", "1MiB", "--publisher-patience", "20s")
+    broker = Process("--maximum-outgoing-bytes", "1MiB", "--publisher-patience", "60s")
     data = encode(Publish("t", bytes(1_000)), MQTT311)
     count = 32_000
     received = 0

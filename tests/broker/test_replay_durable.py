@@ -36,6 +36,7 @@ from tests.broker.recorded import (
     subscribe,
 )
 from tests.broker.world import Client
+from tests.modes import repeats
 
 CURSOR = "SELECT filter, cursor FROM subscription"
 
@@ -504,7 +505,7 @@ class History:
         self.connect()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(repeats(25, 6)))
 def test_in_any_history_each_message_comes_as_its_qos_promises(seed: int) -> None:
     history = History(seed)
     history.run(80)

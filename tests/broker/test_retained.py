@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from semel.broker.retained import LEVEL_BYTES, Node, Retained, cost
 from semel.mqtt import Message, topic_matches
+from tests.modes import repeats
 
 LEVELS = ("", "a", "b", "c", "$", "$SYS", "__proto__", "é", "e\u0301", "A", " ")
 PLENTY = 1_000_000
@@ -340,7 +341,7 @@ def test_room_taken_by_the_expired_is_free_after_a_sweep() -> None:
 # --- any order of events --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(repeats(6, 2)))
 def test_thousands_of_random_events_agree_with_a_dictionary(seed: int) -> None:
     source = random.Random(seed)
     maximum = source.choice((5, 30, PLENTY))
@@ -402,7 +403,7 @@ FILTERS = st.builds(
 
 
 @given(st.lists(NAMES), st.lists(FILTERS, min_size=1), st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=repeats(150, 50))
 def test_any_messages_are_found_as_a_scan_finds_them_while_they_come_and_go(
     topic_names: list[str], filters: list[str], data: st.DataObject
 ) -> None:

@@ -1,6 +1,6 @@
 """The broker on a real socket: started as a user would start it."""
 
-import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,13 +15,14 @@ from semel.mqtt import (
     ConnAck,
     Connect,
     Decoder,
+    Disconnect,
     Packet,
     Publish,
     Subscribe,
     Subscription,
     encode,
 )
-from tests.broker.live import Process
+from tests.broker.live import PATIENCE, Process
 
 
 @pytest.fixture
@@ -31,22 +32,16 @@ def broker() -> Iterator[Process]:
 
 
 def talk(address: tuple[str, int], *packets: Packet, version: int) -> list[Packet]:
-    """Send packets on a new connection; everything that comes until the peer is quiet."""
+    """Send packets and a DISCONNECT on a new connection; everything that comes until its end."""
     decoder = Decoder(version)
     received: list[Packet] = []
-    with socket.create_connection(address, timeout=5) as sock:
-        sock.sendall(b"".join(encode(packet, version) for packet in packets))
-        sock.settimeout(0.3)
-        while True:
-            try:
-                data = sock.recv(65_536)
-            except TimeoutError:
-                return received
-            if not data:
-                return received
+    with socket.create_connection(address, timeout=PATIENCE) as sock:
+        sock.sendall(b"".join(encode(packet, version) for packet in (*packets, Disconnect())))
+        while data := sock.recv(65_536):
             for item in decoder.receive(data):
                 assert not isinstance(item, Exception)
                 received.append(item)
+    return received
 
 
 def test_a_connect_over_tcp_is_answered_in_both_versions(broker: Process) -> None:
@@ -58,16 +53,16 @@ def test_a_connect_over_tcp_is_answered_in_both_versions(broker: Process) -> Non
 
 def test_one_clients_garbage_does_not_touch_another(broker: Process) -> None:
     """Class 14: one exception, or one bad client, never reaches the shared loop."""
-    with socket.create_connection(broker.address, timeout=5) as steady:
+    with socket.create_connection(broker.address, timeout=PATIENCE) as steady:
         steady.sendall(encode(Connect("steady", version=MQTT311), MQTT311))
         assert steady.recv(4) == encode(ConnAck(), MQTT311)
         for garbage in (
             b"\x00\x00",
             b"GET / HTTP/1.1\r\n\r\n",
             b"\x10\xff\xff\xff\x7f",
-            os.urandom(64),
+            random.Random(14).randbytes(64),
         ):
-            with socket.create_connection(broker.address, timeout=5) as bad:
+            with socket.create_connection(broker.address, timeout=PATIENCE) as bad:
                 bad.sendall(garbage)
                 bad.settimeout(2)
                 try:
@@ -82,7 +77,7 @@ def test_one_clients_garbage_does_not_touch_another(broker: Process) -> None:
 def test_packets_in_single_bytes_are_packets(broker: Process) -> None:
     """[MQTT-6.0.0-2] in spirit: framing has nothing to do with segments"""
     data = encode(Connect("a", version=MQTT311), MQTT311) + b"\xc0\x00"
-    with socket.create_connection(broker.address, timeout=5) as sock:
+    with socket.create_connection(broker.address, timeout=PATIENCE) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in data:
             sock.sendall(bytes([byte]))
@@ -105,7 +100,7 @@ def test_a_port_in_use_is_one_clear_sentence() -> None:
             [sys.executable, "-m", "semel", "broker", "--port", str(port)],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=PATIENCE,
             check=False,
         )
     assert result.returncode == 1
@@ -118,7 +113,7 @@ def test_a_host_that_cannot_be_is_one_clear_sentence(host: str) -> None:
         [sys.executable, "-m", "semel", "broker", "--host", host, "--port", "0"],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=PATIENCE,
         check=False,
     )
     assert result.returncode == 1
@@ -128,7 +123,7 @@ def test_a_host_that_cannot_be_is_one_clear_sentence(host: str) -> None:
 
 def test_sigterm_tells_clients_and_exits_0() -> None:
     process = Process()
-    with socket.create_connection(process.address, timeout=5) as sock:
+    with socket.create_connection(process.address, timeout=PATIENCE) as sock:
         sock.sendall(encode(Connect("a")))
         decoder = Decoder()
         packets = decoder.receive(sock.recv(1_000))
@@ -141,8 +136,8 @@ def test_sigterm_tells_clients_and_exits_0() -> None:
 
 def test_a_thousand_messages_in_one_write_all_arrive(broker: Process) -> None:
     with (
-        socket.create_connection(broker.address, timeout=5) as subscriber,
-        socket.create_connection(broker.address, timeout=5) as publisher,
+        socket.create_connection(broker.address, timeout=PATIENCE) as subscriber,
+        socket.create_connection(broker.address, timeout=PATIENCE) as publisher,
     ):
         subscriber.sendall(
             encode(Connect("s", version=MQTT311), MQTT311) + bytes.fromhex("8206000100017400")
@@ -161,7 +156,7 @@ def test_settings_that_are_wrong_are_sentences_and_no_traceback() -> None:
             [sys.executable, "-m", "semel", "broker", *arguments],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=PATIENCE,
             check=False,
         )
         assert result.returncode != 0
@@ -174,7 +169,7 @@ def test_check_config_says_that_settings_are_right() -> None:
         [sys.executable, "-m", "semel", "broker", "--check-config"],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=PATIENCE,
         check=True,
     )
     assert result.stdout == "the settings are right\n"
@@ -188,9 +183,9 @@ def test_a_peer_that_does_not_read_does_not_keep_its_connection() -> None:
     process = Process("--maximum-outgoing-bytes", "100kB", "--sys-interval", "1s")
     try:
         with (
-            socket.create_connection(process.address, timeout=5) as stuck,
-            socket.create_connection(process.address, timeout=5) as publisher,
-            socket.create_connection(process.address, timeout=5) as watcher,
+            socket.create_connection(process.address, timeout=PATIENCE) as stuck,
+            socket.create_connection(process.address, timeout=PATIENCE) as publisher,
+            socket.create_connection(process.address, timeout=PATIENCE) as watcher,
         ):
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
             silent = Connect("stuck", version=MQTT311, keep_alive=1)
@@ -208,7 +203,6 @@ def test_a_peer_that_does_not_read_does_not_keep_its_connection() -> None:
                 assert publisher.recv(4, socket.MSG_WAITALL)
             decoder = Decoder(MQTT311)
             counts: list[bytes] = []
-            watcher.settimeout(10)
             while not counts or counts[-1] != b"2":
                 for packet in decoder.receive(watcher.recv(4_096)):
                     if isinstance(packet, Publish):

@@ -19,6 +19,7 @@ from semel.broker.subscriptions import (
 )
 from semel.mqtt import Subscription, split_share, topic_matches
 from semel.mqtt.topics import has_wildcard
+from tests.modes import repeats
 
 LEVELS = ("", "a", "b", "c", "$", "$SYS", "$share", "__proto__", "é", "e\u0301", "A", " ")
 CLIENTS = ("one", "two", "three", "", "__proto__")
@@ -698,7 +699,7 @@ def churn(seed: int, operations: int, *, few: bool) -> None:
     assert all(not cache.match(name).entries for name in names)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(repeats(4, 1)))
 @pytest.mark.parametrize("few", [False, True])
 def test_thousands_of_random_events_agree_with_a_list(seed: int, few: bool) -> None:
     churn(seed, 1_500, few=few)
@@ -717,7 +718,7 @@ FILTERS = PLAIN_FILTERS | st.builds("$share/{}/{}".format, st.sampled_from(SHARE
 @given(
     st.lists(st.tuples(st.sampled_from(CLIENTS), FILTERS)), st.lists(NAMES, min_size=1), st.data()
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=repeats(150, 50))
 def test_any_subscriptions_match_as_a_list_does_while_they_come_and_go(
     wanted: list[tuple[str, str]], names: list[str], data: st.DataObject
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.kills import wire
 
 # Generous: it only ends what would hang.
-PATIENCE = 30.0
+PATIENCE = 60.0
 # The name of the stream that has everything.
 STREAM = "all"
 
@@ -148,7 +148,7 @@ class Broker:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        until = time.monotonic() + 10
+        until = time.monotonic() + PATIENCE
         while any(is_alive(pid) for pid in self.helpers) and time.monotonic() < until:
             time.sleep(0.02)
         left = [pid for pid in self.helpers if is_alive(pid)]

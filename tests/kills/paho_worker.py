@@ -41,6 +41,8 @@ class Client:
         self.qos = qos
         self.random = random.Random(f"{seed} {name}")
         self.loading = False
+        # Held by who publishes, and by who tells it to begin or to end.
+        self.turn = threading.Lock()
         self.stopping = False
         self.connected = False
         self.known = False
@@ -76,7 +78,8 @@ class Client:
                     continue
             was_connected = self.connected
             if self.paho.loop(0.02) == MQTTErrorCode.MQTT_ERR_SUCCESS and was_connected:
-                self._publish()
+                with self.turn:
+                    self._publish()
 
     def _connect(self) -> None:
         # paho 2.1.0 sends a PUBLISH again after its PUBREL [MQTT-4.3.3-6] if it tries to connect
@@ -168,9 +171,8 @@ class Worker:
             self._load(True)
             return True
         if word == "finish":
+            # Who is publishing at this moment ends its turn first.
             self._load(False)
-            # Who is publishing at this moment ends its turn.
-            time.sleep(0.2)
             while any(client.under_way for client in self.publishers):
                 moved = max(client.moved for client in self.publishers)
                 if time.monotonic() - moved > STALLED_SECONDS:
@@ -191,8 +193,9 @@ class Worker:
 
     def _load(self, loading: bool) -> None:
         for client in self.publishers:
-            client.loading = loading
-            client.moved = time.monotonic()
+            with client.turn:
+                client.loading = loading
+                client.moved = time.monotonic()
 
 
 def main() -> None:

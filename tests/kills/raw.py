@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 AWAY, ASKING, OPEN = "away", "asking", "open"
 
 # Only ends what would hang: a loopback connection is made or refused at once.
-CONNECT_SECONDS = 2.0
+CONNECT_SECONDS = 20.0
 NEVER_EXPIRES = 0xFFFFFFFF
 # Packet identifiers of SUBSCRIBE and UNSUBSCRIBE, far from those of messages.
 SUBSCRIBE_ID = 60_000

@@ -1,6 +1,6 @@
 """Two thousand schedules in which every promise is kept; and the parts of the simulation.
 
-All of them are played by the compiled broker; the interpreted one plays a quarter.
+All of them are played by the compiled broker; the interpreted one plays a few.
 """
 
 import pytest
@@ -25,10 +25,11 @@ from semel.lab.simulation.shrinking import failure_of, shrunk, story, traced
 from semel.lab.simulation.store import empty_database
 from semel.lab.simulation.variants import BROKEN, FAITHFUL, Blind
 from semel.lab.simulation.world import World, play
-from semel.mqtt import MQTT5, MQTT311, codec, topic_matches
+from semel.mqtt import MQTT5, MQTT311, topic_matches
+from tests.modes import repeats
 
-COUNT = 500
-PARTS = 4 if codec.__file__.endswith(".so") else 1
+COUNT = repeats(500, 150)
+PARTS = repeats(4, 1)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -37,6 +37,7 @@ def uncovered(module: Path, folder: str) -> str:
     )
     if ran.returncode:
         return ran.stdout
+    subprocess.run([*coverage, "combine", "--quiet", data], cwd=ROOT, check=True)
     report = subprocess.run(
         [*coverage, "report", data, "-m", f"--include={module}", "--fail-under=100"],
         cwd=ROOT,

@@ -413,6 +413,7 @@ def run_tests(copy: Path, paths: list[str]) -> int:
         os.chdir(copy)
         os.environ["PYTHONPATH"] = str(copy / "src")
         os.environ["SEMEL_TEST_MODE"] = "interpreted"
+        os.environ["TEST_REPEATS"] = "full"
         sys.dont_write_bytecode = True
         ours = ("", str(ROOT), str(ROOT / "src"))
         sys.path[:] = [str(copy / "src"), str(copy), *(p for p in sys.path if p not in ours)]

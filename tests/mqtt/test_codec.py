@@ -35,6 +35,7 @@ from semel.mqtt import (
     rules,
 )
 from semel.mqtt.codec import check_fixed_flags, check_packet_size, read_frame
+from tests.modes import repeats
 from tests.mqtt.standard_tables import PACKETS
 from tests.mqtt.strategies import inputs, packets, streams, with_version
 from tests.mqtt.verdicts import BOTH, check_refused, framed, refuses, variable
@@ -339,7 +340,7 @@ def received(version: int, pieces: list[bytes]) -> list[object]:
     return told(outcomes)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=repeats(400, 100), deadline=None, derandomize=True)
 @given(with_version(packets))
 def test_what_was_encoded_is_decoded_to_the_same(drawn: tuple[int, Packet]) -> None:
     version, packet = drawn
@@ -349,7 +350,7 @@ def test_what_was_encoded_is_decoded_to_the_same(drawn: tuple[int, Packet]) -> N
     assert decode(data + b"\xff", version) == (packet, len(data))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=repeats(200, 100), deadline=None, derandomize=True)
 @given(with_version(lambda version: st.lists(packets(version), max_size=4)))
 def test_a_stream_is_its_packets_however_it_is_cut(drawn: tuple[int, list[Packet]]) -> None:
     version, expected = drawn
@@ -359,7 +360,7 @@ def test_a_stream_is_its_packets_however_it_is_cut(drawn: tuple[int, list[Packet
     assert received(version, [data[at : at + 1] for at in range(len(data))]) == expected
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=repeats(500, 150), deadline=None, derandomize=True)
 @given(with_version(inputs), st.data())
 def test_any_bytes_are_packets_or_nothing_yet_or_a_violation(
     drawn: tuple[int, bytes], data: st.DataObject

@@ -5,9 +5,10 @@ import pytest
 from semel.mqtt import LARGEST_PACKET, MQTT5, MQTT311, RULES, Rule, Violation, rules
 from semel.mqtt.packets.ping import PingReq, PingResp
 from tests.long.fuzz import Disagreement, Fuzzer, compare, examine, frame_end, seeds
+from tests.modes import repeats
 from tests.mqtt.verdicts import framed
 
-INPUTS = 20_000
+INPUTS = repeats(20_000, 5_000)
 
 
 def test_the_parts_of_the_codec_agree_on_mutated_packets() -> None:

@@ -16,6 +16,7 @@ from semel.mqtt import (
     observe,
     rules,
 )
+from tests.modes import repeats
 from tests.mqtt.strategies import inputs, packets, with_version
 from tests.mqtt.verdicts import BOTH, check_refused, framed, observed, section, text
 
@@ -210,7 +211,7 @@ def test_a_password_is_shown_by_its_length() -> None:
 # --- what holds for all ---------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=repeats(300, 100), deadline=None, derandomize=True)
 @given(with_version(packets))
 def test_an_observer_has_nothing_to_say_of_a_packet_that_is_right(
     drawn: tuple[int, Packet],
@@ -222,7 +223,7 @@ def test_an_observer_has_nothing_to_say_of_a_packet_that_is_right(
     assert (observation.start, observation.end) == (1, 1 + len(data))
 
 
-@settings(max_examples=800, deadline=None, derandomize=True)
+@settings(max_examples=repeats(800, 200), deadline=None, derandomize=True)
 @given(with_version(inputs))
 def test_observe_and_decode_are_of_one_mind(drawn: tuple[int, bytes]) -> None:
     version, data = drawn

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.mqtt import MQTT5, MQTT311, Session
+from tests.modes import repeats
 from tests.mqtt.schedules import NAMES, SIDES, World, check, run, schedule
 
 STEPS = st.lists(
@@ -14,7 +15,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=repeats(400, 100), deadline=None)
 @given(steps=STEPS, version=st.sampled_from((MQTT311, MQTT5)), receive_maximum=st.integers(1, 5))
 def test_a_qos_2_message_arrives_exactly_once_over_any_schedule(
     steps: list[tuple[str, int, int]], version: int, receive_maximum: int
@@ -25,7 +26,7 @@ def test_a_qos_2_message_arrives_exactly_once_over_any_schedule(
     check(world)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(repeats(60, 15)))
 def test_a_long_schedule_loses_and_doubles_nothing(seed: int) -> None:
     schedule(seed)
 

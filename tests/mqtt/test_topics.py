@@ -24,6 +24,7 @@ from semel.mqtt.topics import (
     is_shared,
     quoted,
 )
+from tests.modes import repeats
 from tests.mqtt.verdicts import BOTH, refuses
 
 GOOD_NAMES = (
@@ -312,7 +313,7 @@ filters = st.builds(
 ).filter(bool)
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=repeats(600, 150), deadline=None, derandomize=True)
 @given(filters, names)
 @example("+", "$")
 @example("#", "$a/b")

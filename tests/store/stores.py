@@ -14,6 +14,7 @@ from semel.mqtt.session import NEVER_EXPIRES
 from semel.store.commit import Commit, Record
 from semel.store.folder import open_folder
 from semel.store.pages import Page, Pages
+from tests.modes import repeats
 from tests.store.histories import History
 
 LARGE = Message("large", b"L" * 10_000, qos=1)
@@ -74,7 +75,7 @@ def make_large(path: Path) -> Path:
     with open_folder(path) as opened, closing(opened.open()) as database:
         for name in ("one", "two"):
             database.stream(name)
-        database.apply([history.commit(acts=40) for _ in range(30)])
+        database.apply([history.commit(acts=40) for _ in range(repeats(30, 8))])
         commit = Commit()
         # Client identifiers long enough for an index of several pages.
         for number in range(5_000, 5_600):

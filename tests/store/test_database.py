@@ -17,6 +17,7 @@ from semel.store.commit import Commit, Record
 from semel.store.database import Database, is_lack_of_space
 from semel.store.rows import SHARED_PAYLOAD, Batch, properties_from
 from semel.store.store import Saved
+from tests.modes import repeats
 from tests.store.histories import History
 
 Facts = tuple[object, ...]
@@ -167,7 +168,7 @@ def compare_records(database: Database, history: History) -> None:
 # --- histories ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(repeats(16, 4)))
 def test_what_is_read_back_is_what_was_committed_in_groups_of_any_size(seed: int) -> None:
     history = History(seed)
     with opened() as database:
@@ -183,7 +184,7 @@ def test_what_is_read_back_is_what_was_committed_in_groups_of_any_size(seed: int
             assert count(database, table) == 0
 
 
-@pytest.mark.parametrize("seed", range(40, 46))
+@pytest.mark.parametrize("seed", range(40, repeats(46, 42)))
 def test_a_store_that_is_closed_and_opened_again_goes_on(seed: int, tmp_path: Path) -> None:
     """Numbers of bodies and places among the PUBRECs go on from what is there."""
     history = History(seed)
@@ -196,7 +197,7 @@ def test_a_store_that_is_closed_and_opened_again_goes_on(seed: int, tmp_path: Pa
             assert findings(database) == []
 
 
-@pytest.mark.parametrize("seed", range(50, 56))
+@pytest.mark.parametrize("seed", range(50, repeats(56, 52)))
 def test_one_group_leads_where_single_commits_lead(seed: int) -> None:
     one, other = History(seed), History(seed)
     with opened() as together, opened() as apart:

@@ -37,7 +37,7 @@ from semel.store.segments import seal_rows, segment_name
 STREAM = "plant"
 NODE = "n1"
 # Generous: it only ends what would hang.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Place:

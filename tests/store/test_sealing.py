@@ -22,6 +22,7 @@ from semel.store.retention import Retention
 from semel.store.roots import LocalRoot
 from semel.store.sealing import Planner, SealerProcess
 from semel.store.segments import RecordError, SegmentReader, pick, read_records
+from tests.modes import repeats
 from tests.store.recorded import fields, insert, make_database, message
 
 PATIENCE = 60.0
@@ -535,7 +536,7 @@ def test_the_process_runs_the_same_package_wherever_it_is_started(
 
 # --- kills ----------------------------------------------------------------------------------------
 
-KILLS = 20
+KILLS = repeats(20, 8)
 STREAM_NAMES = {1: "plant", 2: "other"}
 
 
@@ -551,6 +552,7 @@ class Writer:
 
     def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
         self.connection = connection
+        self.root = LocalRoot(folder / "streams")
         self.planner = Planner(rows=400, size=10**9, age=0.02)
         self.answers: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self.process = SealerProcess(
@@ -592,6 +594,15 @@ class Writer:
             self.process.seal(STREAM_NAMES[stream], stream, first, last)
             self.ordered.add((first, last))
 
+    def merged(self) -> set[tuple[int, int]]:
+        """The ranges of segments that were made out of others."""
+        found = {
+            each
+            for stream in STREAM_NAMES.values()
+            for each in pick(segment.range for segment in self.root.segments(stream, "n1"))
+        }
+        return found - self.ordered
+
 
 class Watcher:
     """Reads the whole record over and over, by the ranges, as any reader may."""
@@ -630,7 +641,7 @@ def test_whenever_the_sealer_is_killed_every_row_is_sealed_once(
     target = 0
     try:
         deadline = time.monotonic() + 3 * PATIENCE
-        while kills < KILLS or writer.planner.unsealed_rows:
+        while kills < KILLS or writer.planner.unsealed_rows or not writer.merged():
             assert time.monotonic() < deadline
             if kills < KILLS:
                 writer.commit(chance.randint(1, 12))
@@ -656,15 +667,12 @@ def test_whenever_the_sealer_is_killed_every_row_is_sealed_once(
     assert writer.failed == []
     assert writer.ended == KILLS
     root = LocalRoot(tmp_path / "streams")
-    merged: set[tuple[int, int]] = set()
     for number, stream in STREAM_NAMES.items():
         last = writer.last[number]
         found = read_records(root, stream, "n1", 1, last + 1, stream_id=number)
         assert [each.seq for each in found] == list(range(1, last + 1))
         for each in found:
             assert fields(each) == fields(message(each.seq, number))
-        merged |= set(pick(each.range for each in root.segments(stream, "n1"))) - writer.ordered
-    assert merged
     assert database.execute("SELECT count(*) FROM record").fetchone() == (0,)
 
 

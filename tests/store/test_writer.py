@@ -14,7 +14,7 @@ from semel.store.commit import Commit, Record
 from semel.store.database import Database
 from semel.store.writer import Writer
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Owner:
