@@ -1,4 +1,4 @@
-"""`python -m bench [codec | imports | broker | store | client | soak]`: measure, print, judge by targets.
+"""`python -m bench [codec | imports | broker | store | client | soak]`: measure, print, judge.
 
 Without a word it measures everything but the soak. A missed target is printed, not an exit code:
 timing belongs to a machine and a moment. The soak does end with 1 if the broker's memory grows.

@@ -20,8 +20,8 @@ STEPS: Final[dict[int, str]] = {}
 
 TABLES: Final = """
 -- one row for each fact: 'id', 'node', 'made', 'keeper' (whose state it is); what a repair lost is
--- 'gap:<stream>:<first>-<last>'; 'break:<stream>:<seq>': before this row messages may be missing that
--- a server did not keep for a client
+-- 'gap:<stream>:<first>-<last>'; 'break:<stream>:<seq>': before this row messages may be missing
+-- that a server did not keep for a client
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 -- `expiry`: seconds that it outlives its connection; `ends_at`: NULL while that is open, or never
