@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from bench.broker.contenders import MOSQUITTO, SEMEL, Process, has_ended
-from bench.broker.load import Fault
 from bench.broker.measure import Measured, Run
 from bench.store import capture, durable, latency
 from bench.store.brokers import Family
 from bench.store.capture import Capture, Sample, Sent
 from bench.store.latency import Latency
-from bench.store.load import count_acks, encode_payloads, random_payloads
+from bench.store.load import encode_payloads, random_payloads
 from bench.store.report import PARTS, StoreReport, parse_parts
 from bench.store.startup import Start, Startup
-from semel.mqtt import MQTT5, MQTT311, Decoder, PubAck, Publish, encode
+from semel.lab.load.links import Fault
+from semel.mqtt import MQTT5, MQTT311, Decoder, Publish
 from semel.store.segments import RecordError, segment_name
 
 
@@ -78,35 +78,13 @@ def test_a_block_of_payloads_holds_packets_with_identifiers_from_1(version: int)
     assert packets == [
         Publish("bench/topic", payload, 1, number) for number, payload in enumerate(payloads, 1)
     ]
-    assert stream.size * 50 == len(stream.block)
-    assert stream.block[stream.id_at : stream.id_at + 2] == b"\x00\x01"
+    layout = stream.layout
+    assert layout.size * 50 == len(stream.block)
+    assert stream.block[layout.id_at : layout.id_at + 2] == b"\x00\x01"
 
 
 def test_publishers_send_different_payloads() -> None:
     assert not set(random_payloads(0, 20)) & set(random_payloads(1, 20))
-
-
-@pytest.mark.parametrize("reason", [0, 0x10])
-def test_acknowledgements_are_counted_and_a_part_of_one_is_left(reason: int) -> None:
-    acks = [encode(PubAck(number, reason), MQTT5) for number in (1, 2, 3)]
-    data = b"".join(acks)
-    assert count_acks(data) == (3, len(data))
-    assert count_acks(data[:-1]) == (2, len(data) - len(acks[0]))
-    assert count_acks(data[:1]) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x50\x02\x00\x01",  # PUBREC
-        b"\x40\x02\x00\x01\x50\x02\x00\x02",
-        b"\x40\x03\x00\x01\x97",  # Quota exceeded
-        b"\x40\x03\x00\x01\x10\x40\x03\x00\x02\x97",
-    ],
-)
-def test_what_is_no_acknowledgement_of_success_is_a_fault(data: bytes) -> None:
-    with pytest.raises(Fault):
-        count_acks(data)
 
 
 # --- capture --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 import semel
-from bench.broker.wire import WINDOW
+from semel.lab.load.description import WINDOW
 from semel.mqtt import MQTT5, MQTT311
 
 HOST: Final = "127.0.0.1"

@@ -9,12 +9,20 @@ import resource
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from bench.broker.contenders import SPEAKS, DidNotStart, Process, apart, started, version_of
-from bench.broker.load import Fault, Load, Paced, links
-from bench.broker.scenarios import CONNECTIONS, Scenario, build, idle_connections, version_name
+from bench.broker.load import Driven, build, links
+from bench.broker.scenarios import (
+    CONNECTIONS,
+    LATENCY,
+    Scenario,
+    idle_connections,
+    version_name,
+)
+from semel.lab.load.account import Latencies
+from semel.lab.load.links import Fault
 
 WARM_UP_SECONDS: Final = 0.4
 SPAN_SECONDS: Final = 1.5
@@ -121,10 +129,12 @@ def run_once(scenario: Scenario, contender: str, version: int) -> Run:
             if scenario.name == CONNECTIONS:
                 run.figures = idle_connections(process, version)
             else:
+                load = replace(scenario.load, version=version)
+                latencies = Latencies() if scenario.name == LATENCY else None
                 with links(process.port, version) as clients:
-                    drive(build(scenario, clients), process, run)
-                if run.lost > 0 and scenario.qos:
-                    run.fault = f"lost at QoS {scenario.qos}"
+                    drive(build(load, clients, latencies=latencies), process, run, latencies)
+                if run.lost > 0 and load.qos:
+                    run.fault = f"lost at QoS {load.qos}"
                 elif run.lost < 0:
                     run.fault = "delivered twice"
     except (Fault, DidNotStart, OSError) as problem:
@@ -132,11 +142,11 @@ def run_once(scenario: Scenario, contender: str, version: int) -> Run:
     return run
 
 
-def drive(load: Load, process: Process, run: Run) -> None:
+def drive(load: Driven, process: Process, run: Run, latencies: Latencies | None = None) -> None:
     """Warm up, measure in full flow, let everything arrive, and fill in the run."""
     keep_going(load, WARM_UP_SECONDS)
-    if isinstance(load, Paced):
-        load.latencies.clear()
+    if latencies is not None:
+        latencies.clear()
     began, cpu, own_cpu = time.monotonic(), process.cpu_ns(), time.process_time_ns()
     received = load.received
     keep_going(load, SPAN_SECONDS)
@@ -151,14 +161,13 @@ def drive(load: Load, process: Process, run: Run) -> None:
         run.fault = "stalled"
     elif run.delivered < ENOUGH:
         run.fault = TOO_SLOW
-    elif isinstance(load, Paced):
-        parts = statistics.quantiles(load.latencies, n=100)
-        run.figures = (parts[49] / 1e3, parts[98] / 1e3)
+    elif latencies is not None:
+        run.figures = (latencies.at(0.5) / 1e3, latencies.at(0.99) / 1e3)
     else:
         run.figures = (used / run.delivered / 1e3,)
 
 
-def keep_going(load: Load, seconds: float) -> None:
+def keep_going(load: Driven, seconds: float) -> None:
     """Send and receive for so long, longer where little was delivered."""
     began, received = time.monotonic(), load.received
     while True:
@@ -168,7 +177,7 @@ def keep_going(load: Load, seconds: float) -> None:
             return
 
 
-def drain(load: Load) -> None:
+def drain(load: Driven) -> None:
     """Receive until everything is there, or nothing comes any more."""
     began = moved = time.monotonic()
     received = load.received

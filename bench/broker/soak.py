@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench.broker.contenders import HOST, SEMEL, Process, apart, started
-from bench.broker.load import Fault
+from semel.lab.load.links import Fault
 from semel.mqtt import (
     MQTT5,
     MQTT311,

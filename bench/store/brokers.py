@@ -29,8 +29,9 @@ from bench.broker.contenders import (
     launched,
     mosquitto_path,
 )
-from bench.broker.load import Fault, read_packet
-from bench.broker.wire import WINDOW, encode_connect
+from bench.broker.wire import encode_connect
+from semel.lab.load.description import WINDOW
+from semel.lab.load.links import Fault, read_packet
 from semel.mqtt import MQTT311
 
 _MOSQUITTO_SETTINGS: Final = """

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.broker.contenders import SEMEL, DidNotStart
-from bench.broker.load import Fault, links
+from bench.broker.load import links
 from bench.broker.measure import drain
 from bench.broker.scenarios import version_name
 from bench.store.brokers import Family, fresh_folder, keeping
 from bench.store.durable import PAYLOAD, TOPIC
 from bench.store.load import Publishers, encode_payloads, random_payloads
 from semel.extras import MissingExtra, need
+from semel.lab.load.links import Fault
 from semel.store.segments import Range, RecordError, parse_segment_name, pick, segment_name
 
 SECONDS: Final = 30.0
@@ -115,8 +116,6 @@ def capture(run: Capture, family: Family, stream_folder: Path, seconds: float) -
     """Publish for so long, wait until all is sealed, and check what is."""
     process = family.process
     with links(process.port, run.version) as clients:
-        for _ in range(run.publishers):
-            clients.add_publisher()
         payloads = [random_payloads(number, PAYLOAD) for number in range(run.publishers)]
         streams = [encode_payloads(run.version, TOPIC, each) for each in payloads]
         load = Publishers(clients, streams)
@@ -138,7 +137,7 @@ def capture(run: Capture, family: Family, stream_folder: Path, seconds: float) -
         run.broker_ns = process.cpu_ns() - cpu
         run.sealer_ns = family.children_ns() - children
         run.load_ns = time.process_time_ns() - own
-        counts = list(load.acknowledged.values())
+        counts = load.acknowledged
     publishers = {
         f"publisher-{number}": Sent(each, counts[number]) for number, each in enumerate(payloads)
     }

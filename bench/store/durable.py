@@ -6,16 +6,18 @@ means less. Runs, losses and the table are those of the broker's bench.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from bench.broker.contenders import MOSQUITTO, SEMEL, DidNotStart, apart, version_of
-from bench.broker.load import Fault, Window, links
+from bench.broker.load import build, links
 from bench.broker.measure import MISSING, Measured, Run, drive
 from bench.broker.scenarios import Scenario, version_name
-from bench.broker.wire import encode_stream
 from bench.store.brokers import fresh_folder, keeping
-from bench.store.load import add_lasting
+from bench.store.load import encode_lasting
+from semel.lab.load.description import Load
+from semel.lab.load.links import Fault
 
 PAYLOAD: Final = 200
 TOPIC: Final = "bench/topic"
@@ -27,8 +29,8 @@ _TITLE: Final = (
     "bytes written for each"
 )
 SCENARIOS: Final = (
-    Scenario("durable1", _TITLE.format(1, PAYLOAD), 1, TARGET),
-    Scenario("durable2", _TITLE.format(2, PAYLOAD), 2),
+    Scenario("durable1", _TITLE.format(1, PAYLOAD), Load(payload=PAYLOAD, qos=1), TARGET),
+    Scenario("durable2", _TITLE.format(2, PAYLOAD), Load(payload=PAYLOAD, qos=2)),
 )
 
 
@@ -64,11 +66,9 @@ def run_once(scenario: Scenario, contender: str, version: int, parent: Path | No
             keeping(contender, folder, processors) as family,
             links(family.process.port, version) as clients,
         ):
-            qos = scenario.qos
             # What a publisher has sent at QoS 2 is kept with its session.
-            add_lasting(clients, clients.publishers, "publisher", (), qos)
-            add_lasting(clients, clients.subscribers, "subscriber", (TOPIC,), qos)
-            load = Window(clients, encode_stream(version, (TOPIC,), PAYLOAD, qos), 1)
+            described = replace(scenario.load, version=version)
+            load = build(described, clients, encode=encode_lasting)
             children, written = family.children_ns(), family.written_bytes()
             drive(load, family.process, run)
             children = family.children_ns() - children
@@ -76,7 +76,7 @@ def run_once(scenario: Scenario, contender: str, version: int, parent: Path | No
             if run.figures:
                 run.figures = figures(run, children, written, load.received)
             if run.lost:
-                run.fault = f"lost at QoS {qos}" if run.lost > 0 else "delivered twice"
+                run.fault = f"lost at QoS {described.qos}" if run.lost > 0 else "delivered twice"
     except (Fault, DidNotStart, OSError) as problem:
         run.fault = str(problem)
     return run

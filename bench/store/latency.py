@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.broker.contenders import SEMEL, DidNotStart, apart
-from bench.broker.load import Fault, connect, subscribe
+from bench.broker.load import connect
 from bench.broker.scenarios import version_name
 from bench.broker.wire import encode_stream
 from bench.store.brokers import fresh_folder, keeping
 from bench.store.durable import PAYLOAD, TOPIC
 from bench.store.load import Pages, connect_lasting, publish_one
+from semel.lab.load.links import Fault, subscribe
 
 COUNT: Final = 2_000
 WARM_UP: Final = 200
@@ -83,9 +84,10 @@ def measure_latency(versions: list[int], parent: Path | None) -> list[Latency]:
 def one_by_one(run: Latency, port: int, folder: Path) -> None:
     """Publish, append and overwrite in turn."""
     subscriber, _ = connect_lasting(port, run.version, "away")
-    subscribe(subscriber, run.version, (TOPIC,), 1)
+    subscribe(subscriber, run.version, [TOPIC], 1)
     subscriber.close()
     stream = encode_stream(run.version, (TOPIC,), PAYLOAD, 1)
+    size = stream.layout.size
     publisher = connect(port, run.version, "publisher")
     growing = Pages(folder / "growing", room=0)
     full = Pages(folder / "full", room=WARM_UP + COUNT)
@@ -93,7 +95,7 @@ def one_by_one(run: Latency, port: int, folder: Path) -> None:
         dice = random.Random(1)
         order = [run.puback, run.appended, run.overwritten]
         for number in range(WARM_UP + COUNT):
-            packet = stream.block[number * stream.size : (number + 1) * stream.size]
+            packet = stream.block[number * size : (number + 1) * size]
             dice.shuffle(order)
             for taken in order:
                 if taken is run.puback:

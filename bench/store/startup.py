@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.broker.contenders import SEMEL, DidNotStart, free_port, launched
-from bench.broker.load import Fault, read_packet
 from bench.broker.wire import PUBLISH, encode_connect
 from bench.store.brokers import command, first_answer, fresh_folder
 from bench.store.durable import PAYLOAD
 from bench.store.load import connect_lasting, encode_lasting
+from semel.lab.load.links import Fault, read_packet
 from semel.mqtt import MQTT311, Subscription
 from semel.mqtt.delivery import QUEUED as WAITS
 from semel.mqtt.delivery import Change

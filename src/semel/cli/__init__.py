@@ -22,6 +22,10 @@ from semel.settings import SettingsError
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "broker": ("semel.cli.broker", "Run a broker for MQTT 3.1.1 and 5.0."),
     "decode": ("semel.cli.decode", "Show what MQTT packets say and which rules they break."),
+    "ingest": ("semel.cli.ingest", "Record the messages of any broker in a stream."),
+    "load": ("semel.cli.load", "Put a described load on a broker, and count every message."),
+    "pub": ("semel.cli.pub", "Publish messages, with the flags of mosquitto_pub."),
+    "sub": ("semel.cli.sub", "Subscribe and print messages, with the flags of mosquitto_sub."),
     "store": ("semel.cli.store", "Check, repair, export or back up what a broker keeps."),
     "stream": ("semel.cli.stream", "List, read, follow and trim the record of streams."),
     "rules": ("semel.cli.rules", "List the rules of the standard as semel states them."),

@@ -107,7 +107,7 @@ class Client:
         user_name: str | None = None,
         password: str | bytes | None = None,
         will: Will | None = None,
-        receive_maximum: int = 100,
+        receive_maximum: int | None = None,
         maximum_packet_size: int | None = None,
         properties: Properties = NO_PROPERTIES,
         tls: ssl.SSLContext | None = None,
@@ -129,10 +129,9 @@ class Client:
             if version != MQTT5 and outbox is None:
                 # [3.1.1 §3.1.2.4] a session that outlives its connection would never end
                 session_expiry = 0
-        given: list[PropertyItem] = [
-            (SESSION_EXPIRY_INTERVAL, session_expiry),
-            (RECEIVE_MAXIMUM, receive_maximum),
-        ]
+        given: list[PropertyItem] = [(SESSION_EXPIRY_INTERVAL, session_expiry)]
+        if receive_maximum is not None:
+            given.append((RECEIVE_MAXIMUM, receive_maximum))
         if maximum_packet_size is not None:
             given.append((MAXIMUM_PACKET_SIZE, maximum_packet_size))
         if version == MQTT5:
@@ -178,6 +177,7 @@ class Client:
         # Requests and re-authentications that are not answered yet.
         self._expecting = 0
         self._responses: dict[str, Responses] = {}
+        self._response_word = secrets.token_hex(8)
 
     # --- its life ---------------------------------------------------------------------------------
 
@@ -436,13 +436,14 @@ class Client:
     ) -> Received:
         """Publish a request and wait for its answer [4.10] (5.0). Raises TimeoutError."""
         link = self._open()
+        check_properties_version(1 << RESPONSE_TOPIC, link.core.version)
         correlation = secrets.token_bytes(16)
         with self._expected(link):
             async with asyncio.timeout(timeout):
                 await link.until(lambda: link.is_connected)
                 if response_topic is None:
                     prefix = self.server.response_information or "semel/response"
-                    response_topic = f"{prefix}/{self.client_id}"
+                    response_topic = f"{prefix}/{self._response_word}"
                 own: list[PropertyItem] = [
                     (RESPONSE_TOPIC, response_topic),
                     (CORRELATION_DATA, correlation),
@@ -460,6 +461,10 @@ class Client:
     def _responses_at(self, topic: str, qos: int, link: Link) -> Responses:
         """Answers come by a subscription of their own."""
         responses = self._responses.get(topic)
+        if responses is not None and responses.problem is not None:
+            # It was refused; it may not be again.
+            self._parts().remove(responses)
+            responses = None
         if responses is None:
             responses = self._responses[topic] = Responses(topic, qos, self)
             self._listen(responses, NO_PROPERTIES, link)

@@ -25,9 +25,17 @@ from semel.client.received import Incoming
 from semel.client.subscriptions import Subscriptions, Wish
 from semel.mqtt.codec import Decoder, Packet, check_packet_size, encode
 from semel.mqtt.delivery import Delivery
-from semel.mqtt.exchange import Exchange
+from semel.mqtt.exchange import CONNECTING, Exchange
 from semel.mqtt.message import Message
-from semel.mqtt.packet_types import CONNACK, DISCONNECT, MQTT5, PUBACK, PUBCOMP, PUBREC
+from semel.mqtt.packet_types import (
+    CONNACK,
+    DISCONNECT,
+    MQTT5,
+    MQTT311,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+)
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
 from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
@@ -54,6 +62,8 @@ from semel.store.commit import Commit, Record
 from semel.store.store import Store
 from semel.store.streams import Stream
 
+# How a CONNACK of 3.1.1 begins.
+_CONNACK_311: Final = bytes((CONNACK << 4, 2, 0))
 # Waiting messages of a stored session that are kept in memory; the others stay on disk.
 WINDOW: Final = 1_000
 
@@ -107,6 +117,8 @@ class Core:
     has_state: bool
     # A CONNECT left, and nobody knows what the server made of it.
     is_unanswered: bool
+    # The server was told, by a connection of its own, to forget the session.
+    is_purged: bool
     session: Final[Session]
     subscriptions: Final[Subscriptions]
     # Times that the server did not have the session that this end had, and messages that were sent
@@ -161,6 +173,7 @@ class Core:
         self.client_id = client_id
         self.has_state = False
         self.is_unanswered = False
+        self.is_purged = False
         self.session = Session()
         self.session.durable = store.lasts
         self.session.version = greeting.version
@@ -373,6 +386,8 @@ class Core:
     def receive(self, data: bytes, now: float) -> None:
         """Bytes have come."""
         self._alive.heard(now)
+        if self._exchange.phase == CONNECTING and self._is_refused_in_311(data):
+            return
         decoder = self._decoder
         decoder.feed(data)
         while self.ending is None:
@@ -383,6 +398,23 @@ class Core:
                 self._refuse(item, now)
             else:
                 self._observe(item, now)
+
+    def _is_refused_in_311(self, data: bytes) -> bool:
+        """[3.1.1 MQTT-3.1.2-2] A server that does not know 5.0 says so in its own words.
+
+        They are no CONNACK of 5.0, whose Remaining Length is 3 at least.
+        """
+        if self.version != MQTT5 or data[:3] != _CONNACK_311 or len(data) != 4 or not data[3]:
+            return False
+        self._end(
+            Ending(
+                "MQTT 5.0 (it speaks 3.1.1: use version=semel.MQTT311)",
+                packet_type=CONNACK,
+                reason=data[3],
+                version=MQTT311,
+            )
+        )
+        return True
 
     def _observe(self, packet: Packet, now: float) -> None:
         try:
@@ -456,7 +488,10 @@ class Core:
                 )
             )
             return
-        if packet.session_present and not self.has_state:
+        # A 3.1.1 server that was just told to forget the session has none, whatever it says.
+        session_present = packet.session_present and not self.is_purged
+        self.is_purged = False
+        if session_present and not self.has_state:
             if self.version == MQTT5:
                 self.disconnect(SUCCESS, None, now)
             self._end(
@@ -468,11 +503,11 @@ class Core:
                 )
             )
             return
-        if not packet.session_present:
+        if not session_present:
             self._begin_anew()
         self.has_state = True
         self._was_greeted = True
-        for topic_filter in self.subscriptions.connected(packet.session_present):
+        for topic_filter in self.subscriptions.connected(session_present):
             self._note(topic_filter, None)
         if properties.assigned_client_identifier is not None:
             self.client_id = properties.assigned_client_identifier

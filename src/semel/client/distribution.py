@@ -54,15 +54,15 @@ class Distribution:
         self.others.append(channel)
         self._offer()
 
-    def remove(self, channel: Channel) -> list[str]:
+    def remove(self, listener: Listener) -> list[str]:
         """It gets no more. Filters that are nobody's now."""
-        if channel in self.others:
-            self.others.remove(channel)
+        if isinstance(listener, Channel) and listener in self.others:
+            self.others.remove(listener)
         nobodys = []
-        for topic_filter in channel.subscriptions:
+        for topic_filter in listener.subscriptions:
             listeners = self.listeners.get(topic_filter, [])
-            if channel in listeners:
-                listeners.remove(channel)
+            if listener in listeners:
+                listeners.remove(listener)
                 if not listeners:
                     del self.listeners[topic_filter]
                     nobodys.append(topic_filter)
@@ -101,12 +101,9 @@ class Distribution:
         """Messages have come. `may_drop`: QoS 0 messages need not be kept above the bound."""
         self.received += len(messages)
         for incoming in messages:
-            if may_drop and incoming.qos == 0 and self.is_behind:
-                self.dropped += 1
-            else:
-                self.dispatch(incoming)
+            self.dispatch(incoming, may_drop=may_drop)
 
-    def dispatch(self, incoming: Incoming) -> None:
+    def dispatch(self, incoming: Incoming, *, may_drop: bool = False) -> None:
         """Give a message to those who want it."""
         targets: list[Listener] = []
         is_wanted = incoming.is_unfinished
@@ -122,6 +119,9 @@ class Distribution:
             self._backlog += size
             self._unclaimed.append(incoming)
             return
+        if may_drop and incoming.qos == 0 and self.is_behind:
+            # An answer to a request is not kept, but taken at once.
+            targets = [each for each in targets if not isinstance(each, Channel)]
         if not targets:
             self.dropped += 1
         self._backlog += size * len(targets)

@@ -116,8 +116,8 @@ def problem_of(ending: Ending, version: int) -> Refused | Disconnected:
         return Refused(
             ending.reason,
             CONNACK,
-            version=version,
-            about="the connection",
+            version=ending.version or version,
+            about=ending.why if ending.version else "the connection",
             properties=ending.properties,
         )
     why = ending.why

@@ -20,6 +20,8 @@ class Ending:
     properties: Final[Properties]
     # Another connection would end in the same way.
     is_final: Final[bool]
+    # Of the packet, if it is another than the client's.
+    version: Final[int]
 
     def __init__(
         self,
@@ -30,6 +32,7 @@ class Ending:
         reason: int = SUCCESS,
         properties: Properties = NO_PROPERTIES,
         is_final: bool = False,
+        version: int = 0,
     ) -> None:
         self.why = why
         self.violation = violation
@@ -37,6 +40,7 @@ class Ending:
         self.reason = reason
         self.properties = properties
         self.is_final = is_final
+        self.version = version
 
 
 @final

@@ -35,8 +35,8 @@ class Inbox:
     _open: Final[dict[int, Incoming]]
     # Those of QoS 1 of an earlier connection, by identifier: the server sends them again.
     _carried: dict[int, Incoming]
-    # Identifiers of QoS 1 messages that were acknowledged, and whose PUBACK has not left.
-    _unsaid: set[int]
+    # QoS 1 messages that were acknowledged, and whose PUBACK has not left, by identifier.
+    _unsaid: dict[int, Incoming]
     _last: int
 
     def __init__(
@@ -60,7 +60,7 @@ class Inbox:
         self._acknowledge = acknowledge
         self._open = {}
         self._carried = {}
-        self._unsaid = set()
+        self._unsaid = {}
         self._last = 0
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class Inbox:
     def begin_anew(self, commit: Commit) -> None:
         """The server has forgotten them all. They are the program's yet."""
         self._carried = {}
-        self._unsaid = set()
+        self._unsaid = {}
         for incoming in self._open.values():
             incoming.receipt = None
             incoming.is_open = False
@@ -127,14 +127,14 @@ class Inbox:
     ) -> Incoming | None:
         """A message has come. None if it is here already, or was."""
         if packet.qos == 1:
-            if not packet.dup:
-                self._unsaid.discard(packet.packet_id)
-            elif packet.packet_id in self._unsaid:
+            said = self._unsaid.pop(packet.packet_id, None)
+            if said is not None and said.is_sent_again(packet, topic):
                 # The program has had it: it is our PUBACK that did not leave.
+                self._unsaid[packet.packet_id] = said
                 self._session.accept(receipt)
                 return None
             known = self._carried.pop(packet.packet_id, None)
-            if known is not None and packet.dup:
+            if known is not None and known.is_sent_again(packet, topic):
                 known.receipt = receipt
                 return None
             if known is not None:
@@ -169,7 +169,7 @@ class Inbox:
         if self._carried.get(incoming.packet_id) is incoming:
             del self._carried[incoming.packet_id]
         if incoming.qos == 1 and incoming.is_open:
-            self._unsaid.add(incoming.packet_id)
+            self._unsaid[incoming.packet_id] = incoming
         receipt = incoming.receipt
         if receipt is not None:
             incoming.receipt = None
@@ -179,7 +179,7 @@ class Inbox:
 
     def said(self, packet_id: int) -> None:
         """A PUBACK leaves."""
-        self._unsaid.discard(packet_id)
+        self._unsaid.pop(packet_id, None)
 
     def _keep(self, incoming: Incoming, packet_id: int, commit: Commit) -> None:
         if not self._lasts:

@@ -338,10 +338,10 @@ class Ingest:
         self._outbox: Outbox | None = None
         self._link: Link | None = None
         self._last: Counters | None = None
-        self._is_doubtful = False
         self._expiry: int | None = None
         self._granted: dict[str, int] = {}
         self._sessions_lost = 0
+        self._positions = (0, 0, 0.0)
 
     # --- for who runs it --------------------------------------------------------------------------
 
@@ -395,8 +395,8 @@ class Ingest:
         state = "connected" if self._link.is_connected else "connecting"
         if self._is_draining:
             state = "draining"
-        reader = self._outbox.opened.store.reader.connection
-        return self._counted(state, positions(reader, self._stream.id))
+        self._look(self._outbox.opened.store.reader.connection)
+        return self._counted(state)
 
     # --- its life ---------------------------------------------------------------------------------
 
@@ -457,12 +457,12 @@ class Ingest:
     async def _settle(self, link: Link) -> None:
         """Let what was received be stored, and sealed if that takes no longer than it should."""
         assert self._outbox is not None
-        store, stream = self._outbox.opened.store, self._stream.id
+        store = self._outbox.opened.store
         with suppress(TimeoutError, Refused, Disconnected):
             async with asyncio.timeout(SEAL_SECONDS):
                 await link.until(lambda: link.core.is_safe)
                 while self.plan.store.seal_after < SEAL_SECONDS:
-                    stored, sealed, _ = positions(store.reader.connection, stream)
+                    stored, sealed, _ = self._look(store.reader.connection)
                     if sealed >= stored:
                         break
                     await asyncio.sleep(LOOK_SECONDS)
@@ -486,11 +486,20 @@ class Ingest:
 
     # --- how it stands ----------------------------------------------------------------------------
 
-    def _counted(self, state: str, found: tuple[int, int, float]) -> Counters:
+    def _look(self, connection: sqlite3.Connection) -> tuple[int, int, float]:
+        """How far the stream is stored and sealed; if that cannot be read, as far as it was.
+
+        Whoever writes to the store tells what is wrong with it.
+        """
+        with suppress(sqlite3.Error):
+            self._positions = positions(connection, self._stream.id)
+        return self._positions
+
+    def _counted(self, state: str) -> Counters:
         assert self._link is not None
         assert self._outbox is not None
         core, opened = self._link.core, self._outbox.opened
-        stored, sealed, lag = found
+        stored, sealed, lag = self._positions
         return Counters(
             state=state,
             client_id=core.client_id,
@@ -507,12 +516,10 @@ class Ingest:
     def _count_last(self) -> None:
         """How it stood at the end: the store is closed, and still ours."""
         assert self._outbox is not None
-        found = (0, 0, 0.0)
-        # Whatever ended us is told elsewhere.
         folder = self._outbox.opened.folder.path
         with suppress(OSError, sqlite3.Error, Unusable), closing(read_only(folder)) as connection:
-            found = positions(connection, self._stream.id)
-        self._last = self._counted("ended", found)
+            self._look(connection)
+        self._last = self._counted("ended")
 
     @property
     def _stream(self) -> Stream:
@@ -539,12 +546,6 @@ class Ingest:
         self._judge_expiry(packet)
         if not packet.session_present:
             self._granted.clear()
-        if packet.session_present and self._is_doubtful:
-            # A broker that had lost our session, and made a new one for a CONNECT whose answer
-            # was lost in turn, would send nothing ever again.
-            for subscription in self.plan.subscriptions:
-                core.subscribe(subscription, NO_PROPERTIES)
-        self._is_doubtful = False
 
     def _judge_expiry(self, packet: ConnAck) -> None:
         asked = self.plan.greeting.session_expiry
@@ -596,8 +597,6 @@ class Ingest:
 
     def parted(self, problem: Exception) -> None:
         """The connection is gone; another will be tried."""
-        assert self._link is not None
-        self._is_doubtful = self._is_doubtful or self._link.core.is_unanswered
 
     def failed(self, problem: Exception) -> None:
         """There will be no other connection."""

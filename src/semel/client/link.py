@@ -355,6 +355,7 @@ class Link:
             persistent = core.session_expiry > 0
             if clean and persistent:
                 await self.purge()
+                core.is_purged = True
             clean = not persistent
         await self._open(clean)
         # Only the first connection starts clean: the session of a second one is ours.

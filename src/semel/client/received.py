@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from semel.mqtt.delivery import Receipt
+from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import Properties
 
 
@@ -73,6 +74,13 @@ class Incoming:
     def key(self) -> str:
         """The same whenever this message is handed out, and no other's."""
         return f"{self._run}-{self.number}"
+
+    def is_sent_again(self, packet: Publish, topic: str) -> bool:
+        """Whether a PUBLISH with its identifier, on a later connection, is the same message.
+
+        DUP says so; but there are servers that leave it out.
+        """
+        return packet.dup or (self.topic == topic and self.payload == packet.payload)
 
     def release(self) -> None:
         """One part of the program has acknowledged it."""

@@ -1,0 +1,312 @@
+"""`semel load`: put a described load on a broker, watch it, and see what became of it."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+
+from semel.cli.store import count
+from semel.client.address import Address, BadAddress, parse_address
+from semel.lab.load.description import (
+    LARGEST_WINDOW,
+    LEAST_PAYLOAD,
+    MOST_CLIENTS,
+    MOST_LANES,
+    MOST_PAYLOAD,
+    SCENARIOS,
+    WINDOW,
+    Unfit,
+)
+from semel.lab.load.result import Result, milliseconds, version_name
+from semel.lab.load.traffic import PATIENCE
+from semel.lab.load.workers import Job, Progress, Target, run
+from semel.mqtt import MQTT5, MQTT311, Violation
+
+VERSIONS: Final = {"3.1.1": MQTT311, "5": MQTT5}
+SECONDS: Final = 10.0
+MOST_PROCESSES: Final = 64
+# Seconds between two lines of progress.
+LINE_SECONDS: Final = 0.25
+# Subscribers that a table names; JSON has them all.
+SHOWN_SUBSCRIBERS: Final = 10
+
+
+# --- what people type -----------------------------------------------------------------------------
+
+
+def parse_url(context: click.Context, argument: click.Parameter, text: str) -> Address:
+    """The address of a broker; a load is made of plain connections."""
+    try:
+        address = parse_address(text)
+    except BadAddress as problem:
+        raise click.BadParameter(str(problem)) from None
+    if address.scheme != "mqtt":
+        raise click.BadParameter(f"a load needs mqtt://host:port, not {address.scheme}")
+    return address
+
+
+@contextmanager
+def usage(options: str) -> Iterator[None]:
+    """A rule that is broken here is broken by these options."""
+    try:
+        yield
+    except Violation as violation:
+        said = f"{options}: {violation.rule.sentence} Seen: {violation.seen}."
+        raise click.UsageError(said) from None
+
+
+def print_scenarios(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    """Print them and exit."""
+    if wanted and not context.resilient_parsing:
+        width = max(map(len, SCENARIOS))
+        for name, scenario in SCENARIOS.items():
+            click.echo(f"{name:<{width}}  {scenario.line}")
+        context.exit()
+
+
+def numbers(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that change the load of a scenario."""
+    clients = click.IntRange(0, MOST_CLIENTS)
+    for option in reversed(
+        (
+            click.option("--publishers", type=clients, help="Clients that publish."),
+            click.option("--subscribers", type=clients, help="Clients that subscribe."),
+            click.option("--topics", type=click.IntRange(1, MOST_LANES), help="Topics in all."),
+            click.option("--qos", type=click.IntRange(0, 2), help="Of messages and subscriptions."),
+            click.option(
+                "--payload",
+                type=click.IntRange(LEAST_PAYLOAD, MOST_PAYLOAD),
+                help="Bytes of a message.",
+            ),
+            click.option(
+                "--window",
+                type=click.IntRange(1, LARGEST_WINDOW),
+                help="Messages of a publisher under way. QoS 0: in one write; without this option "
+                f"as many as the broker takes. QoS 1, 2: not acknowledged; {WINDOW} without it.",
+            ),
+            click.option(
+                "--rate",
+                type=click.FloatRange(0, min_open=True),
+                help="Messages per second of each publisher. Without it: as the window allows.",
+            ),
+            click.option("--retain", is_flag=True, default=None, help="Publish with RETAIN."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@click.command
+@click.argument("address", metavar="URL", callback=parse_url)
+@click.option(
+    "--scenario",
+    type=click.Choice(list(SCENARIOS)),
+    default="one-to-one",
+    show_default=True,
+    help="Who publishes to whom, and all numbers that are not given.",
+)
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_scenarios,
+    help="Print the scenarios, and exit.",
+)
+@numbers
+@click.option(
+    "--version",
+    type=click.Choice(list(VERSIONS)),
+    default="5",
+    show_default=True,
+    help="Of MQTT.",
+)
+@click.option(
+    "--duration",
+    type=click.FloatRange(0, min_open=True),
+    help=f"Seconds for which is published; {SECONDS:g} without --messages.",
+)
+@click.option("--messages", type=click.IntRange(1), help="Messages of each publisher.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(0, min_open=True),
+    default=PATIENCE,
+    show_default=True,
+    help="Seconds without a message after which what is missing counts as lost.",
+)
+@click.option("--username", help="In place of that in the URL.")
+@click.option("--password", envvar="SEMEL_LOAD_PASSWORD", show_envvar=True, help="Likewise.")
+@click.option(
+    "--prefix",
+    default="semel-load",
+    show_default=True,
+    help="Begins all topics and client identifiers.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, MOST_PROCESSES),
+    default=1,
+    show_default=True,
+    help="Share out the clients among so many.",
+)
+@click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
+def command(
+    address: Address,
+    scenario: str,
+    version: str,
+    duration: float | None,
+    messages: int | None,
+    patience: float,
+    username: str | None,
+    password: str | None,
+    prefix: str,
+    processes: int,
+    json_wanted: bool,
+    **given: Any,
+) -> None:
+    """Put a load on the broker at URL, such as mqtt://127.0.0.1:1883.
+
+    Every message says who sent it, when, and which it is: what is lost, doubled or out of order is
+    counted at each subscriber. Exits with 1 if the broker loses a message of QoS 1 or 2, doubles
+    one of QoS 2, or ends the load. Ctrl-C ends it early, with the result so far.
+
+    \b
+        semel load mqtt://127.0.0.1 --scenario fan-out --qos 1 --subscribers 100
+        semel load mqtt://127.0.0.1 --rate 1000 --payload 500 --duration 60 --json
+    """
+    if duration is not None and messages is not None:
+        raise click.UsageError("--duration and --messages cannot be given both")
+    changes = {name: value for name, value in given.items() if value is not None}
+    try:
+        job = Job(
+            SCENARIOS[scenario].changed({**changes, "version": VERSIONS[version]}),
+            Target(
+                address.host,
+                address.port,
+                address.user_name if username is None else username,
+                address.password if password is None else password.encode(),
+            ),
+            prefix,
+            seconds=None if messages is not None else duration or SECONDS,
+            messages=messages,
+            processes=processes,
+            patience=patience,
+        )
+    except Unfit as problem:
+        raise click.UsageError(str(problem)) from None
+    with usage("--prefix"):
+        job.layout()
+    with usage("--username, --password"):
+        job.connect_packet("p", 0)
+    line = ProgressLine() if sys.stderr.isatty() else None
+    try:
+        result = run(job, line)
+    finally:
+        if line is not None:
+            line.clear()
+    if json_wanted:
+        click.echo(
+            json.dumps({"scenario": scenario, "broker": str(job.target), **result.as_json()})
+        )
+    elif result.started or result.interrupted:
+        click.echo("\n".join([f"{scenario} on {job.target}", *table(result)]))
+    if result.fault:
+        raise click.ClickException(result.fault)
+    if not result.is_kept:
+        sys.exit(1)
+
+
+# --- what people see ------------------------------------------------------------------------------
+
+
+class ProgressLine:
+    """One line on standard error that is written again and again."""
+
+    def __init__(self) -> None:
+        self._last: Progress | None = None
+        self._shown_at = 0.0
+
+    def __call__(self, now: Progress) -> None:
+        at = time.monotonic()
+        if at - self._shown_at >= LINE_SECONDS:
+            # A line that is broken could not be written again; 0 is a width that nobody knows.
+            width = os.get_terminal_size(sys.stderr.fileno()).columns
+            text = shown(now, self._last)[: width - 1 if width else None]
+            sys.stderr.write(f"\r{text}\x1b[K")
+            sys.stderr.flush()
+            self._last, self._shown_at = now, at
+
+    def clear(self) -> None:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def shown(now: Progress, last: Progress | None) -> str:
+    """Where a load stands; rates are those since the last time."""
+    if now.seconds is None:
+        return f"connected {now.connected:,} of {now.clients:,}"
+    before = 0.0 if last is None or last.seconds is None else last.seconds
+    elapsed = now.seconds - before or 1.0
+    sent = (now.sent - (last.sent if last else 0)) / elapsed
+    received = (now.received - (last.received if last else 0)) / elapsed
+    return (
+        f"{now.seconds:.1f} s  sent {now.sent:,} ({sent:,.0f}/s)  "
+        f"received {now.received:,} ({received:,.0f}/s)  in flight {now.under_way:,}"
+    )
+
+
+def table(result: Result) -> list[str]:
+    """For people; numbers of one machine at one moment."""
+    load = result.load
+    megabyte = load.payload / 1e6
+    window = f", window {load.limit:,}" if load.limit else ""
+    rate = f", {load.rate:,g} messages/s each" if load.rate else ""
+    retain = ", RETAIN" if load.retain else ""
+    lines = [
+        f"{count(load.publishers, 'publisher')}, {count(load.subscribers, 'subscriber')}, "
+        f"{count(load.topics, 'topic')}, QoS {load.qos}, {load.payload:,} B"
+        f"{window}{rate}{retain}, MQTT {version_name(load.version)}",
+        "",
+        f"{'':16}{'messages':>14}{'messages/s':>14}{'MB/s':>10}",
+    ]
+    for name, number in (
+        ("sent", result.sent),
+        ("acknowledged", result.acknowledged if load.qos else None),
+        ("received", result.received),
+        ("expected", result.expected),
+        ("lost", result.lost),
+        ("doubled", result.doubled),
+        ("out of order", result.out_of_order),
+    ):
+        line = f"{name:16}{'–' if number is None else f'{number:,}':>14}"
+        if number is not None and name in ("sent", "received"):
+            per_second = result.per_second(number)
+            line += f"{per_second:>14,.0f}{per_second * megabyte:>10,.2f}"
+        lines.append(line)
+    lines += ["", f"{'milliseconds':16}{'p50':>10}{'p90':>10}{'p99':>10}{'max':>10}"]
+    for name, latencies in (("delivery", result.latencies), ("connecting", result.connecting)):
+        times = milliseconds(latencies)
+        cells = [f"{time:,.3f}" for time in times.values()] if times else ["–"] * 4
+        lines.append(f"{name:16}" + "".join(f"{cell:>10}" for cell in cells))
+    unclean = [each for each in result.subscribers if not each.is_clean]
+    if unclean:
+        lines.append("")
+    lines += [
+        f"subscriber {each.subscriber}: {each.lost:,} lost, {each.doubled:,} doubled, "
+        f"{each.out_of_order:,} out of order, {each.expected:,} expected"
+        for each in unclean[:SHOWN_SUBSCRIBERS]
+    ]
+    if len(unclean) > SHOWN_SUBSCRIBERS:
+        lines.append(f"and {len(unclean) - SHOWN_SUBSCRIBERS:,} subscribers more")
+    early = ", ended early" if result.interrupted else ""
+    return [
+        *lines,
+        "",
+        f"{result.seconds:.2f} s{early}; {result.cpu_seconds:.2f} s of processor time for the load "
+        f"itself, in {result.processes} process{'' if result.processes == 1 else 'es'}",
+    ]

@@ -1,0 +1,258 @@
+"""Connections: made one after another, then non-blocking in one epoll.
+
+What the broker does wrong ends a run with a `Fault`, a sentence about the broker without its name:
+"closed a connection".
+"""
+
+import select
+import socket
+import time
+from types import TracebackType
+from typing import Final
+
+from semel.lab.load.wire import encode_subscribe
+from semel.mqtt import MQTT5, ConnAck, Disconnect, Packet, SubAck, Violation, decode, reasons
+from semel.mqtt.packet_types import CONNACK
+from semel.mqtt.wire import frame
+
+RECEIVE_SIZE: Final = 1 << 18
+ANSWER_SECONDS: Final = 20.0
+# Topic filters in one SUBSCRIBE.
+FILTERS: Final = 100
+
+
+class Fault(Exception):
+    """The broker did what it must not: closed a connection, sent something else, stalled."""
+
+
+def said(reason: int, packet_type: int = 0, version: int = MQTT5) -> str:
+    """A reason code in words and as a number."""
+    # A worker starts in a third of the time without the client, which it seldom needs.
+    from semel.client.errors import name_of
+
+    return f"{name_of(reason, packet_type, version)} (0x{reason:02x})"
+
+
+def send_whole(link: socket.socket, data: bytes) -> None:
+    """Send over a socket that blocks."""
+    try:
+        link.sendall(data)
+    except OSError as problem:
+        raise Fault(f"closed a connection: {problem.strerror or problem}") from None
+
+
+def read_exactly(link: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        try:
+            more = link.recv(size - len(data))
+        except TimeoutError:
+            raise Fault("does not answer") from None
+        except OSError as problem:
+            raise Fault(f"closed a connection: {problem.strerror}") from None
+        if not more:
+            raise Fault("closed a connection")
+        data += more
+    return data
+
+
+def read_packet(link: socket.socket) -> tuple[int, bytes]:
+    """First byte and body of one packet, from a socket that blocks."""
+    first = read_exactly(link, 1)[0]
+    length = shift = 0
+    while True:
+        byte = read_exactly(link, 1)[0]
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return first, read_exactly(link, length)
+        if shift == 28:
+            raise Fault("sent something that is not MQTT")
+
+
+def read_answer(link: socket.socket, version: int) -> Packet:
+    """One packet, understood."""
+    first, body = read_packet(link)
+    packet = take_packet(frame(first, body), 0, version)
+    assert packet is not None
+    return packet[0]
+
+
+def take_packet(data: bytes, start: int, version: int) -> tuple[Packet, int] | None:
+    """The packet at `start` and where it ends, None if it is not all there; no DISCONNECT."""
+    try:
+        found = decode(data, version, start=start)
+    except Violation as violation:
+        raise Fault(f"sent something that is not MQTT: {violation}") from None
+    if found is not None and isinstance(found[0], Disconnect):
+        raise Fault(f"closed a connection: {said(found[0].reason)}")
+    return found
+
+
+def open_socket(
+    address: tuple[str, int], connect_packet: bytes, version: int
+) -> tuple[socket.socket, ConnAck]:
+    """A connected client, and how the broker said so. Its socket still blocks."""
+    try:
+        link = socket.create_connection(address, ANSWER_SECONDS)
+    except OSError as problem:
+        raise Fault(f"cannot be reached: {problem.strerror or problem}") from None
+    try:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send_whole(link, connect_packet)
+        answer = read_answer(link, version)
+        if not isinstance(answer, ConnAck):
+            raise Fault(f"answered CONNECT with {type(answer).__name__}")
+        if answer.reason:
+            raise Fault(f"refused a connection: {said(answer.reason, CONNACK, version)}")
+    except BaseException:
+        link.close()
+        raise
+    return link, answer
+
+
+def subscribe(link: socket.socket, version: int, topic_filters: list[str], qos: int) -> None:
+    """Subscribe; every filter has to be granted its QoS."""
+    for at in range(0, len(topic_filters), FILTERS):
+        asked = topic_filters[at : at + FILTERS]
+        send_whole(link, encode_subscribe(version, asked, qos))
+        answer = read_answer(link, version)
+        if not isinstance(answer, SubAck) or len(answer.reasons) != len(asked):
+            raise Fault(f"answered SUBSCRIBE with {type(answer).__name__}")
+        for granted in answer.reasons:
+            if granted >= reasons.FAILURE:
+                raise Fault(f"refused a subscription: {said(granted)}")
+            if granted != qos:
+                raise Fault(f"granted QoS {granted} to a subscription, not QoS {qos}")
+
+
+class Link:
+    """One client's connection, which does not block."""
+
+    def __init__(self, connected: socket.socket, version: int, epoll: select.epoll) -> None:
+        connected.setblocking(False)
+        self.socket = connected
+        self.version = version
+        self.number = connected.fileno()
+        # What it took until CONNACK.
+        self.connect_ns = 0
+        # Seconds between two packets that the broker demands, 0 for any.
+        self.keep_alive = 0
+        self.pinged = time.monotonic()
+        # A packet that has not arrived whole, and bytes that found no room yet.
+        self._rest = b""
+        self._pending = bytearray()
+        self._epoll = epoll
+        epoll.register(self.number, select.EPOLLIN)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the network has not taken all that was sent."""
+        return bool(self._pending)
+
+    def send(self, data: bytes | bytearray | memoryview) -> None:
+        """Send; what finds no room waits, and goes before all that is sent later."""
+        if self._pending:
+            self._pending += data
+            return
+        try:
+            sent = self.socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as problem:
+            raise self._lost(problem) from None
+        if sent < len(data):
+            self._pending += memoryview(data)[sent:]
+            self._epoll.modify(self.number, select.EPOLLIN | select.EPOLLOUT)
+
+    def flush(self) -> None:
+        """There is room again."""
+        try:
+            sent = self.socket.send(self._pending)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            raise self._lost(problem) from None
+        del self._pending[:sent]
+        if not self._pending:
+            self._epoll.modify(self.number, select.EPOLLIN)
+
+    def receive(self) -> bytes:
+        """What there is to read, after what was kept."""
+        try:
+            data = self.socket.recv(RECEIVE_SIZE)
+        except BlockingIOError:
+            return self._rest
+        except OSError as problem:
+            raise Fault(f"closed a connection: {problem.strerror}") from None
+        if not data:
+            raise Fault("closed a connection")
+        return self._rest + data if self._rest else data
+
+    def receive_into(self, buffer: bytearray) -> int:
+        """How many bytes there were to read; nobody looks at them."""
+        try:
+            size = self.socket.recv_into(buffer)
+        except BlockingIOError:
+            return 0
+        except OSError as problem:
+            raise Fault(f"closed a connection: {problem.strerror}") from None
+        if not size:
+            raise Fault("closed a connection")
+        return size
+
+    def keep(self, rest: bytes) -> None:
+        """A part of a packet, for the next time."""
+        self._rest = rest
+
+    def _lost(self, problem: OSError) -> Fault:
+        """Why it is closed: what the broker said last, if it did and it can still be read."""
+        try:
+            data, at = self.receive(), 0
+            while (found := take_packet(data, at, self.version)) is not None:
+                at = found[1]
+        except Fault as fault:
+            return fault
+        return Fault(f"closed a connection: {problem.strerror}")
+
+
+class Links:
+    """The connections of one process to one broker, in one epoll."""
+
+    def __init__(self, address: tuple[str, int], version: int) -> None:
+        self.address = address
+        self.version = version
+        self.epoll = select.epoll()
+        self.by_number: dict[int, Link] = {}
+
+    def open(
+        self, connect_packet: bytes, topic_filters: list[str] | None = None, qos: int = 0
+    ) -> tuple[Link, ConnAck]:
+        """One more client, connected and subscribed."""
+        began = time.monotonic_ns()
+        connected, answer = open_socket(self.address, connect_packet, self.version)
+        connect_ns = time.monotonic_ns() - began
+        try:
+            if topic_filters:
+                subscribe(connected, self.version, topic_filters, qos)
+        except BaseException:
+            connected.close()
+            raise
+        link = Link(connected, self.version, self.epoll)
+        link.connect_ns = connect_ns
+        link.keep_alive = answer.properties.server_keep_alive or 0
+        self.by_number[link.number] = link
+        return link, answer
+
+    def __enter__(self) -> "Links":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.epoll.close()
+        for link in self.by_number.values():
+            link.socket.close()
