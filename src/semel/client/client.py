@@ -32,6 +32,7 @@ from semel.client.purge import purge
 from semel.client.received import Incoming, Received
 from semel.client.reconnect import Backoff
 from semel.client.tls import make_context
+from semel.client.transport import Opening, open_transport
 from semel.mqtt.message import Message
 from semel.mqtt.packet_types import MQTT5, UNSUBACK
 from semel.mqtt.packets.connack import ConnAck
@@ -116,6 +117,7 @@ class Client:
         connect_timeout: float = 30.0,
         outbox: str | PathLike[str] | None = None,
         subscriptions: Iterable[str | Subscription] | None = None,
+        opening: Opening = open_transport,
     ) -> None:
         """Nothing happens before `async with`. Raises Violation and BadAddress."""
         self.address = url if isinstance(url, Address) else parse_address(url)
@@ -164,6 +166,7 @@ class Client:
         # What a publication can be waited for.
         self._ends = ("complete",) if outbox is None else ("complete", "stored")
         self._list = None if subscriptions is None else [_subscription(s) for s in subscriptions]
+        self._opening = opening
         self._outbox: Outbox | None = None
         self._link: Link | None = None
         self._counters = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -206,7 +209,7 @@ class Client:
             self.arrived(again)
             await self._link.start(offline=self._outbox is not None)
         except asyncio.CancelledError:
-            await self._close(NORMAL_DISCONNECTION, at_once=True)
+            await self._close(NORMAL_DISCONNECTION, NO_PROPERTIES, at_once=True)
             raise
         except BaseException:
             await self.close()
@@ -251,24 +254,31 @@ class Client:
             purge=self._purge,
             store=disk,
             authentication=self._authentication,
+            opening=self._opening,
         )
         return link, again
 
-    async def close(self, reason: int = NORMAL_DISCONNECTION) -> None:
+    async def close(
+        self, reason: int = NORMAL_DISCONNECTION, *, properties: Properties = NO_PROPERTIES
+    ) -> None:
         """Disconnect, and end everything. With reason 0x04 the server publishes the will.
 
         Acknowledgements that were given leave first. Whoever waits in `publish` gets Disconnected;
         with an outbox, the message is sent by the next run.
         """
-        await self._close(reason, at_once=False)
+        await self._close(reason, properties, at_once=False)
 
-    async def _close(self, reason: int, *, at_once: bool) -> None:
+    async def _close(self, reason: int, properties: Properties, *, at_once: bool) -> None:
         if self._link is not None:
             self._counters = self.counters
         link, self._link = self._link, None
         try:
             if link is not None:
-                await link.close(reason, 0 if self._is_brief else None, at_once=at_once)
+                expiry = properties.session_expiry_interval
+                if expiry is None and self._is_brief:
+                    expiry = 0
+                others = [each for each in properties.items if each[0] != SESSION_EXPIRY_INTERVAL]
+                await link.close(reason, expiry, at_once=at_once, properties=Properties(others))
         finally:
             if self._distribution is not None:
                 self._distribution.clear()
@@ -287,6 +297,7 @@ class Client:
             password=self._greeting.password,
             tls=self._tls,
             timeout=self._timeout,
+            opening=self._opening,
         )
 
     def _open(self) -> Link:
@@ -523,20 +534,37 @@ class Client:
         self._parts().add_other(channel)
         return Messages(self, channel)
 
+    async def end_subscription(
+        self, topic_filter: str, *, properties: Properties = NO_PROPERTIES
+    ) -> None:
+        """Unsubscribe from what the session has, whether or not anybody iterates over it."""
+        link = self._open()
+        core = link.core
+        known = core.subscriptions
+        if topic_filter not in known.wanted and topic_filter not in known.held:
+            return
+        core.unsubscribe(topic_filter, properties)
+        await self._until_unsubscribed([topic_filter], link)
+
     async def unsubscribe(self, channel: Channel) -> None:
         """End an iterator, and its subscriptions if no other has them. See `Messages`."""
         link = self._link
         if link is None or link.problem is not None:
             channel.end()
             return
-        answers = []
-        for topic_filter in self._parts().remove(channel):
+        filters = self._parts().remove(channel)
+        for topic_filter in filters:
             link.core.unsubscribe(topic_filter)
+        self._parts().take_over(channel)
+        await self._until_unsubscribed(filters, link)
+
+    async def _until_unsubscribed(self, filters: list[str], link: Link) -> None:
+        answers = []
+        for topic_filter in filters:
             if link.is_connected:
                 answer: asyncio.Future[None] = link.loop.create_future()
                 self._unsubscribing.setdefault(topic_filter, []).append(answer)
                 answers.append(answer)
-        self._parts().take_over(channel)
         link.flush()
         link.hold(False)
         try:
@@ -600,7 +628,9 @@ class Client:
     def arrived(self, messages: list[Incoming]) -> None:
         """Messages have come, and are safe."""
         link = self._link
-        assert link is not None
+        if link is None:
+            # It is closing, and a commit with messages was on its way: the inbox has them.
+            return
         self._parts().arrived(messages, may_drop=self._waits_for_server(link))
         self._judge_reading(link)
 

@@ -310,14 +310,21 @@ class Core:
         self._output = []
         self._decoder = Decoder(self._greeting.version)
 
-    def disconnect(self, reason: int, session_expiry: int | None, now: float) -> None:
+    def disconnect(
+        self,
+        reason: int,
+        session_expiry: int | None,
+        now: float,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
         """Leave: DISCONNECT is the last packet [MQTT-3.14.4-1]."""
         packet = Disconnect()
         if self.version == MQTT5:
             expiry = session_expiry
             if expiry == self._exchange.session_expiry_interval:
                 expiry = None
-            packet = Disconnect(reason, properties=Properties(session_expiry_interval=expiry))
+            own = Properties(session_expiry_interval=expiry)
+            packet = Disconnect(reason, properties=Properties([*own.items, *properties.items]))
         self._say_goodbye(packet, now)
 
     def _say_goodbye(self, packet: Disconnect, now: float) -> None:
@@ -364,9 +371,9 @@ class Core:
         """Ask for messages, now or when there is a connection."""
         self.subscriptions.want(subscription, properties)
 
-    def unsubscribe(self, topic_filter: str) -> None:
+    def unsubscribe(self, topic_filter: str, properties: Properties = NO_PROPERTIES) -> None:
         """Ask for no more."""
-        self.subscriptions.give_up(topic_filter)
+        self.subscriptions.give_up(topic_filter, properties)
 
     def acknowledge(self, incoming: Incoming) -> None:
         """The program has done with a message what it had to do."""
@@ -724,7 +731,8 @@ class Core:
                 break
             wish = subscriptions.ask(topic_filter, packet_id)
             if wish is None:
-                requests.append(Unsubscribe(packet_id, [topic_filter]))
+                properties = subscriptions.parting_words(topic_filter)
+                requests.append(Unsubscribe(packet_id, [topic_filter], properties=properties))
                 continue
             requests.append(self._subscribe(packet_id, wish))
             self._note(topic_filter, wish)
@@ -741,7 +749,11 @@ class Core:
 
     def _subscribe(self, packet_id: int, wish: Wish) -> Subscribe:
         properties = wish.properties
-        if self.version == MQTT5 and self._exchange.subscription_identifiers_available:
+        if (
+            wish.identifier
+            and self.version == MQTT5
+            and self._exchange.subscription_identifiers_available
+        ):
             properties = Properties(
                 [(SUBSCRIPTION_IDENTIFIER, wish.identifier), *wish.properties.items]
             )

@@ -23,11 +23,12 @@ from semel.client.errors import Disconnected, Refused, problem_of
 from semel.client.events import Answer, Outcome
 from semel.client.received import Incoming
 from semel.client.reconnect import Backoff
-from semel.client.transport import CannotConnect, Transport, open_transport
+from semel.client.transport import CannotConnect, Opening, Transport, open_transport
 from semel.extras import MissingExtra
 from semel.mqtt.packet_types import MQTT5
 from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
+from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.mqtt.reasons import (
     CONTINUE_AUTHENTICATION,
     NORMAL_DISCONNECTION,
@@ -119,6 +120,7 @@ class Link:
         purge: Callable[[], Awaitable[None]],
         store: DiskStore | None = None,
         authentication: Authentication | None = None,
+        opening: Opening = open_transport,
     ) -> None:
         """`purge` ends the session that a 3.1.1 server has of this client."""
         self.core = core
@@ -131,6 +133,7 @@ class Link:
         self.purge = purge
         self.store = store
         self.authentication = authentication
+        self.opening = opening
         self.loop = asyncio.get_running_loop()
         self.transport: Transport | None = None
         self.is_writable = False
@@ -368,7 +371,7 @@ class Link:
         self._gone = self.loop.create_future()
         self._greeted = self.loop.create_future()
         ear = self._ear = Ear(self)
-        self.transport = await open_transport(self.address, ear, tls=self.tls, timeout=self.timeout)
+        self.transport = await self.opening(self.address, ear, tls=self.tls, timeout=self.timeout)
         self.is_writable = True
         self.core.connect(clean_start, self.now(), data)
         self._write()
@@ -568,7 +571,12 @@ class Link:
     # --- the end ----------------------------------------------------------------------------------
 
     async def close(
-        self, reason: int, session_expiry: int | None, *, at_once: bool = False
+        self,
+        reason: int,
+        session_expiry: int | None,
+        *,
+        at_once: bool = False,
+        properties: Properties = NO_PROPERTIES,
     ) -> None:
         """Leave in order: what is acknowledged is stored and said, then DISCONNECT."""
         self.closing = True
@@ -583,7 +591,7 @@ class Link:
                 if self.is_connected:
                     # In 3.1.1 it is by leaving without a word that a client leaves its will.
                     if self.core.version == MQTT5 or reason == NORMAL_DISCONNECTION:
-                        self.core.disconnect(reason, session_expiry, self.now())
+                        self.core.disconnect(reason, session_expiry, self.now(), properties)
                         self._write()
                     assert self.transport is not None
                     self.transport.close()

@@ -10,7 +10,7 @@ import ssl
 
 from semel.client.address import Address
 from semel.client.errors import Disconnected, Refused
-from semel.client.transport import open_transport
+from semel.client.transport import Opening, open_transport
 from semel.mqtt.codec import Decoder, encode
 from semel.mqtt.packet_types import CONNACK, MQTT311
 from semel.mqtt.packets.connack import ConnAck
@@ -58,10 +58,11 @@ async def purge(
     password: bytes | None,
     tls: ssl.SSLContext | None,
     timeout: float,
+    opening: Opening = open_transport,
 ) -> None:
     """Connect with CleanSession 1, and leave. Raises Refused, Disconnected and CannotConnect."""
     visit = Visit()
-    transport = await open_transport(address, visit, tls=tls, timeout=timeout)
+    transport = await opening(address, visit, tls=tls, timeout=timeout)
     try:
         packet = Connect(
             client_id, version=MQTT311, clean_start=True, user_name=user_name, password=password

@@ -11,7 +11,7 @@ from typing import Final, final
 
 from semel.mqtt.packet_types import MQTT5
 from semel.mqtt.packets.subscribe import Subscription
-from semel.mqtt.properties import NO_PROPERTIES, Properties
+from semel.mqtt.properties import NO_PROPERTIES, SUBSCRIPTION_IDENTIFIER, Properties
 from semel.mqtt.topics import split_share, topic_matches
 
 # Topics whose filters are remembered; then all are forgotten, and found again.
@@ -46,6 +46,9 @@ class Subscriptions:
     asked: Final[dict[int, tuple[str, Wish | None]]]
     # Those of an earlier run that were not requested yet.
     _unsure: Final[set[str]]
+    # Identifiers that the program has chosen itself, and what is to be said with an UNSUBSCRIBE.
+    _given: Final[set[int]]
+    _parting: Final[dict[str, Properties]]
     _last_identifier: int
     _by_identifier: Final[dict[int, str]]
     _found: dict[str, list[str]]
@@ -56,6 +59,8 @@ class Subscriptions:
         self.due = {}
         self.asked = {}
         self._unsure = set()
+        self._given = set()
+        self._parting = {}
         self._last_identifier = 0
         self._by_identifier = {}
         self._found = {}
@@ -65,19 +70,30 @@ class Subscriptions:
         topic_filter = subscription.topic_filter
         known = self.wanted.get(topic_filter) or self.held.get(topic_filter)
         identifier = 0 if known is None else known.identifier
-        if not identifier:
+        if properties.has(SUBSCRIPTION_IDENTIFIER):
+            # The program's own, which several filters may share: they are told apart by topic.
+            self._given.update(properties.subscription_identifiers)
+            identifier = 0
+        elif not identifier:
             self._last_identifier += 1
             identifier = self._last_identifier
-        self._by_identifier[identifier] = topic_filter
+        if identifier:
+            self._by_identifier[identifier] = topic_filter
         self.wanted[topic_filter] = Wish(subscription, identifier, properties)
         self.due[topic_filter] = None
         self._found = {}
 
-    def give_up(self, topic_filter: str) -> None:
+    def give_up(self, topic_filter: str, properties: Properties = NO_PROPERTIES) -> None:
         """The program asks for this no more."""
+        if properties.present:
+            self._parting[topic_filter] = properties
         if self.wanted.pop(topic_filter, None) is not None or topic_filter in self.held:
             self.due[topic_filter] = None
             self._found = {}
+
+    def parting_words(self, topic_filter: str) -> Properties:
+        """The properties of its UNSUBSCRIBE, once."""
+        return self._parting.pop(topic_filter, NO_PROPERTIES)
 
     def restore(self, subscription: Subscription, identifier: int) -> None:
         """A session that was stored has this."""
@@ -174,7 +190,7 @@ class Subscriptions:
 
     def of(self, topic_name: str, identifiers: tuple[int, ...]) -> list[str]:
         """The filters by which a message came."""
-        if identifiers:
+        if identifiers and self._given.isdisjoint(identifiers):
             named: list[str] = []
             for identifier in identifiers:
                 topic_filter = self._by_identifier.get(identifier)

@@ -87,7 +87,7 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
 
-Opening = Callable[[Address, Listener, ssl.SSLContext | None], Awaitable[Transport]]
+Connecting = Callable[[Address, Listener, ssl.SSLContext | None, str | None], Awaitable[Transport]]
 
 
 class CannotConnect(Exception):
@@ -100,11 +100,13 @@ async def open_transport(
     *,
     tls: ssl.SSLContext | None = None,
     timeout: float = 30.0,
+    local_host: str | None = None,
 ) -> Transport:
     """Connect, with TLS if the address asks for it. Raises CannotConnect.
 
     `timeout` seconds bound the whole: the name, TCP, TLS and the handshake of WebSocket. `tls` is
     for mqtts and wss, and with mqtt or ws a BadAddress: who gives one means to be encrypted.
+    `local_host` is an IP address of this machine to connect from; a unix socket has no such.
     """
     if tls is not None and not address.secure:
         raise BadAddress(
@@ -114,21 +116,39 @@ async def open_transport(
         need("websockets", extra="client", by=f"a {address.scheme}:// address")
         from semel.client.websocket import open_websocket
 
-        opening: Opening = open_websocket
+        connecting: Connecting = open_websocket
     else:
-        opening = open_stream
+        connecting = open_stream
     if address.secure and tls is None:
         tls = make_context()
     deadline = asyncio.timeout(timeout)
     try:
         async with deadline:
-            return await opening(address, listener, tls)
+            return await connecting(address, listener, tls, local_host)
     except OSError as problem:
         why = f"no answer within {timeout:g} s" if deadline.expired() else explain(problem)
         raise CannotConnect(f"cannot connect to {address}: {why}") from None
 
 
-async def open_stream(address: Address, listener: Listener, tls: ssl.SSLContext | None) -> "Stream":
+class Opening(Protocol):
+    """A way to connect: `open_transport`, or one that does more."""
+
+    async def __call__(
+        self,
+        address: Address,
+        listener: Listener,
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout: float = 30.0,
+    ) -> Transport: ...
+
+
+async def open_stream(
+    address: Address,
+    listener: Listener,
+    tls: ssl.SSLContext | None,
+    local_host: str | None = None,
+) -> "Stream":
     """A Stream that begins to tell its listener in the next turn of the loop."""
     loop = asyncio.get_running_loop()
     gate = Gate(listener)
@@ -137,7 +157,7 @@ async def open_stream(address: Address, listener: Listener, tls: ssl.SSLContext 
         connected = await connect(socket.AF_UNIX, address.path)
         await loop.create_unix_connection(lambda: stream, sock=connected)
     else:
-        connected = await connect_first(await addresses_of(address.host, address.port))
+        connected = await connect_first(await addresses_of(address.host, address.port), local_host)
         # asyncio does this only to sockets that it has made itself.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
@@ -346,22 +366,28 @@ async def addresses_of(host: str, port: int) -> list[SocketAddress]:
     return [each for each in turns if each is not None]
 
 
-async def connect_first(addresses: Sequence[SocketAddress]) -> socket.socket:
+async def connect_first(
+    addresses: Sequence[SocketAddress], local_host: str | None = None
+) -> socket.socket:
     """A socket that is connected to the first of `addresses` that answers.
 
     Each is begun when the one before it has failed or had its HEAD_START. If none answers, one of
     the failures is raised. asyncio has the like of it, but loses a socket when it is cancelled in
     a bad moment, and uvloop has none.
     """
+    if local_host is not None:
+        family = socket.AF_INET6 if ":" in local_host else socket.AF_INET
+        # Only those that there is a way to from there; if there is none, the system says so.
+        addresses = [each for each in addresses if each[0] == family] or addresses
     if len(addresses) == 1:
-        return await connect(*addresses[0])
+        return await connect(*addresses[0], local_host)
     loop = asyncio.get_running_loop()
     waiting = deque(addresses)
     attempts: list[asyncio.Task[socket.socket]] = []
     try:
         while True:
             if waiting:
-                attempts.append(loop.create_task(connect(*waiting.popleft())))
+                attempts.append(loop.create_task(connect(*waiting.popleft(), local_host)))
             running = [attempt for attempt in attempts if not attempt.done()]
             if not running:
                 raise most_telling([attempt.exception() for attempt in attempts])
@@ -406,11 +432,15 @@ def abandon(
     return running
 
 
-async def connect(family: int, where: tuple[str | int | bytes, ...] | str) -> socket.socket:
-    """A socket that is connected to `where`."""
+async def connect(
+    family: int, where: tuple[str | int | bytes, ...] | str, local_host: str | None = None
+) -> socket.socket:
+    """A socket that is connected to `where`, from an IP address of this machine if one is given."""
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
+        if local_host is not None:
+            made.bind((local_host, 0))
         await asyncio.get_running_loop().sock_connect(made, where)
     except BaseException:
         made.close()

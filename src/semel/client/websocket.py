@@ -39,7 +39,10 @@ CLOSED_EARLY: Final = "the server closed the connection in the handshake"
 
 
 async def open_websocket(
-    address: Address, listener: Listener, tls: ssl.SSLContext | None
+    address: Address,
+    listener: Listener,
+    tls: ssl.SSLContext | None,
+    local_host: str | None = None,
 ) -> "WebSocket":
     """A WebSocket after its handshake, which tells its listener from the next turn of the loop.
 
@@ -48,7 +51,7 @@ async def open_websocket(
     loop = asyncio.get_running_loop()
     gate = Gate(listener)
     opened = WebSocket(address, gate, loop)
-    stream = await open_stream(address, opened, tls)
+    stream = await open_stream(address, opened, tls, local_host)
     try:
         await opened.shake_hands(stream)
     except BaseException:

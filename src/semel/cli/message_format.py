@@ -1,0 +1,449 @@
+"""How `semel sub` prints a message in a form that the user gives: -F, as mosquitto_sub has it.
+
+A form is text with three kinds of sequences in it: `%` and a letter stands for a part of the
+message, `@` and a letter for a part of the time (strftime), `\\` and a letter for a character. A
+form is read once, when the command starts, and what is wrong with it is said then.
+
+    >>> MessageFormat("%q %-8t|%5l|").text
+    '%q %-8t|%5l|'
+
+Everything is bytes: a payload is printed as it is, and widths count bytes, as in C.
+"""
+
+import json
+import math
+import re
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from semel.mqtt import Properties
+from semel.mqtt.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    MESSAGE_EXPIRY_INTERVAL,
+    PAYLOAD_FORMAT_INDICATOR,
+    RESPONSE_TOPIC,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+    USER_PROPERTY,
+)
+
+# What one sequence that begins with % may have between the sign and its letter.
+FIELD: Final = re.compile(
+    r"(?P<left>-?)(?P<zero>0?)(?P<width>[0-9]*)(?P<dot>\.?)(?P<most>[0-9]*)(?P<letter>.)",
+    re.DOTALL | re.ASCII,
+)
+LETTERS: Final = "%ACDdEFfIJjlmPpqRrStUXx"
+ESCAPES: Final = {
+    "\\": b"\\",
+    "0": b"\0",
+    "a": b"\a",
+    "e": b"\x1b",
+    "n": b"\n",
+    "r": b"\r",
+    "t": b"\t",
+    "v": b"\v",
+}
+# Wider than any line; what is wider is a mistake, and would only fill the memory.
+MOST_WIDTH: Final = 65_535
+NANOSECONDS: Final = 1_000_000_000
+# What properties of a message are called in JSON.
+PROPERTY_NAMES: Final = {
+    PAYLOAD_FORMAT_INDICATOR: "payload-format-indicator",
+    MESSAGE_EXPIRY_INTERVAL: "message-expiry-interval",
+    CONTENT_TYPE: "content-type",
+    RESPONSE_TOPIC: "response-topic",
+    CORRELATION_DATA: "correlation-data",
+    SUBSCRIPTION_IDENTIFIER: "subscription-identifier",
+    TOPIC_ALIAS: "topic-alias",
+    USER_PROPERTY: "user-properties",
+}
+
+
+class BadFormat(ValueError):
+    """What is wrong with a form, in one sentence."""
+
+
+class NotJson(Exception):
+    """A payload that a form shows as JSON is none."""
+
+
+class Shown(Protocol):
+    """What is printed of a message: any Received, and what is like one."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def qos(self) -> int: ...
+    @property
+    def retain(self) -> bool: ...
+    @property
+    def dup(self) -> bool: ...
+    @property
+    def packet_id(self) -> int: ...
+    @property
+    def properties(self) -> Properties: ...
+
+
+@dataclass(frozen=True)
+class Field:
+    """One sequence that begins with %: its letter, and what stands between."""
+
+    letter: str
+    left: bool = False
+    zero: bool = False
+    width: int = 0
+    # The most bytes of a text; None: all.
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class Time:
+    """One sequence that begins with @: the letter for strftime."""
+
+    letter: str
+
+
+Part = bytes | Field | Time
+
+
+class Moment:
+    """A time, in nanoseconds, and what the clock on the wall says then."""
+
+    def __init__(self, nanoseconds: int) -> None:
+        self.seconds, self.rest = divmod(nanoseconds, NANOSECONDS)
+        self._local = time.localtime(self.seconds)
+
+    def text(self, form: str) -> str:
+        """By strftime."""
+        return time.strftime(form, self._local)
+
+    @property
+    def iso(self) -> str:
+        return self.text("%Y-%m-%dT%H:%M:%S%z")
+
+    @property
+    def iso_with_fraction(self) -> str:
+        return self.text(f"%Y-%m-%dT%H:%M:%S.{self.rest // 1000:06d}%z")
+
+
+def shown_text(text: str) -> str:
+    """Text of a peer: what is not printable is escaped, so that it cannot act on a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
+    )
+
+
+def as_it_is(data: bytes) -> bytes:
+    return data
+
+
+def safely(data: bytes) -> bytes:
+    """For a terminal: no byte of it acts there."""
+    text = data.decode("utf-8", "backslashreplace")
+    return shown_text(text).encode("utf-8")
+
+
+class MessageFormat:
+    """A form for messages. Raises BadFormat if it is none.
+
+    `clean` is applied to whatever a peer has chosen. With `pretty`, JSON is on many lines.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        pretty: bool = False,
+        clean: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        self.text = text
+        self._pretty = pretty
+        self._clean = clean or as_it_is
+        self._parts = parse_format(text)
+
+    def render(self, message: Shown, nanoseconds: int) -> tuple[bytes, str | None]:
+        """The message in this form, and what could not be shown of it, in one sentence."""
+        moment = Moment(nanoseconds)
+        problem = None
+        found = []
+        for part in self._parts:
+            if isinstance(part, bytes):
+                found.append(part)
+            elif isinstance(part, Time):
+                found.append(time_part(part.letter, moment))
+            else:
+                try:
+                    found.append(self._field(part, message, moment))
+                except NotJson:
+                    problem = f"the payload is no JSON, on topic {shown_text(message.topic)}"
+                except struct.error:
+                    size = struct.calcsize(part.letter)
+                    problem = (
+                        f"%{part.letter} shows a payload of {size} bytes, and this one on topic"
+                        f" {shown_text(message.topic)} has {len(message.payload)}"
+                    )
+        return b"".join(found), problem
+
+    def _field(self, field: Field, message: Shown, moment: Moment) -> bytes:
+        letter = field.letter
+        if letter == "%":
+            return b"%"
+        if letter == "t":
+            return fit(field, self._clean(encoded(message.topic)))
+        if letter in "pxX":
+            return payload_part(field, message.payload, self._clean)
+        if letter == "q":
+            return b"%d" % message.qos
+        if letter == "r":
+            return b"%d" % message.retain
+        if letter == "l":
+            return number(field, len(message.payload))
+        if letter == "m":
+            return number(field, message.packet_id)
+        if letter == "I":
+            return fit(field, moment.iso.encode())
+        if letter == "U":
+            return f"{moment.seconds}.{moment.rest:09d}".encode()
+        if letter in "jJ":
+            value = describe(message, moment, payload_is_json=letter == "J")
+            try:
+                return json_bytes(value, pretty=self._pretty, plain=self._clean is not as_it_is)
+            except RecursionError:
+                raise NotJson from None
+        if letter in "fd":
+            return float_part(field, message.payload)
+        return self._property(field, message.properties)
+
+    def _property(self, field: Field, properties: Properties) -> bytes:
+        letter = field.letter
+        if letter == "A":
+            return number(field, properties.topic_alias)
+        if letter == "E":
+            return number(field, properties.message_expiry_interval)
+        if letter == "F":
+            return number(field, properties.payload_format_indicator)
+        if letter == "S":
+            identifiers = properties.subscription_identifiers
+            return number(field, identifiers[0] if identifiers else None)
+        if letter == "C":
+            return fit(field, self._clean(encoded(properties.content_type or "")))
+        if letter == "R":
+            # Unlike a content type, what is not there takes no room.
+            topic = properties.response_topic
+            return b"" if topic is None else fit(field, self._clean(encoded(topic)))
+        if letter == "D":
+            return self._clean(properties.correlation_data or b"")
+        pairs = [encoded(f"{name}:{value}") for name, value in properties.user_properties]
+        return self._clean(b" ".join(pairs))
+
+
+def parse_format(text: str) -> list[Part]:
+    """The parts of a form. Raises BadFormat."""
+    parts: list[Part] = []
+    at = 0
+    while at < len(text):
+        sign = text[at]
+        if sign not in "%@\\":
+            end = at + 1
+            while end < len(text) and text[end] not in "%@\\":
+                end += 1
+            parts.append(encoded(text[at:end]))
+            at = end
+            continue
+        if at + 1 == len(text):
+            raise BadFormat(f"the {sign} at the end is not followed by a letter")
+        letter = text[at + 1]
+        if sign == "%":
+            found = FIELD.match(text, at + 1)
+            if found is None:
+                raise BadFormat(f"{text[at:]!r} at the end is not followed by a letter")
+            parts.append(parse_field(found))
+            at = found.end()
+            continue
+        if sign == "\\" and letter not in ESCAPES:
+            known = " ".join("\\" + each for each in ESCAPES)
+            raise BadFormat(f"there is no \\{letter}; there is {known}")
+        if sign == "\\":
+            parts.append(ESCAPES[letter])
+        else:
+            parts.append(b"@" if letter == "@" else Time(letter))
+        at += 2
+    return parts
+
+
+def parse_field(found: re.Match[str]) -> Field:
+    letter = found["letter"]
+    if letter not in LETTERS:
+        known = " ".join(f"%{each}" for each in LETTERS)
+        raise BadFormat(f"there is no %{letter}; there is {known}")
+    width = int(found["width"] or 0)
+    most = int(found["most"] or 0) if found["dot"] else None
+    if max(width, most or 0) > MOST_WIDTH:
+        raise BadFormat(f"%{found[0]}: a field has at most {MOST_WIDTH} characters")
+    return Field(letter, bool(found["left"]), bool(found["zero"]), width, most)
+
+
+# --- fields ---------------------------------------------------------------------------------------
+
+
+def encoded(text: str) -> bytes:
+    """As the arguments of a program are encoded: bytes that are no UTF-8 come back as they were."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def fit(field: Field, text: bytes) -> bytes:
+    """A text in its field."""
+    cut = text[: field.most]
+    return cut.ljust(field.width) if field.left else cut.rjust(field.width)
+
+
+def number(field: Field, value: int | None) -> bytes:
+    """A number in its field; the field alone if there is none."""
+    filling = b"0" if field.zero else b" "
+    if value is None:
+        return filling * field.width
+    if field.left:
+        return (b"%d" % value).ljust(field.width)
+    return (b"%d" % value).rjust(field.width, filling)
+
+
+def payload_part(field: Field, payload: bytes, clean: Callable[[bytes], bytes]) -> bytes:
+    """A payload: a width is that of a column, so that what does not fit is cut."""
+    width = field.width
+    if field.letter == "p":
+        text = clean(payload[:width] if width else payload)
+    else:
+        # Whole bytes, two digits each.
+        text = (payload[: width // 2] if width else payload).hex().encode()
+        text = text.upper() if field.letter == "X" else text
+    if field.left:
+        return text.ljust(width)
+    return text.rjust(width, b"0" if field.zero else b" ")
+
+
+def float_part(field: Field, payload: bytes) -> bytes:
+    """A payload that is a float (%f) or a double (%d) as this machine has them in memory."""
+    (value,) = struct.unpack(field.letter, payload)
+    text = f"{value:.{6 if field.most is None else field.most}f}".encode()
+    if field.left:
+        return text.ljust(field.width)
+    return text.rjust(field.width, b"0" if field.zero else b" ")
+
+
+def time_part(letter: str, moment: Moment) -> bytes:
+    if letter == "N":
+        return b"%09d" % moment.rest
+    return encoded(moment.text(f"%{letter}"))
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+class Pairs:
+    """An object of JSON with its members in order; a name may come twice."""
+
+    def __init__(self, pairs: list[tuple[str, object]]) -> None:
+        self.pairs = pairs
+
+
+def describe(message: Shown, moment: Moment, *, payload_is_json: bool) -> Pairs:
+    """What %j and %J print. Raises NotJson."""
+    found: list[tuple[str, object]] = [
+        ("tst", moment.iso_with_fraction),
+        ("topic", message.topic),
+        ("qos", message.qos),
+        ("retain", int(message.retain)),
+        ("payloadlen", len(message.payload)),
+    ]
+    if message.qos:
+        found.append(("mid", message.packet_id))
+    if message.properties.present:
+        found.append(("properties", described_properties(message.properties)))
+    found.append(("payload", json_payload(message.payload, parsed=payload_is_json)))
+    return Pairs(found)
+
+
+def described_properties(properties: Properties) -> Pairs:
+    """In the order in which they came; the pairs of a user are one object."""
+    found: dict[str, object] = {}
+    for identifier, value in properties.items:
+        shown: object = value
+        if identifier == USER_PROPERTY:
+            shown = Pairs(list(properties.user_properties))
+        elif isinstance(value, bytes):
+            shown = value.decode("utf-8", "surrogateescape")
+        found.setdefault(PROPERTY_NAMES[identifier], shown)
+    return Pairs(list(found.items()))
+
+
+def json_payload(payload: bytes, *, parsed: bool) -> object:
+    if not payload:
+        return None
+    if not parsed:
+        return payload.decode("utf-8", "surrogateescape")
+    try:
+        return json.loads(
+            payload.decode("utf-8"),
+            object_pairs_hook=Pairs,
+            parse_int=Verbatim,
+            parse_constant=refuse_constant,
+        )
+    except (ValueError, RecursionError):
+        raise NotJson from None
+
+
+class Verbatim(str):
+    """An integer as it is written, however long."""
+
+
+def refuse_constant(name: str) -> object:
+    """NaN and Infinity, which Python takes for JSON."""
+    raise ValueError(name)
+
+
+def json_bytes(value: object, *, pretty: bool, plain: bool = False) -> bytes:
+    """JSON as mosquitto_sub prints it: on one line without spaces, or with tabs.
+
+    Bytes that are no UTF-8 stay what they are, unless it is to be plain ASCII.
+    """
+    return encoded(json_text(value, 1 if pretty else 0, plain))
+
+
+def json_text(value: object, depth: int, plain: bool) -> str:
+    """`depth` is how many tabs what is inside gets; 0: all is on one line."""
+    inner = depth + 1 if depth else 0
+    if isinstance(value, Verbatim):
+        return value
+    if isinstance(value, Pairs):
+        colon = ":\t" if depth else ":"
+        members = [
+            json.dumps(name, ensure_ascii=plain) + colon + json_text(each, inner, plain)
+            for name, each in value.pairs
+        ]
+        if not depth:
+            return "{" + ",".join(members) + "}"
+        lines = ",\n".join("\t" * depth + each for each in members)
+        return "{\n" + lines + "\n" * bool(lines) + "\t" * (depth - 1) + "}"
+    if isinstance(value, list):
+        comma = ", " if depth else ","
+        return "[" + comma.join(json_text(each, inner, plain) for each in value) + "]"
+    if isinstance(value, float):
+        return float_text(value)
+    return json.dumps(value, ensure_ascii=plain)
+
+
+def float_text(value: float) -> str:
+    """The shortest of 15 or 17 digits that means the same number, without a needless point."""
+    if not math.isfinite(value):
+        return "null"
+    short = f"{value:.15g}"
+    return short if float(short) == value else f"{value:.17g}"

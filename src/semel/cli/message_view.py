@@ -1,0 +1,211 @@
+"""How `semel sub` prints a message when no form is given.
+
+Into a pipe or file it is the payload and the end of a line, byte for byte what mosquitto_sub
+prints. On a terminal it is a line for people, in which nothing that a peer has sent can act on the
+terminal. With --json it is an object on a line.
+"""
+
+import base64
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import click
+
+from semel.cli.message_format import (
+    PROPERTY_NAMES,
+    MessageFormat,
+    Moment,
+    Shown,
+    encoded,
+    safely,
+    shown_text,
+)
+from semel.mqtt import NO_PROPERTIES, Properties
+from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER, USER_PROPERTY
+
+# What is printed of one message, and what could not be, in one sentence.
+Print = Callable[[Shown], tuple[bytes, str | None]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the flags say about the output."""
+
+    form: str | None
+    verbose: bool
+    end_of_line: bool
+    pretty: bool
+    json: bool
+    is_terminal: bool
+    colour: bool
+    # Whether the user has given the subscriptions an identifier.
+    identifiers: bool
+    quiet: bool
+
+
+@dataclass(frozen=True)
+class Stripped:
+    """A message without the identifiers that the client has chosen for its subscriptions."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    dup: bool
+    packet_id: int
+    properties: Properties
+
+
+def stripped(message: Shown) -> Shown:
+    """The message as a user who asked for no subscription identifier expects it."""
+    properties = message.properties
+    if not properties.has(SUBSCRIPTION_IDENTIFIER):
+        return message
+    left = [item for item in properties.items if item[0] != SUBSCRIPTION_IDENTIFIER]
+    return Stripped(
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        message.dup,
+        message.packet_id,
+        Properties(left) if left else NO_PROPERTIES,
+    )
+
+
+def wants_colour(is_terminal: bool) -> bool:
+    """On a terminal that has some, unless the user has said otherwise (no-color.org)."""
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def printing(look: Look) -> Print:
+    """How to print a message. Raises BadFormat."""
+    clean = safely if look.is_terminal else None
+    if look.json:
+        return lambda message: (json_line(message, plain=look.is_terminal), None)
+    if look.form is not None:
+        form = MessageFormat(look.form, pretty=look.pretty, clean=clean)
+        end = b"\n" if look.end_of_line else b""
+
+        def with_form(message: Shown) -> tuple[bytes, str | None]:
+            text, problem = form.render(message, time.time_ns())
+            return text + end, problem
+
+        return with_form
+    if look.is_terminal and not look.verbose and look.end_of_line:
+        return lambda message: (terminal_line(message, colour=look.colour), None)
+    return lambda message: (
+        plain(message, look.verbose, look.end_of_line, clean),
+        None,
+    )
+
+
+def plain(
+    message: Shown, verbose: bool, end_of_line: bool, clean: Callable[[bytes], bytes] | None
+) -> bytes:
+    """The payload, with -v after the topic. Without a payload there is nothing to print."""
+    end = b"\n" if end_of_line else b""
+    topic = encoded(message.topic)
+    payload = message.payload
+    if clean is not None:
+        topic, payload = clean(topic), clean(payload)
+    if not verbose:
+        return payload + end if payload else b""
+    if not payload:
+        # Byte for byte.
+        return topic + b" (null)" + end if end else b""
+    return topic + b" " + payload + end
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def shown_bytes(data: bytes) -> str:
+    """Text if it is text, else hexadecimal."""
+    if not data:
+        return "(empty)"
+    try:
+        return shown_text(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+
+
+def shown_properties(properties: Properties) -> list[str]:
+    found = []
+    for identifier, value in properties.items:
+        if isinstance(value, tuple):
+            found.append(f"{shown_text(value[0])}={shown_text(value[1])}")
+            continue
+        shown = shown_bytes(value) if isinstance(value, bytes) else shown_text(str(value))
+        found.append(f"{PROPERTY_NAMES[identifier]}={shown}")
+    return found
+
+
+def terminal_line(message: Shown, *, colour: bool) -> bytes:
+    """When, QoS, topic, payload, and in brackets what else there is."""
+
+    def style(text: str, **how: object) -> str:
+        return click.style(text, **how) if colour else text  # type: ignore[arg-type]
+
+    moment = Moment(time.time_ns()).text("%H:%M:%S")
+    words = [
+        style(moment, dim=True),
+        f"q{message.qos}",
+        style(shown_text(message.topic), fg="cyan"),
+    ]
+    if message.retain:
+        words.append(style("retained", fg="yellow"))
+    if message.dup:
+        words.append(style("dup", fg="yellow"))
+    payload = shown_bytes(message.payload)
+    words.append(style(payload, dim=True) if not message.payload else payload)
+    others = shown_properties(message.properties)
+    if others:
+        words.append(style(f"[{', '.join(others)}]", dim=True))
+    return ("  ".join(words) + "\n").encode("utf-8")
+
+
+# --- for programs ---------------------------------------------------------------------------------
+
+
+def bytes_fields(name: str, data: bytes) -> dict[str, object]:
+    """Bytes in JSON: text, or else Base64 in a field of its own."""
+    try:
+        return {name: data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {name: None, f"{name}_base64": base64.b64encode(data).decode("ascii")}
+
+
+def json_line(message: Shown, *, plain: bool) -> bytes:
+    """An object on a line, in ASCII if it is to be plain."""
+    seconds, rest = divmod(time.time_ns(), 1_000_000_000)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    found: dict[str, object] = {
+        "received": f"{moment}.{rest // 1000:06d}Z",
+        "topic": message.topic,
+        "qos": message.qos,
+        "retain": message.retain,
+        "dup": message.dup,
+        **bytes_fields("payload", message.payload),
+        "properties": json_properties(message.properties),
+    }
+    return json.dumps(found, ensure_ascii=plain).encode("utf-8") + b"\n"
+
+
+def json_properties(properties: Properties) -> dict[str, object]:
+    """What is there, by the names of the standard; what may come twice is a list."""
+    found: dict[str, object] = {}
+    for identifier, value in properties.items:
+        name = PROPERTY_NAMES[identifier].replace("-", "_")
+        if identifier == USER_PROPERTY:
+            found["user_properties"] = [list(pair) for pair in properties.user_properties]
+        elif identifier == SUBSCRIPTION_IDENTIFIER:
+            found["subscription_identifiers"] = list(properties.subscription_identifiers)
+        elif isinstance(value, bytes):
+            found |= bytes_fields(name, value)
+        else:
+            found[name] = value
+    return found
