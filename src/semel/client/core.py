@@ -53,6 +53,7 @@ from semel.mqtt.reasons import (
     DISCONNECT_ONLY_SERVER,
     FAILURE,
     PROTOCOL_ERROR,
+    REASONS_5,
     SUCCESS,
 )
 from semel.mqtt.session import NEVER_EXPIRES, Outgoing, Session
@@ -601,7 +602,7 @@ class Core:
         """[MQTT-4.13.1-1] The server broke a rule: say so, and end the connection."""
         if self._is_greeted and self.version == MQTT5 and not self._is_leaving:
             reason = violation.rule.reason
-            if reason in DISCONNECT_ONLY_SERVER:
+            if reason in DISCONNECT_ONLY_SERVER or reason not in REASONS_5[DISCONNECT]:
                 reason = PROTOCOL_ERROR
             self._say_goodbye(Disconnect(reason), now)
         self._end(Ending(f"the server broke a rule: {violation}", violation=violation))
