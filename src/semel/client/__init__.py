@@ -2,7 +2,8 @@
 
 from semel.client.address import Address, BadAddress, parse_address
 from semel.client.authentication import Authentication
-from semel.client.client import Client, Counters
+from semel.client.client import Client
+from semel.client.counters import Counters
 from semel.client.errors import Disconnected, Refused
 from semel.client.messages import Messages
 from semel.client.received import Received

@@ -12,7 +12,6 @@ import logging
 import secrets
 import ssl
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from typing import Final, Literal, Self
 from semel.client.address import Address, BadAddress, parse_address
 from semel.client.authentication import Authentication
 from semel.client.core import Core
+from semel.client.counters import Counters
 from semel.client.distribution import Distribution
 from semel.client.errors import Disconnected, Refused
 from semel.client.events import Answer, Outcome
@@ -66,31 +66,6 @@ MAXIMUM_STORED: Final = 4 * 1024 * 1024 * 1024
 EXPIRED: Final = "the message expired before it could be sent"
 
 Payload = bytes | bytearray | memoryview | str
-
-
-@dataclass(frozen=True)
-class Counters:
-    """What a client has seen so far."""
-
-    # Messages that were sent and, at QoS 1 and 2, acknowledged; messages that were received.
-    sent: int
-    received: int
-    # Publications that the server refused, or that were given up: expired, or more than it takes.
-    refused: int
-    # Messages that came and that nobody wanted: of a filter that was given up, or of QoS 0 when
-    # there was no room for them.
-    dropped: int
-    # Attempts to connect after the first.
-    reconnects: int
-    # Times that the server had forgotten the session, so that messages may have been missed; and
-    # publications that were sent anew because of that, which may have arrived twice.
-    sessions_lost: int
-    resent: int
-    # Messages that wait to be sent; that were sent and are not complete; that came and were not
-    # acknowledged by the program.
-    waiting: int
-    in_flight: int
-    unacknowledged: int
 
 
 class Client:

@@ -22,7 +22,7 @@ from semel.client.greeting import Greeting
 from semel.client.inbox import Inbox, of_the_message
 from semel.client.keep_alive import KeepAlive
 from semel.client.received import Incoming
-from semel.client.subscriptions import Subscriptions, Wish
+from semel.client.subscriptions import Subscriptions
 from semel.mqtt.codec import Decoder, Packet, check_packet_size, encode
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.exchange import CONNECTING, Exchange
@@ -46,7 +46,6 @@ from semel.mqtt.packets.subscribe import SubAck, Subscribe, Subscription
 from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
 from semel.mqtt.properties import (
     NO_PROPERTIES,
-    SUBSCRIPTION_IDENTIFIER,
     Properties,
 )
 from semel.mqtt.reasons import (
@@ -515,8 +514,7 @@ class Core:
             self._begin_anew()
         self.has_state = True
         self._was_greeted = True
-        for topic_filter in self.subscriptions.connected(session_present):
-            self._note(topic_filter, None)
+        self.subscriptions.connected(session_present)
         if properties.assigned_client_identifier is not None:
             self.client_id = properties.assigned_client_identifier
         # [MQTT-3.2.2-21]
@@ -559,10 +557,7 @@ class Core:
 
     def _take_answer(self, packet_id: int, reason: int, properties: Properties) -> None:
         self.session.release_id(packet_id)
-        accepted = reason < FAILURE
-        topic_filter, wish = self.subscriptions.answered(packet_id, accepted)
-        if accepted == (wish is None):
-            self._note(topic_filter, None)
+        topic_filter, wish = self.subscriptions.answered(packet_id, reason < FAILURE)
         self.answers.append(Answer(topic_filter, wish is not None, reason, properties))
 
     def _take_publish(self, packet: Publish, now: float) -> None:
@@ -630,15 +625,24 @@ class Core:
         if self.is_connected:
             self._poll(now)
             if self.subscriptions.due:
-                requests = self._requests()
+                with_identifiers = self._exchange.subscription_identifiers_available
+                requests = self.subscriptions.requests(
+                    self.session, self.version, with_identifiers=with_identifiers
+                )
         changes, packets = self.session.drain()
         packets.extend(requests)
+        # The store has every filter that a server may have: a SUBSCRIBE leaves after that is so.
+        noted = self.subscriptions.take_noted()
         if not self._store.lasts:
             self._release(packets, now)
             return
         commit = self._commit
         for change in changes:
             commit.changes.append((self._number, change))
+        for topic_filter, wish in noted:
+            identifier = 0 if wish is None else wish.identifier
+            subscription = None if wish is None else wish.subscription
+            commit.subscriptions.append((self._number, topic_filter, subscription, identifier))
         arrivals, stored = self._arrivals, self._to_store
         greeting = self._pending_greeting
         if commit.is_empty():
@@ -719,48 +723,6 @@ class Core:
             except Violation as violation:
                 self.outcomes.append(Outcome(delivery.number, violation=violation))
 
-    def _requests(self) -> list[Outgoing]:
-        """Tell the server of the subscriptions that it does not know of yet.
-
-        The store has every filter that a server may have: a SUBSCRIBE leaves after that is so.
-        """
-        subscriptions = self.subscriptions
-        requests: list[Outgoing] = []
-        for topic_filter in list(subscriptions.due):
-            packet_id = self.session.reserve_id()
-            if not packet_id:
-                break
-            wish = subscriptions.ask(topic_filter, packet_id)
-            if wish is None:
-                properties = subscriptions.parting_words(topic_filter)
-                requests.append(Unsubscribe(packet_id, [topic_filter], properties=properties))
-                continue
-            requests.append(self._subscribe(packet_id, wish))
-            self._note(topic_filter, wish)
-        return requests
-
-    def _note(self, topic_filter: str, wish: Wish | None) -> None:
-        """The server may have this subscription, or has it no more."""
-        if self._store.lasts:
-            identifier = 0 if wish is None else wish.identifier
-            subscription = None if wish is None else wish.subscription
-            self._commit.subscriptions.append(
-                (self._number, topic_filter, subscription, identifier)
-            )
-
-    def _subscribe(self, packet_id: int, wish: Wish) -> Subscribe:
-        properties = wish.properties
-        if (
-            wish.identifier
-            and self.version == MQTT5
-            and self._exchange.subscription_identifiers_available
-        ):
-            properties = Properties(
-                [(SUBSCRIPTION_IDENTIFIER, wish.identifier), *wish.properties.items]
-            )
-        subscription = self.subscriptions.request(wish, self.version)
-        return Subscribe(packet_id, [subscription], properties=properties)
-
     def _leave(self, packets: list[Outgoing], now: float) -> None:
         for packet in packets:
             if self._is_leaving or self.ending is not None:
@@ -782,8 +744,6 @@ class Core:
         elif isinstance(packet, Subscribe | Unsubscribe):
             self.session.release_id(packet.packet_id)
             topic_filter, wish = self.subscriptions.answered(packet.packet_id, False)
-            if wish is not None:
-                self._note(topic_filter, None)
             self.answers.append(
                 Answer(topic_filter, wish is not None, FAILURE, NO_PROPERTIES, violation)
             )

@@ -10,8 +10,10 @@ it is requested again, so that both know.
 from typing import Final, final
 
 from semel.mqtt.packet_types import MQTT5
-from semel.mqtt.packets.subscribe import Subscription
+from semel.mqtt.packets.subscribe import Subscribe, Subscription
+from semel.mqtt.packets.unsubscribe import Unsubscribe
 from semel.mqtt.properties import NO_PROPERTIES, SUBSCRIPTION_IDENTIFIER, Properties
+from semel.mqtt.session import Outgoing, Session
 from semel.mqtt.topics import split_share, topic_matches
 
 # Topics whose filters are remembered; then all are forgotten, and found again.
@@ -49,6 +51,7 @@ class Subscriptions:
     # Identifiers that the program has chosen itself, and what is to be said with an UNSUBSCRIBE.
     _given: Final[set[int]]
     _parting: Final[dict[str, Properties]]
+    _noted: list[tuple[str, Wish | None]]
     _last_identifier: int
     _by_identifier: Final[dict[int, str]]
     _found: dict[str, list[str]]
@@ -61,6 +64,7 @@ class Subscriptions:
         self._unsure = set()
         self._given = set()
         self._parting = {}
+        self._noted = []
         self._last_identifier = 0
         self._by_identifier = {}
         self._found = {}
@@ -91,10 +95,6 @@ class Subscriptions:
             self.due[topic_filter] = None
             self._found = {}
 
-    def parting_words(self, topic_filter: str) -> Properties:
-        """The properties of its UNSUBSCRIBE, once."""
-        return self._parting.pop(topic_filter, NO_PROPERTIES)
-
     def restore(self, subscription: Subscription, identifier: int) -> None:
         """A session that was stored has this."""
         self.held[subscription.topic_filter] = Wish(subscription, identifier)
@@ -103,14 +103,14 @@ class Subscriptions:
         if identifier:
             self._by_identifier[identifier] = subscription.topic_filter
 
-    def connected(self, session_present: bool) -> list[str]:
-        """A connection begins: find out what to request. Filters that the server has lost."""
-        lost: list[str] = []
+    def connected(self, session_present: bool) -> None:
+        """A connection begins: find out what to request."""
         for topic_filter, _ in self.asked.values():
             self.due[topic_filter] = None
         self.asked.clear()
         if not session_present:
-            lost.extend(self.held)
+            for topic_filter in self.held:
+                self._noted.append((topic_filter, None))
             self.held.clear()
             self._unsure.clear()
             self.due.clear()
@@ -125,13 +125,40 @@ class Subscriptions:
                 or topic_filter in self._unsure
             ):
                 self.due[topic_filter] = None
-        return lost
+
+    def requests(self, session: Session, version: int, *, with_identifiers: bool) -> list[Outgoing]:
+        """What the server is to be told, as far as there are Packet Identifiers."""
+        requests: list[Outgoing] = []
+        for topic_filter in list(self.due):
+            packet_id = session.reserve_id()
+            if not packet_id:
+                break
+            wish = self.ask(topic_filter, packet_id)
+            if wish is None:
+                properties = self._parting.pop(topic_filter, NO_PROPERTIES)
+                requests.append(Unsubscribe(packet_id, [topic_filter], properties=properties))
+                continue
+            properties = wish.properties
+            if wish.identifier and with_identifiers and version == MQTT5:
+                own = (SUBSCRIPTION_IDENTIFIER, wish.identifier)
+                properties = Properties([own, *properties.items])
+            subscription = self.request(wish, version)
+            requests.append(Subscribe(packet_id, [subscription], properties=properties))
+        return requests
+
+    def take_noted(self) -> list[tuple[str, Wish | None]]:
+        """Subscriptions that the server may have, or (None) has no more, for a store."""
+        noted = self._noted
+        self._noted = []
+        return noted
 
     def ask(self, topic_filter: str, packet_id: int) -> Wish | None:
         """A request for it leaves now; None: an UNSUBSCRIBE."""
         del self.due[topic_filter]
         wish = self.wanted.get(topic_filter)
         self.asked[packet_id] = (topic_filter, wish)
+        if wish is not None:
+            self._noted.append((topic_filter, wish))
         return wish
 
     def request(self, wish: Wish, version: int) -> Subscription:
@@ -164,6 +191,8 @@ class Subscriptions:
     def answered(self, packet_id: int, accepted: bool) -> tuple[str, Wish | None]:
         """SUBACK or UNSUBACK has come: filter, and what was wished for it."""
         topic_filter, wish = self.asked.pop(packet_id)
+        if accepted == (wish is None):
+            self._noted.append((topic_filter, None))
         if wish is None:
             if accepted:
                 self.held.pop(topic_filter, None)
