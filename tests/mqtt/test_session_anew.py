@@ -52,9 +52,7 @@ def sending(version: int, *messages: tuple[bytes, int], receive_maximum: int = 6
 
 @VERSIONS
 def test_what_was_sent_is_sent_anew_in_its_order_before_all_that_waits(version: int) -> None:
-    session = sending(
-        version, (b"1", 1), (b"2", 2), (b"3", 1), (b"4", 2), receive_maximum=3
-    )
+    session = sending(version, (b"1", 1), (b"2", 2), (b"3", 1), (b"4", 2), receive_maximum=3)
     session.disconnect(0.0, NEVER_EXPIRES)
     packets(session)
     complete, again = session.begin_anew()

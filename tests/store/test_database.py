@@ -116,7 +116,9 @@ def compare(database: Database, history: History) -> None:
     wills = {each.client_id: (each.user_name, each.will, each.due_at) for each in saved.wills}
     assert wills == history.wills
     for live in history.live.values():
-        found = [(number, key, values_of(held)) for number, key, held in database.inbox(live.number)]
+        found = [
+            (number, key, values_of(held)) for number, key, held in database.inbox(live.number)
+        ]
         assert found == [
             (number, key, values_of(held)) for number, (key, held) in sorted(live.inbox.items())
         ]
@@ -180,7 +182,15 @@ def test_what_is_read_back_is_what_was_committed_in_groups_of_any_size(seed: int
         compare_records(database, history)
         database.apply([history.end_all()])
         compare(database, history)
-        for table in ("session", "subscription", "inbound", "delivery", "particular", "body", "inbox"):
+        for table in (
+            "session",
+            "subscription",
+            "inbound",
+            "delivery",
+            "particular",
+            "body",
+            "inbox",
+        ):
             assert count(database, table) == 0
 
 
@@ -212,7 +222,9 @@ def test_one_group_leads_where_single_commits_lead(seed: int) -> None:
                 question = f"SELECT * FROM {table} ORDER BY 1, 2"
                 if table == "delivery":
                     # Of `released` the order counts.
-                    question = "SELECT session, number, packet_id, released > 0, flags FROM delivery"
+                    question = (
+                        "SELECT session, number, packet_id, released > 0, flags FROM delivery"
+                    )
                 rows = together.connection.execute(question).fetchall()
                 if table == "retained":
                     # The order counts, not the numbers.
