@@ -106,12 +106,20 @@ simulate: $(WHEEL_INSTALLED) ## Crash a simulated broker in every way (SEEDS=100
 kills: $(WHEEL_INSTALLED) ## Kill the real broker under load again and again (ARGS=...)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.kills $(ARGS)
 
+.PHONY: client-kills
+client-kills: $(WHEEL_INSTALLED) ## Kill a client with an outbox again and again (ARGS=...)
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.client_kills $(ARGS)
+
+.PHONY: ingest-kills
+ingest-kills: $(WHEEL_INSTALLED) ## Kill semel ingest under load again and again (ARGS=...)
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.ingest_kills $(ARGS)
+
 .PHONY: coverage
 coverage: $(TOOLS) ## Check that each core module is covered by its own test file
 	env $(SOURCES) .venv/bin/python -m tests.long.coverage
 
 .PHONY: test-long
-test-long: test coverage schedules histories simulate kills fuzz mutants ## Run everything, long runs too
+test-long: test coverage schedules histories simulate kills client-kills ingest-kills fuzz mutants ## Run everything, long runs too
 
 .PHONY: wheel
 wheel: $(WHEEL) ## Build the wheel into dist/

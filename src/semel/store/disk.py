@@ -67,6 +67,7 @@ class DiskStore(Store):
         """Start writing. In the loop, `safe` is called with commits that last, `changed` when
         `condition` is another, `failed` when nothing can be written any more, `read` with a stream
         whose records may be asked for again."""
+
         def now_safe(commits: list[Commit]) -> None:
             for commit in commits:
                 self.unwritten -= self.sizes.pop(commit)
