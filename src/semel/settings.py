@@ -68,8 +68,11 @@ Lines = dict[tuple[str | int, ...], int]
 
 # The file, if there is no --config.
 CONFIG_VARIABLE: Final = "SEMEL_CONFIG"
-# Variables that begin with SEMEL_ and are no settings: of this module, the build and the tests.
-OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "SEMEL_PURE", "SEMEL_TEST_MODE"})
+# Variables that begin with SEMEL_ and are no settings: of this module, a command that has no
+# section, the build and the tests.
+OTHER_VARIABLES: Final = frozenset(
+    {CONFIG_VARIABLE, "SEMEL_LOAD_PASSWORD", "SEMEL_PURE", "SEMEL_TEST_MODE"}
+)
 
 # One word, so that SEMEL_<SECTION>_<KEY> can be read in one way only.
 SECTION_NAME: Final = re.compile(r"[a-z][a-z0-9]*")

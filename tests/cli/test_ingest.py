@@ -408,3 +408,18 @@ def test_the_line_of_a_terminal_has_what_matters(changes: dict[str, Any], line: 
     given |= {"received": 1234, "stored": 1230, "sealed": 1000, "lag": 0.21}
     given |= {"reconnects": 0, "sessions_lost": 0}
     assert as_line(Counters(**(given | changes)), 50.2).endswith(line)
+
+
+def test_a_file_and_an_environment_may_serve_a_broker_and_an_ingest(tmp_path: Path) -> None:
+    file = tmp_path / "semel.toml"
+    file.write_text('[broker]\nport = 1884\n\n[ingest]\nstream = "plant"\n', "utf-8")
+    result = CliRunner().invoke(
+        cli.group,
+        ["broker", "--config", str(file), "--check-config"],
+        env={"SEMEL_INGEST_URL": "mqtt://localhost", "SEMEL_LOAD_PASSWORD": "secret"},
+    )
+    assert (result.exit_code, result.output) == (0, "the settings are right\n")
+    file.write_text('[ingest]\nstraem = "plant"\n', "utf-8")
+    result = CliRunner().invoke(cli.group, ["broker", "--config", str(file), "--check-config"])
+    assert result.exit_code == 1
+    assert "did you mean stream?" in str(result.exception)

@@ -474,9 +474,12 @@ def test_what_a_body_failed_with_is_not_acknowledged_and_is_handed_out_again() -
         async with Scripted(obliges=True) as server, Client(server.url, client_id="a") as client:
             visit = await server.visit()
             keys = []
+            kept = []
 
             async def fail() -> None:
                 async with client.subscribe("b", qos=1) as messages:
+                    # It is the end of the block that counts, not that of the object.
+                    kept.append(messages)
                     sent(visit, 1, 1)
                     async for message in messages:
                         keys.append(message.key)

@@ -9,12 +9,14 @@ import click
 
 from semel.broker.server import CannotListen, StoreFailed, run
 from semel.broker.settings import BrokerSettings
+from semel.cli.sections import SECTIONS
 from semel.settings import Flags, describe, load, options
 from semel.store.opening import open_store
 from semel.store.schema import Unusable
 from semel.store.settings import StoreSettings, StreamSettings, check_streams, parse_stream
 
-SECTIONS = (BrokerSettings, StoreSettings, StreamSettings)
+# What a broker's own file may have.
+OWN = (BrokerSettings, StoreSettings, StreamSettings)
 
 
 @click.command
@@ -42,7 +44,7 @@ def command(
     and end with the process.
     """
     if print_config:
-        click.echo(describe(SECTIONS), nl=False)
+        click.echo(describe(OWN), nl=False)
         return
     settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
     kept = settings.of(StoreSettings)

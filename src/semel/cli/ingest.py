@@ -17,19 +17,17 @@ from typing import Final, TextIO
 import click
 
 from semel import __version__
-from semel.broker.settings import BrokerSettings
 from semel.cli.message_format import shown_text
 from semel.cli.pipes import Output
+from semel.cli.sections import SECTIONS
 from semel.client.errors import Disconnected, Refused
 from semel.client.ingest import Counters, Ingest, Plan, make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.mqtt.violation import Violation
 from semel.settings import Flags, load, options
 from semel.store.schema import Unusable
-from semel.store.settings import StoreSettings, StreamSettings
+from semel.store.settings import StoreSettings
 
-# All sections of the product: a file may serve several of its commands.
-SECTIONS: Final = (BrokerSettings, StoreSettings, StreamSettings, IngestSettings)
 LOG: Final = logging.getLogger("semel.ingest")
 
 REPORT_SECONDS: Final = 1.0

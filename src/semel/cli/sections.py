@@ -1,0 +1,15 @@
+"""All sections of the product: one file, and one environment, may serve several of its commands."""
+
+from typing import Final
+
+from semel.broker.settings import BrokerSettings
+from semel.client.ingest_settings import IngestSettings
+from semel.settings import Section
+from semel.store.settings import StoreSettings, StreamSettings
+
+SECTIONS: Final[tuple[type[Section], ...]] = (
+    BrokerSettings,
+    StoreSettings,
+    StreamSettings,
+    IngestSettings,
+)

@@ -1,0 +1,120 @@
+"""What settings make of an Ingest, and what is wrong with them."""
+
+from pathlib import Path
+
+import pytest
+
+from semel.client.ingest import Plan, do_overlap, make_plan
+from semel.client.ingest_settings import IngestSettings
+from semel.settings import SettingsError
+from semel.store.settings import StoreSettings
+
+GIVEN = {"url": "mqtt://host", "topic": ("a/#",), "stream": "plant"}
+
+
+def plan_from(folder: Path, **changes: object) -> Plan:
+    store = {name: changes.pop(name) for name in ("data", "root", "durability") if name in changes}
+    kept = StoreSettings(**({"root": str(folder / "root")} | store))  # type: ignore[arg-type]
+    return make_plan(IngestSettings(**(GIVEN | changes)), kept)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"url": None}, "say where the broker is"),
+        ({"url": "host"}, "the address has no scheme"),
+        ({"topic": ()}, "say what to take: --topic FILTER"),
+        ({"topic": ("a/#/b",)}, "--topic a/#/b: HASH_IS_LAST_LEVEL"),
+        ({"topic": ("$share/g",)}, r"--topic \$share/g: SHARE_NAME_BEFORE_FILTER"),
+        ({"topic": ("$share/g/a",), "share": "h"}, "it names a group already"),
+        ({"share": "a/b"}, "must be a name without /"),
+        ({"share": "+"}, "is no topic filter"),
+        ({"stream": None}, "say what the stream is called"),
+        ({"stream": "Plant"}, "small letters"),
+        ({"qos": 3}, "from 0 to 2"),
+        ({"session_expiry": 0}, "session_expiry is 0"),
+        ({"cafile": Path("x")}, "cafile is for TLS, which mqtts:// and wss:// ask for"),
+        ({"url": "mqtts://host", "cafile": Path("x")}, "cafile 'x': No such file"),
+        ({"password_file": Path("nowhere")}, "--password-file nowhere: No such file"),
+        ({"password": "a", "password_file": Path(__file__)}, "give one of them"),
+        ({"protocol_version": "311", "password": "secret"}, "no CONNECT can be made of this"),
+        ({"root": None}, "say where segments are to be kept"),
+        ({"root": "ftp://x/y"}, "is no root"),
+        ({"root": "s3://bucket/x?region=r"}, "say by --data where the store is"),
+        ({"durability": "memory"}, "keeps nothing"),
+    ],
+)
+def test_settings_that_make_no_plan_are_told_in_a_sentence(
+    changes: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=words) as caught:
+        plan_from(tmp_path, **changes)
+    assert "secret" not in str(caught.value)
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        plan_from(tmp_path, url=None, topic=(), stream=None, root=None)
+    assert len(caught.value.problems) == 4
+
+
+def test_a_plan_has_what_the_settings_say(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(b"s\xffcret\n")
+    plan = plan_from(
+        tmp_path,
+        topic=("a", "b/#", "a"),
+        share="g",
+        qos=1,
+        username="ann",
+        password_file=file,
+        session_expiry=60,
+        retain_for=3600,
+    )
+    assert [each.topic_filter for each in plan.subscriptions] == ["$share/g/a", "$share/g/b/#"]
+    assert {each.qos for each in plan.subscriptions} == {1}
+    assert (plan.greeting.user_name, plan.greeting.password) == ("ann", b"s\xffcret")
+    assert plan.greeting.session_expiry == 60
+    assert plan.stream.retain_for == 3600
+    assert plan.store.data == tmp_path / "root" / ".semel-ingest" / "plant"
+    assert plan.warnings == ()
+    assert plan_from(tmp_path, data=tmp_path / "x").store.data == tmp_path / "x"
+    assert plan_from(tmp_path, root=f"file://{tmp_path}/r").store.data == (
+        tmp_path / "r" / ".semel-ingest" / "plant"
+    )
+
+
+def test_a_plan_warns_of_what_its_author_may_not_mean(tmp_path: Path) -> None:
+    found = plan_from(tmp_path, topic=("a/#", "a/b", "c"), share="g", protocol_version="311")
+    assert [words.split(":")[0] for words in found.warnings] == [
+        "MQTT 3.1.1 cannot say how long the broker is to keep the session",
+        "MQTT 3.1.1 knows no shared subscriptions",
+        "$share/g/a/# and $share/g/a/b overlap",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ("a", "a", True),
+        ("a", "b", False),
+        ("a/+", "+/b", True),
+        ("a/+", "b/+", False),
+        ("a/#", "a", True),
+        ("a/#", "a/b/c", True),
+        ("a/#", "b/#", False),
+        ("#", "x/y", True),
+        ("+", "x/y", False),
+        ("+/y", "x/#", True),
+        ("a/b", "a/b/c", False),
+        ("a/b/#", "a/+", True),
+        ("#", "$SYS/x", False),
+        ("+/x", "$SYS/x", False),
+        ("$SYS/#", "$SYS/x", True),
+    ],
+)
+def test_two_filters_overlap_if_there_is_a_topic_that_both_match(
+    one: str, other: str, overlap: bool
+) -> None:
+    assert do_overlap(one, other) == overlap
+    assert do_overlap(other, one) == overlap
