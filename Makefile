@@ -110,6 +110,10 @@ kills: $(WHEEL_INSTALLED) ## Kill the real broker under load again and again (AR
 client-kills: $(WHEEL_INSTALLED) ## Kill a client with an outbox again and again (ARGS=...)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.client_kills $(ARGS)
 
+.PHONY: client-schedules
+client-schedules: $(WHEEL_INSTALLED) ## Cut and crash a client's core at random for long (ARGS=...)
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.client_schedules $(ARGS)
+
 .PHONY: ingest-kills
 ingest-kills: $(WHEEL_INSTALLED) ## Kill semel ingest under load again and again (ARGS=...)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.ingest_kills $(ARGS)
@@ -118,8 +122,10 @@ ingest-kills: $(WHEEL_INSTALLED) ## Kill semel ingest under load again and again
 coverage: $(TOOLS) ## Check that each core module is covered by its own test file
 	env $(SOURCES) .venv/bin/python -m tests.long.coverage
 
+LONG := coverage schedules histories client-schedules simulate kills client-kills ingest-kills fuzz mutants
+
 .PHONY: test-long
-test-long: test coverage schedules histories simulate kills client-kills ingest-kills fuzz mutants ## Run everything, long runs too
+test-long: test $(LONG) ## Run everything, long runs too
 
 .PHONY: wheel
 wheel: $(WHEEL) ## Build the wheel into dist/

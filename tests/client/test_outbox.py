@@ -1,22 +1,14 @@
 """`Client(outbox=PATH)`: what is on disk when, what a next run does with it, and who may use it."""
 
 import asyncio
-import shutil
-import sqlite3
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from semel.client import Client, Disconnected
 from semel.mqtt import (
-    MQTT5,
-    MQTT311,
     ConnAck,
     Connect,
-    Packet,
     Properties,
     PubAck,
     PubComp,
@@ -31,71 +23,12 @@ from semel.store.care import describe
 from semel.store.check import check_store
 from semel.store.schema import Unusable
 from tests.client.listening import run
-from tests.client.servers import BOTH, QUICK, Scripted, Visit, accept, resume, start, turns
+from tests.client.outboxes import answer, first_visit, killed, lasting, made, rows, sent_to, until
+from tests.client.servers import BOTH, QUICK, Scripted, accept, resume, start, turns
 from tests.kills.brokers import free_port
 
 VERSIONS = pytest.mark.parametrize("version", BOTH, ids=["3.1.1", "5.0"])
 QOS = pytest.mark.parametrize("qos", [1, 2])
-
-
-def rows(outbox: Path, question: str) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(outbox / "store.db")) as connection:
-        return connection.execute(question).fetchall()
-
-
-def change(outbox: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(outbox / "store.db", isolation_level=None)) as connection:
-        for statement in statements:
-            connection.execute(statement)
-
-
-def made(url: str, outbox: Path, *, version: int = MQTT5, **options: object) -> Client:
-    """A client that comes back at once."""
-    return Client(
-        url,
-        client_id="c",
-        version=version,
-        outbox=outbox,
-        reconnect=QUICK,
-        **options,  # type: ignore[arg-type]
-    )
-
-
-@asynccontextmanager
-async def killed(client: Client) -> AsyncIterator[Client]:
-    """A client that leaves without a word when the block ends; its store is as it was then."""
-    await client.connect()
-    try:
-        yield client
-    finally:
-        closing_it = start(client.close())
-        await asyncio.sleep(0)
-        closing_it.cancel()
-        with suppress(asyncio.CancelledError):
-            await closing_it
-
-
-def lasting(version: int = MQTT5) -> Scripted:
-    """A server that keeps the session; it answers all but what a client publishes.
-
-    3.1.1 needs a connection of its own to begin clean.
-    """
-    return Scripted(*[accept] * (2 if version == MQTT311 else 1), resume, grants=True)
-
-
-async def first_visit(server: Scripted, version: int) -> Visit:
-    """The first connection of a client that has no state."""
-    if version == MQTT311:
-        await server.visit()
-    return await server.visit()
-
-
-async def answer(visit: Visit) -> Packet:
-    """The next packet of the client but for its subscriptions."""
-    while True:
-        packet = await visit.packet()
-        if not isinstance(packet, Subscribe):
-            return packet
 
 
 # --- on the way out -------------------------------------------------------------------------------
@@ -124,17 +57,6 @@ def test_what_is_published_without_a_server_is_stored_and_sent_by_the_next_run(
         assert rows(tmp_path, "SELECT * FROM delivery") == []
 
     run(main())
-
-
-def sent_to(visit: Visit) -> list[bytes]:
-    """What the client has published on this connection."""
-    return [packet.payload for packet in visit.sent if isinstance(packet, Publish)]
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    """Wait until this is true; the test's own time-out ends it otherwise."""
-    while not reached():
-        await asyncio.sleep(0.001)
 
 
 @VERSIONS
@@ -525,176 +447,6 @@ def test_a_folder_that_cannot_be_one_is_explained(tmp_path: Path) -> None:
         with pytest.raises(Unusable, match="is not a folder"):
             await client.connect()
         assert (tmp_path / "file").read_text() == "mine"
-
-    run(main())
-
-
-# --- damage ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE session SET expiry = 'x'",
-        "UPDATE subscription SET options = 3",
-        "UPDATE delivery SET topic = 'a/#' WHERE number = 1",
-        "UPDATE inbox SET properties = x'05'",
-        "UPDATE inbox SET payload = 'text'",
-        "UPDATE inbox SET topic = 'a/#'",
-        "UPDATE inbox SET flags = 3",
-    ],
-)
-def test_a_damaged_outbox_is_named_with_a_way_out_and_stays_free(
-    tmp_path: Path, damage: str
-) -> None:
-    async def main() -> None:
-        async with lasting() as server:
-            async with killed(made(server.url, tmp_path)) as client:
-                visit = await server.visit()
-                await client.subscribe("t", qos=1, auto_ack=False)
-                await visit.take(Subscribe)
-                waiting = start(client.publish("t", b"out", 1))
-                await visit.take(Publish)
-                visit.send(Publish("t", b"in", 1, 7))
-                await until(lambda: client.counters.unacknowledged == 1)
-            with pytest.raises(Disconnected):
-                await waiting
-            assert check_store(tmp_path).is_clean
-            change(tmp_path, damage)
-            for _ in range(2):
-                with pytest.raises(Unusable, match="semel store check"):
-                    await made(server.url, tmp_path).connect()
-            assert not check_store(tmp_path).is_clean
-
-    run(main())
-
-
-def test_a_damaged_row_of_the_queue_ends_the_client_in_words(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with made(f"mqtt://127.0.0.1:{free_port()}", tmp_path) as client:
-            await client.publish("t", b"x", 1, until="stored")
-        change(tmp_path, "UPDATE delivery SET topic = 'a/#'")
-        async with Scripted() as server:
-            client = made(server.url, tmp_path)
-            with pytest.raises((Disconnected, Unusable), match="semel store check"):
-                async with client:
-                    await client.publish("t", b"y", 1)
-
-    run(main())
-
-
-def test_a_store_that_fails_ends_the_client_in_words(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with Scripted() as server:
-            client = made(server.url, tmp_path)
-            await client.connect()
-            visit = await server.visit()
-            change(tmp_path, "ALTER TABLE delivery RENAME TO lost")
-            with pytest.raises(Disconnected, match="the store cannot be used any more"):
-                await client.publish("t", b"x", 1, until="stored")
-            with pytest.raises(Disconnected, match="the store cannot be used any more"):
-                await client.publish("t", b"x", 1)
-            assert not client.connected
-            await visit.until(lambda: visit.ended)
-            await client.close()
-
-    run(main())
-
-
-# --- a disk that is full --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few megabytes."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = shutil.which("mount")
-    if mount is None:
-        pytest.skip("there is no program mount")
-    mounted = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def fill(place: Path) -> Path:
-    """A file that takes all that is free."""
-    filler = place / "filler"
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    return filler
-
-
-def test_a_full_disk_holds_up_publishers_and_acknowledgements_and_loses_nothing(
-    small_disk: Path,
-) -> None:
-    async def main() -> None:
-        async with (
-            Scripted(resume, obliges=True) as server,
-            made(server.url, small_disk / "out") as client,
-        ):
-            visit = await server.visit()
-            messages = await client.subscribe("in", qos=2, auto_ack=False)
-            visit.send(Publish("in", b"1", 1, 7))
-            message = await anext(messages)
-            filler = fill(small_disk)
-            stored: list[int] = []
-
-            async def publish(n: int) -> None:
-                await client.publish("t", b"%d " % n + bytes(2_000), 1, until="stored")
-                stored.append(n)
-
-            # What the log has room for is stored; then one waits for space, and no others come.
-            going: list[asyncio.Task[None]] = []
-            while not going or going[-1].done():
-                going.append(start(publish(len(going))))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(2.0):
-                        await asyncio.shield(going[-1])
-            going += [start(publish(len(going) + n)) for n in range(20)]
-            message.ack()
-            await turns(100)
-            before = len(stored)
-            assert not any(isinstance(each, PubAck) for each in visit.sent)
-            assert client.connected
-            filler.unlink()
-            await asyncio.gather(*going)
-            assert len(stored) == len(going) > before
-            await visit.until(lambda: any(isinstance(each, PubAck) for each in visit.sent))
-            await until(lambda: client.counters.waiting + client.counters.in_flight == 0)
-            sent = [each for each in visit.sent if isinstance(each, Publish)]
-            assert [int(each.payload.split()[0]) for each in sent] == list(range(len(going)))
-        assert check_store(small_disk / "out").is_clean
-
-    run(main())
-
-
-def test_closing_on_a_full_disk_keeps_what_was_stored(small_disk: Path) -> None:
-    async def main() -> None:
-        outbox = small_disk / "out"
-        async with made(f"mqtt://127.0.0.1:{free_port()}", outbox) as client:
-            filler = fill(small_disk)
-            stored = 0
-            waiting = start(client.publish("t", bytes(2_000), 1, until="stored"))
-            with suppress(TimeoutError):
-                while True:
-                    async with asyncio.timeout(2.0):
-                        await asyncio.shield(waiting)
-                    stored += 1
-                    waiting = start(client.publish("t", bytes(2_000), 1, until="stored"))
-        with pytest.raises(Disconnected):
-            await waiting
-        filler.unlink()
-        assert check_store(outbox).is_clean
-        assert rows(outbox, "SELECT count(*) FROM delivery") == [(stored,)]
 
     run(main())
 
