@@ -247,6 +247,11 @@ class Visit(asyncio.Protocol):
         assert self._transport is not None
         self._transport.resume_reading()
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether this end is closed, or will be."""
+        return self._transport is None or self._transport.is_closing()
+
     def close(self) -> None:
         """Close in order."""
         if self._transport is not None:

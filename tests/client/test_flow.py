@@ -109,31 +109,6 @@ def test_thousands_of_messages_at_once_are_all_answered() -> None:
     run(main())
 
 
-def test_more_messages_than_identifiers_wait_for_one_another() -> None:
-    """[MQTT-2.2.1-3] There are 65,535 of them."""
-
-    async def main() -> None:
-        async with Scripted() as server, Client(server.url, client_id="a") as client:
-            visit = await server.visit()
-            going = [start(client.publish("b", qos=1)) for _ in range(66_000)]
-            packets = [await visit.take(Publish) for _ in range(65_535)]
-            assert len({packet.packet_id for packet in packets}) == 65_535
-            await turns()
-            assert visit.waiting() == []
-            # A request needs one, too, and waits like the others.
-            messages = client.subscribe("c")
-            for packet in packets:
-                visit.send(PubAck(packet.packet_id))
-            await turns(30)
-            for late in visit.waiting():
-                if isinstance(late, Publish):
-                    visit.send(PubAck(late.packet_id))
-            await asyncio.gather(*going)
-            del messages
-
-    run(main())
-
-
 def test_a_large_message_passes_whole() -> None:
     async def main() -> None:
         async with Scripted() as server, Client(server.url, client_id="a") as client:

@@ -75,7 +75,7 @@ def make_large(path: Path) -> Path:
     with open_folder(path) as opened, closing(opened.open()) as database:
         for name in ("one", "two"):
             database.stream(name)
-        database.apply([history.commit(acts=40) for _ in range(repeats(30, 8))])
+        database.apply([history.commit(acts=40) for _ in range(repeats(30, 15))])
         commit = Commit()
         # Client identifiers long enough for an index of several pages.
         for number in range(5_000, 5_600):
