@@ -556,3 +556,58 @@ def test_a_loss_is_noted_with_the_row_before_which_messages_may_be_missing() -> 
     found = world.rows("SELECT name FROM fact WHERE name LIKE 'break:%'")
     assert found == [("break:1:2",)]
     assert world.core.sessions_lost == 1
+
+
+# --- a CONNACK that nobody saw --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_new_message_shows_that_the_answer_that_nobody_saw_told_of_a_new_session(
+    acknowledged: bool,
+) -> None:
+    """[MQTT-3.3.1-1] What is sent again has DUP 1: one without is not what was open before."""
+    world = connected()
+    world.receive(Publish("t", b"1", 2, 7))
+    if acknowledged:
+        world.acknowledge(world.handed_out[0])
+    world.cut()
+    world.open()
+    world.cut()
+    world.connect(present=True)
+    assert world.core.sessions_lost == 0
+    answers = world.receive(Publish("t", b"2", 2, 7))
+    assert payloads(world) == [b"1", b"2"]
+    assert world.core.sessions_lost == 1
+    # The old message is the program's yet, and answers nothing.
+    assert answers == []
+    if not acknowledged:
+        assert world.acknowledge(world.handed_out[0]) == []
+    assert world.acknowledge(world.handed_out[1]) == [PubRec(7)]
+    assert world.crash() == []
+
+
+def test_a_message_that_comes_again_with_dup_is_the_same_though_an_answer_was_not_seen() -> None:
+    world = connected()
+    world.receive(Publish("t", b"1", 2, 7))
+    world.cut()
+    world.open()
+    world.cut()
+    world.connect(present=True)
+    world.receive(Publish("t", b"1", 2, 7, dup=True))
+    assert payloads(world) == [b"1"]
+    assert world.core.sessions_lost == 0
+    assert world.acknowledge(world.handed_out[0]) == [PubRec(7)]
+
+
+def test_the_record_tells_of_a_loss_that_only_a_new_message_showed() -> None:
+    world = World(stream="plant")
+    world.connect()
+    world.receive(Publish("t", b"1", 2, 7), Publish("t", b"2", 2, 8))
+    world.cut()
+    world.open()
+    world.cut()
+    world.connect(present=True)
+    world.receive(Publish("t", b"3", 2, 7), Publish("t", b"4", 2, 8))
+    assert [row[0] for row in world.rows("SELECT payload FROM record")] == [b"1", b"2", b"3", b"4"]
+    assert world.rows("SELECT name FROM fact WHERE name LIKE 'break:%'") == [("break:1:3",)]
+    assert world.core.sessions_lost == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from semel.mqtt import MQTT5, MQTT311, Message, PubAck, PubComp, Publish, PubRec, PubRel, Session
-from semel.mqtt.delivery import FINISHED, Change
+from semel.mqtt.delivery import FINISHED, FREED, Change
 from tests.mqtt.schedules import only_packets
 
 
@@ -75,3 +75,19 @@ def test_an_answer_for_what_was_given_up_counts_for_nothing() -> None:
     session.send(Message("a", qos=1), 0.0)
     session.give_up(1)
     assert session.receive_puback(PubAck(1)) is None
+
+
+def test_a_message_that_the_peer_has_forgotten_makes_way_for_a_new_one() -> None:
+    session = connected()
+    first = session.receive_publish(Publish("a", qos=2, packet_id=1))
+    second = session.receive_publish(Publish("b", qos=2, packet_id=2))
+    assert first is not None
+    assert second is not None
+    session.accept(first)
+    session.drain()
+    assert not session.forget_received(3)
+    assert session.forget_received(1)
+    assert session.forget_received(2)
+    assert session.drain()[0] == [Change(FREED, packet_id=1)]
+    for packet_id in (1, 2):
+        assert session.receive_publish(Publish("c", qos=2, packet_id=packet_id)) is not None

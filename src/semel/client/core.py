@@ -148,6 +148,9 @@ class Core:
     _clean_start: bool
     # Whether a server has accepted the client in this run.
     _was_greeted: bool
+    # Whether the CONNECT before this one was not answered, and what it had told was found out.
+    _is_doubtful: bool
+    _is_loss_noted: bool
     _alive: KeepAlive
 
     def __init__(
@@ -210,6 +213,8 @@ class Core:
         self._reasons = {}
         self._clean_start = True
         self._was_greeted = False
+        self._is_doubtful = False
+        self._is_loss_noted = False
         self._alive = KeepAlive(greeting.keep_alive, 0.0)
 
     @property
@@ -289,8 +294,10 @@ class Core:
         self._pending_greeting = None
         self._output = []
         self._clean_start = clean_start
-        if self.is_unanswered:
-            # The server may have begun a session that we were not told of.
+        # The server may have begun a session that we were not told of.
+        self._is_doubtful = self.is_unanswered
+        self._is_loss_noted = False
+        if self._is_doubtful:
             self.subscriptions.doubt()
         self.is_unanswered = True
         self._alive = KeepAlive(greeting.keep_alive, now)
@@ -549,11 +556,25 @@ class Core:
         had = self.has_state or (stream is not None and stream.last_seq > 0)
         if not had or (self._clean_start and not self._was_greeted):
             return
-        self.sessions_lost += 1
         self.resent += len(again)
+        self._note_loss()
+
+    def _note_loss(self) -> None:
+        """The server did not have the session: messages may be missing from here on."""
+        self.sessions_lost += 1
+        stream = self._stream
         if stream is not None:
             fact = f"break:{stream.id}:{stream.last_seq + 1}"
             self._commit.facts.append((fact, "the server had no session"))
+
+    def _forget_received(self, packet_id: int) -> None:
+        """[MQTT-3.3.1-1] What is sent again has DUP 1. A message with DUP 0, under an identifier
+        that was open, shows that the CONNACK that nobody saw told of a new session."""
+        if self.session.forget_received(packet_id):
+            self._inbox.forget(packet_id, self._commit)
+            if not self._is_loss_noted:
+                self._is_loss_noted = True
+                self._note_loss()
 
     def _take_answer(self, packet_id: int, reason: int, properties: Properties) -> None:
         self.session.release_id(packet_id)
@@ -562,6 +583,8 @@ class Core:
 
     def _take_publish(self, packet: Publish, now: float) -> None:
         topic = self._exchange.topic_name(SERVER, packet)
+        if self._is_doubtful and packet.qos == 2 and not packet.dup:
+            self._forget_received(packet.packet_id)
         receipt = self.session.receive_publish(packet)
         if receipt is None:
             # [MQTT-4.3.3-10] a QoS 2 message that is here already, and is answered again

@@ -122,6 +122,14 @@ class Inbox:
             incoming.is_open = False
             self._keep(incoming, 0, commit)
 
+    def forget(self, packet_id: int, commit: Commit) -> None:
+        """The server has forgotten a QoS 2 message, if it is here. It is the program's yet."""
+        for incoming in self._open.values():
+            if incoming.qos == 2 and incoming.is_open and incoming.packet_id == packet_id:
+                incoming.receipt = None
+                incoming.is_open = False
+                self._keep(incoming, 0, commit)
+
     def take(
         self, packet: Publish, topic: str, receipt: Receipt, commit: Commit
     ) -> Incoming | None:

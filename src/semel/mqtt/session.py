@@ -516,6 +516,13 @@ class Session:
         self._pending[packet.packet_id] = receipt
         return receipt
 
+    def forget_received(self, packet_id: int) -> bool:
+        """The peer knows nothing of a QoS 2 message that it sent before. Whether it was open."""
+        if packet_id in self._stored:
+            self._free(packet_id)
+            return True
+        return self._pending.pop(packet_id, None) is not None
+
     def accept(
         self,
         receipt: Receipt,
