@@ -238,11 +238,6 @@ class Core:
         return self._exchange.client.disconnected
 
     @property
-    def keep_alive(self) -> int:
-        """The interval that holds for the connection, the server's if it has set one."""
-        return self._alive.interval
-
-    @property
     def is_safe(self) -> bool:
         """Whether the store has all that it was given."""
         return not self._held
