@@ -9,8 +9,8 @@ PYTHON ?= python3
 ARGS ?=
 # Schedules of `make simulate`.
 SEEDS ?= 100000
-# Processes that share a run of the suite, one more than most machines of ours have processors,
-# because tests of processes wait much; ARGS="-n0 -s" runs it in one, with its output.
+# Processes that share a run of the suite. Tests of processes wait much, so that two processors can
+# serve three. ARGS="-n0 -s" runs it in one, with its output.
 WORKERS ?= 3
 
 SHELL := /bin/bash
