@@ -192,7 +192,12 @@ class Run:
             self.broker.start()
             self.broker.serve_seconds()
             if self.plan.cuts:
-                self.cutter = Cutter(self.broker.port, self.plan.seed, cut_bytes=100_000)
+                self.cutter = Cutter(
+                    self.broker.port,
+                    self.plan.seed,
+                    cut_bytes=100_000,
+                    gentle=self.broker.command[0] == "mosquitto",
+                )
                 self.cutter.__enter__()
             with self.driver:
                 self.wait(self.driver.is_ready, "the witness has not subscribed")

@@ -163,9 +163,20 @@ class Load:
 
 
 class Cutter:
-    """A proxy before a broker whose connections end after some bytes, wherever that is."""
+    """A proxy before a broker whose connections end after some bytes, wherever that is.
 
-    def __init__(self, target: int, seed: int, *, cut_bytes: int = CUT_BYTES) -> None:
+    A `gentle` one lets the broker say all that it wants to a client that is gone. Mosquitto 2.0.11
+    needs that: if a connection breaks while it resumes a session, it forgets that a message was
+    released, and sends its PUBLISH again after the PUBREL, against [MQTT-4.3.3-6].
+    """
+
+    def __init__(
+        self, target: int, seed: int, *, cut_bytes: int = CUT_BYTES, gentle: bool = False
+    ) -> None:
+        self.gentle = gentle
+        # Ends towards the broker, and those of them that nobody listens to any more.
+        self._far: set[socket.socket] = set()
+        self._draining: set[socket.socket] = set()
         self.target = ("127.0.0.1", target)
         self.random = random.Random(seed)
         self.cut_bytes = cut_bytes
@@ -194,7 +205,7 @@ class Cutter:
     ) -> None:
         self._stopping = True
         self._thread.join()
-        for each in [*self._peers, self._listener]:
+        for each in [*self._peers, *self._draining, self._listener]:
             each.close()
         self._selector.close()
 
@@ -206,6 +217,9 @@ class Cutter:
                 elif key.fileobj in self._peers:
                     assert isinstance(key.fileobj, socket.socket)
                     self._pass_on(key.fileobj)
+                elif key.fileobj in self._draining:
+                    assert isinstance(key.fileobj, socket.socket)
+                    self._drain(key.fileobj)
 
     def _accept(self) -> None:
         near, _ = self._listener.accept()
@@ -215,6 +229,7 @@ class Cutter:
             near.close()
             return
         left = [int(self.random.expovariate(1 / self.cut_bytes))]
+        self._far.add(far)
         for end, other in ((near, far), (far, near)):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._peers[end] = other
@@ -242,10 +257,28 @@ class Cutter:
 
     def _end(self, end: socket.socket) -> None:
         for each in (end, self._peers[end]):
-            self._selector.unregister(each)
             del self._peers[each]
             del self._left[each]
-            each.close()
+            if self.gentle and each in self._far:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_WR)
+                self._draining.add(each)
+            else:
+                self._close(each)
+
+    def _drain(self, end: socket.socket) -> None:
+        try:
+            data = end.recv(READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            self._draining.discard(end)
+            self._close(end)
+
+    def _close(self, end: socket.socket) -> None:
+        self._selector.unregister(end)
+        self._far.discard(end)
+        end.close()
 
 
 # --- who ingests ----------------------------------------------------------------------------------
@@ -416,7 +449,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _: None) -
         else mosquitto(port, places["broker"])
     )
     chance = random.Random(plan.seed)
-    with Cutter(port, plan.seed) as cutter:
+    with Cutter(port, plan.seed, gentle=plan.broker == "mosquitto") as cutter:
         cutter.is_cutting = False
         ingester = Ingester(
             f"mqtt://127.0.0.1:{cutter.port}",
