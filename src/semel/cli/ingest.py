@@ -17,8 +17,8 @@ from typing import Final, TextIO
 import click
 
 from semel import __version__
-from semel.cli.message_format import shown_text
 from semel.cli.pipes import Output
+from semel.cli.safe_text import shown_text
 from semel.cli.sections import SECTIONS
 from semel.client.errors import Disconnected, Refused
 from semel.client.ingest import Counters, Ingest, Plan, make_plan

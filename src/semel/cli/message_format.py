@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from semel.cli.safe_text import shown_text
 from semel.mqtt import Properties
 from semel.mqtt.properties import (
     CONTENT_TYPE,
@@ -130,16 +131,6 @@ class Moment:
     @property
     def iso_with_fraction(self) -> str:
         return self.text(f"%Y-%m-%dT%H:%M:%S.{self.rest // 1000:06d}%z")
-
-
-def shown_text(text: str) -> str:
-    """Text of a peer: what is not printable is escaped, so that it cannot act on a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
-        for each in text
-    )
 
 
 def as_it_is(data: bytes) -> bytes:

@@ -21,8 +21,8 @@ from semel.cli.message_format import (
     Shown,
     encoded,
     safely,
-    shown_text,
 )
+from semel.cli.safe_text import shown_text
 from semel.mqtt import NO_PROPERTIES, Properties
 from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER, USER_PROPERTY
 

@@ -22,9 +22,9 @@ from urllib.parse import quote
 
 import click
 
-from semel.cli.message_format import shown_text
 from semel.cli.mqtt_options import Connection
 from semel.cli.packet_lines import PacketLines, tapped
+from semel.cli.safe_text import shown_text
 from semel.client import Authentication, Client, Disconnected, Refused
 from semel.client.address import BadAddress
 from semel.client.tls import TlsError, make_context

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from semel.cli.message_format import shown_text
+from semel.cli.safe_text import shown_text
 from semel.client.address import Address
 from semel.client.transport import Listener, Opening, Transport
 from semel.mqtt import (

@@ -19,6 +19,7 @@ from typing import Final
 
 import click
 
+from semel.cli.safe_text import shown_text
 from semel.cli.store import count, print_table
 from semel.extras import MissingExtra
 from semel.mqtt.topics import check_topic_filter, is_shared, topic_matches
@@ -210,16 +211,6 @@ def shown_size(size: int) -> str:
         if amount < 999.95 or unit == "TB":
             return f"{amount:.1f} {unit}"
     raise AssertionError
-
-
-def shown_text(text: str) -> str:
-    """Text of a peer: what is not printable is escaped, so that it cannot act on a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in text
-    )
 
 
 def shown_payload(payload: bytes) -> str:

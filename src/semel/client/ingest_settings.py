@@ -9,17 +9,10 @@ from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.topics import SHARE_PREFIX, check_share, check_topic_filter
 from semel.mqtt.violation import Violation
 from semel.settings import BYTES, SECONDS, check, setting
-from semel.store.settings import STREAM_NAME
+from semel.store.settings import about_stream_name
 
 # As `semel pub` and `semel sub` take them, too.
 VERSIONS: Final = {"5": MQTT5, "mqttv5": MQTT5, "311": MQTT311, "mqttv311": MQTT311}
-
-
-def _about_stream(name: str) -> str | None:
-    """What is wrong with the name of a stream."""
-    if STREAM_NAME.fullmatch(name):
-        return None
-    return "must be 1 to 64 small letters, digits, - and _, of which - and _ are not the first"
 
 
 def _about_topic(topic_filter: str) -> str | None:
@@ -67,7 +60,7 @@ class IngestSettings:
         None,
         "The stream that messages go to: small letters, digits, - and _, at most 64 of them, the "
         "first a letter or a digit.",
-        rule=_about_stream,
+        rule=about_stream_name,
     )
     share: str | None = setting(
         None,

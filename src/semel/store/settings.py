@@ -33,7 +33,7 @@ def _about_node(name: str) -> str | None:
     return "must be 1 to 64 letters, digits, -, _ and ., of which the first is a letter or a digit"
 
 
-def _about_name(name: str) -> str | None:
+def about_stream_name(name: str) -> str | None:
     """What is wrong with the name of a stream."""
     if STREAM_NAME.fullmatch(name):
         return None
@@ -161,7 +161,7 @@ class StreamSettings:
         "all",
         "What it is called: small letters, digits, - and _, at most 64 of them, the first a "
         "letter or a digit. No two streams may have the same.",
-        rule=_about_name,
+        rule=about_stream_name,
     )
     filter: str = required(
         "#",
