@@ -44,6 +44,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.last = 0
         if path.exists():
+            # A kill between two pages leaves a part of a line: nobody knew it, nobody has read it.
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
             for line in path.read_text().splitlines():
                 word, _, rest = line.partition(" ")
                 if word == "begin":
@@ -51,7 +53,7 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def write(self, line: str) -> None:
-        # One call: a killed process leaves no half of a line.
+        # One call, so that lines of a process never mix.
         os.write(self._file, f"{line}\n".encode())
 
 
