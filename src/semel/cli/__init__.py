@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "broker": ("semel.cli.broker", "Run a broker for MQTT 3.1.1 and 5.0."),
     "decode": ("semel.cli.decode", "Show what MQTT packets say and which rules they break."),
     "ingest": ("semel.cli.ingest", "Record the messages of any broker in a stream."),
+    "land": ("semel.cli.land", "Land the messages of a stream in a Delta table, each once."),
     "load": ("semel.cli.load", "Put a described load on a broker, and count every message."),
     "pub": ("semel.cli.pub", "Publish messages, with the flags of mosquitto_pub."),
     "sub": ("semel.cli.sub", "Subscribe and print messages, with the flags of mosquitto_sub."),

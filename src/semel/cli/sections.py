@@ -4,6 +4,7 @@ from typing import Final
 
 from semel.broker.settings import BrokerSettings
 from semel.client.ingest_settings import IngestSettings
+from semel.pipeline.settings import LandSettings
 from semel.settings import Section
 from semel.store.settings import StoreSettings, StreamSettings
 
@@ -12,4 +13,5 @@ SECTIONS: Final[tuple[type[Section], ...]] = (
     StoreSettings,
     StreamSettings,
     IngestSettings,
+    LandSettings,
 )

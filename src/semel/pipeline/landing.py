@@ -1,0 +1,336 @@
+"""Landing: the messages of a stream into a Delta table, each once.
+
+    segments ─▶ format("mqtt") ─▶ all columns, and the date ─▶ format("semel_delta") ─▶ table
+
+Spark decides when a batch begins and which rows it has, and keeps that in its checkpoint. What is
+in the table decides what is landed: a new checkpoint starts with the positions that the table has,
+and an old one is checked against them by each commit (`table.py`). So a checkpoint can be lost,
+copied, or be another's.
+
+Who runs a landing is told of it by events, plain dictionaries, which a command prints.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.pipeline.errors import PipelineError, sentence_of
+from semel.pipeline.places import local_folder, table_address
+from semel.pipeline.settings import LandSettings
+from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOG: Final = logging.getLogger("semel.pipeline")
+
+CHECKPOINTS: Final = "_checkpoints"
+DATE: Final = "date"
+LOOK_SECONDS: Final = 0.1
+# How long an end may take until all that is sealed has landed; the rest is for the next start.
+DRAIN_SECONDS: Final = 30.0
+SHOWN_CHARACTERS: Final = 300
+
+# In what Spark says: two queries with one checkpoint, and notes that it cannot make sense of.
+_OTHER_LANDING: Final = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "CONCURRENT_QUERY",
+    "Multiple streaming queries are concurrently using",
+)
+_DAMAGED: Final = ("Incomplete log file", "Malformed log file", "CHECKPOINT", "metadata file")
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is landed where, checked."""
+
+    root: Root
+    # As the user gave it: what is secret in it is for Spark's workers alone.
+    root_address: str
+    stream: str
+    table: str
+    checkpoint: Path
+    interval: float
+    max_rows: int
+    master: str | None
+    fail_on_data_loss: bool
+
+    @property
+    def shown(self) -> str:
+        """The table, for people."""
+        return without_secrets(self.table)
+
+
+def make_plan(wanted: LandSettings) -> Plan:
+    """What these settings mean. Raises PipelineError."""
+    if wanted.root is None:
+        raise PipelineError("say where the segments are: --root DIR, or an object store")
+    try:
+        root = open_root(wanted.root)
+    except RootError as problem:
+        raise PipelineError(f"--root: {problem}") from None
+    address = wanted.root
+    if isinstance(root, LocalRoot):
+        # Spark's workers may have another folder.
+        address = str(Path(root.address).absolute())
+    table = table_address(wanted.lake, wanted.table)
+    lake = local_folder(wanted.lake)
+    if lake is not None:
+        table = str(lake / wanted.table)
+    checkpoint = wanted.checkpoint
+    if checkpoint is None:
+        if lake is None:
+            raise PipelineError(
+                f"{without_secrets(wanted.lake)} is no folder of this machine: say by --checkpoint"
+                " where Spark's notes are"
+            )
+        checkpoint = lake / CHECKPOINTS / wanted.table
+    return Plan(
+        root=root,
+        root_address=address,
+        stream=wanted.stream,
+        table=table,
+        checkpoint=checkpoint.absolute(),
+        interval=wanted.interval,
+        max_rows=wanted.max_rows,
+        master=wanted.master,
+        fail_on_data_loss=wanted.fail_on_data_loss,
+    )
+
+
+class Landing:
+    """One landing. `run` lasts until `stop`, or with `once` until all that was there has landed."""
+
+    def __init__(self, plan: Plan, tell: Callable[[Event], None]) -> None:
+        self.plan = plan
+        self._tell = tell
+        self._stopping = threading.Event()
+        self._hurry = threading.Event()
+        # What the table had of each node at the start, and has now.
+        self._begin: dict[str, int] = {}
+        self._landed: dict[str, int] = {}
+
+    def stop(self) -> None:
+        """Land what is sealed, for a while, and end; called again, end at once."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+
+    def run(self, *, once: bool = False) -> None:
+        """Land. Raises PipelineError; what has landed stays, and nothing is lost."""
+        plan = self.plan
+        self._check_root(once=once)
+        self._event("starting", table=plan.shown, stream=plan.stream, root=plan.root.address)
+        # Slow to import, and a plan that cannot be carried out needs none of it.
+        from semel.pipeline.session import session
+
+        spark = session("semel land", master=plan.master)
+        try:
+            with _explained(plan):
+                self._land(spark, once=once)
+        finally:
+            with suppress(Exception):
+                # Its Java may be dead, and then there is nothing to stop.
+                spark.stop()
+
+    def _check_root(self, *, once: bool) -> None:
+        root = self.plan.root
+        if isinstance(root, LocalRoot) and not Path(root.address).is_dir():
+            if once:
+                raise PipelineError(f"{root.address} is no root: there is no such folder")
+            LOG.warning("%s is not there yet: waiting for it", root.address)
+            Path(root.address).mkdir(parents=True, exist_ok=True)
+
+    # --- the query --------------------------------------------------------------------------------
+
+    def _land(self, spark: "SparkSession", *, once: bool) -> None:
+        from semel.pipeline.table import Table, probe
+
+        plan = self.plan
+        probe(plan.table)
+        self._table = Table(plan.table)
+        self._begin = self._landed = self._positions()
+        query = self._start(spark, once=once)
+        try:
+            self._event("ready", landed_before=sum(self._begin.values()))
+            self._watch(query)
+        finally:
+            with suppress(Exception):
+                query.stop()
+        self._event("ended", landed=self._rows())
+
+    def _start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
+        from pyspark.sql import functions
+
+        plan = self.plan
+        source = (
+            spark.readStream.format("mqtt")
+            .option("root", plan.root_address)
+            .option("stream", plan.stream)
+            .option("start", self._first())
+            .option("maxRowsPerBatch", str(plan.max_rows))
+            .option("failOnDataLoss", _text(plan.fail_on_data_loss))
+            .load()
+        )
+        rows = source.withColumn(DATE, functions.to_date("received")).observe(
+            "landing", functions.max("received").alias("newest")
+        )
+        writer = (
+            rows.writeStream.format("semel_delta")
+            .option("path", plan.table)
+            .option("partitionBy", DATE)
+            .option("stream", plan.stream)
+            .option("root", plan.root_address)
+            .option("mergeSchema", "true")
+            .option("failOnDataLoss", _text(plan.fail_on_data_loss))
+            .option("checkpointLocation", str(plan.checkpoint))
+        )
+        if once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{round(plan.interval * 1000)} milliseconds")
+        return writer.start()
+
+    def _first(self) -> str:
+        """Where a new checkpoint begins: after what the table has, and with what is not in it."""
+        after = {node: last + 1 for node, last in self._begin.items()}
+        return json.dumps(after) if after else "earliest"
+
+    def _watch(self, query: "StreamingQuery") -> None:
+        """Tell of each batch, until the query ends or is to end."""
+        told = -1
+        draining: threading.Thread | None = None
+        end = 0.0
+        while not query.awaitTermination(LOOK_SECONDS):
+            told = self._tell_batches(query, told)
+            if self._stopping.is_set() and draining is None:
+                end = time.monotonic() + DRAIN_SECONDS
+                draining = threading.Thread(target=_drain, args=(query,), daemon=True)
+                draining.start()
+            if draining is not None:
+                late = time.monotonic() >= end
+                if not draining.is_alive() or late or self._hurry.is_set():
+                    break
+        self._tell_batches(query, told)
+
+    def _tell_batches(self, query: "StreamingQuery", told: int) -> int:
+        for progress in query.recentProgress:
+            found: dict[str, Any] = json.loads(progress.json)
+            if found["batchId"] > told and found["numInputRows"]:
+                told = found["batchId"]
+                self._tell_batch(found)
+        return told
+
+    def _tell_batch(self, progress: dict[str, Any]) -> None:
+        before = self._rows()
+        self._landed = self._positions()
+        seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
+        rows = self._rows() - before
+        newest = (progress.get("observedMetrics") or {}).get("landing", {}).get("newest")
+        self._event(
+            "batch",
+            batch=progress["batchId"],
+            rows=rows,
+            landed=self._rows(),
+            lag_rows=_behind(progress["sources"][0]),
+            lag_seconds=None if newest is None else round(_age(newest), 3),
+            rate=round(rows / seconds) if seconds else None,
+            seconds=seconds,
+        )
+
+    # --- what has landed --------------------------------------------------------------------------
+
+    def _positions(self) -> dict[str, int]:
+        plan = self.plan
+        return self._table.positions(plan.stream, plan.root.nodes(plan.stream))
+
+    def _rows(self) -> int:
+        """Rows that are in the table since the start, by the numbers of the rows themselves."""
+        return sum(last - self._begin.get(node, 0) for node, last in self._landed.items())
+
+    def _event(self, event: str, **facts: Any) -> None:
+        self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
+
+
+def _drain(query: "StreamingQuery") -> None:
+    # What goes wrong with the query is told by who watches it.
+    with suppress(Exception):
+        query.processAllAvailable()
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _behind(source: dict[str, Any]) -> int | None:
+    """Rows that are sealed and were not in the batch."""
+    latest, end = (_offset(source.get(name)) for name in ("latestOffset", "endOffset"))
+    if latest is None or end is None:
+        return None
+    return sum(max(0, last - end.get(node, 0)) for node, last in latest.items())
+
+
+def _offset(text: Any) -> dict[str, int] | None:
+    found = json.loads(text) if isinstance(text, str) else text
+    return found if isinstance(found, dict) else None
+
+
+def _age(newest: Any) -> float:
+    moment = datetime.fromisoformat(newest) if isinstance(newest, str) else newest
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (datetime.now(UTC) - moment).total_seconds()
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+@contextmanager
+def _explained(plan: Plan) -> Iterator[None]:
+    """What Spark raises comes out as a PipelineError with one sentence."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as problem:
+        raise PipelineError(explain(problem, plan)) from problem
+
+
+def explain(problem: BaseException, plan: Plan) -> str:
+    """What a query ended with, in one sentence that says what to do."""
+    text = str(problem)
+    if "No space left on device" in text or "ENOSPC" in text:
+        return (
+            f"no space is left for {plan.shown}, its checkpoint or Spark's own files: make room,"
+            " and landing goes on where it was; nothing is lost"
+        )
+    sentence = sentence_of(text)
+    if sentence is not None:
+        return sentence
+    if any(sign in text for sign in _OTHER_LANDING):
+        return f"another landing uses the checkpoint {plan.checkpoint}: give one of them another"
+    if any(sign in text for sign in _DAMAGED):
+        return (
+            f"the checkpoint {plan.checkpoint} cannot be read: remove it, and landing goes on"
+            f" from what {plan.shown} has ({_first_line(text)})"
+        )
+    if not hasattr(problem, "getErrorClass"):
+        # Nothing of Spark's: who calls it has lost its Java.
+        return "the Java process of Spark has ended: nothing is lost, start the landing again"
+    return _first_line(text)
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:SHOWN_CHARACTERS] if lines else "Spark gave no reason"

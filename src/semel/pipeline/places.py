@@ -1,0 +1,385 @@
+"""Where lakes are: one address for people, and what delta-rs wants to know of it.
+
+A lake is a folder or an address of an object store, and a table is a folder of it. People write
+the address of a lake as they write that of a root, in the form that pyarrow reads:
+
+    semel-data/lake                                       a folder; file:///srv/lake too
+    s3://bucket/lake?endpoint_override=host:9000&scheme=http&region=eu-1
+    gs://bucket/lake
+    abfs://container@account.dfs.core.windows.net/lake
+
+Keys may be in it (`s3://key:secret@bucket/…`), but are better left to the environment, which
+delta-rs reads as pyarrow does. delta-rs takes options beside an address, not in it, and calls them
+by other names: `split_address` translates. An option that it could not obey is refused by name,
+never dropped: what is written would be elsewhere, or be written in another way, than was asked.
+
+Addresses go to people without user, password and options (`semel.store.roots.without_secrets`),
+and what delta-rs says about a problem through `said`, which makes one line of it.
+
+delta-rs does not fsync. On a folder of this machine `settle_log` makes up for it: what a commit
+names reaches the disk, then the commit, then the folders in which both are.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from semel.extras import need
+from semel.pipeline.errors import TableError
+from semel.store.roots import OBJECT_STORES, without_secrets
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_NOT_IN_NAMES: Final = "/\\?#%:"
+# delta-rs takes these in the path of a folder for an escaped character, and looks elsewhere.
+_ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
+# Where an answer of a server or a trace of delta-rs itself begins.
+_BESIDE_THE_POINT: Final = re.compile(r"<\?xml|\n\s*0: ")
+_AZURE_HOSTS: Final = (".dfs.core.windows.net", ".blob.core.windows.net")
+
+# How delta-rs says that a table asks for what it cannot do.
+_NEWER: Final = ("unsupported: ", "reader version", "writer version", "reader feature", "not yet")
+
+# Options of pyarrow's that change nothing in a table: how files are opened, buckets made.
+_S3_WITHOUT_EFFECT: Final = (
+    "allow_bucket_creation",
+    "allow_bucket_deletion",
+    "allow_delayed_open",
+    "smart_defaults",
+)
+_S3_OPTIONS: Final = ("endpoint_override", "region", "scheme")
+_GOOGLE_OPTIONS: Final = ("endpoint_override", "retry_limit_seconds", "scheme")
+_GOOGLE_WITHOUT_EFFECT: Final = ("project_id",)
+_AZURE_OPTIONS: Final = (
+    "client_id",
+    "client_secret",
+    "credential_kind",
+    "enable_tls",
+    "tenant_id",
+)
+_AZURE_WITHOUT_EFFECT: Final = ("background_writes",)
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+def local_folder(address: str) -> Path | None:
+    """The folder of this machine that an address names; None: it names an object store.
+
+    Raises TableError for an address that can name neither.
+    """
+    if not address:
+        raise TableError("the lake is empty: give a folder or an address such as s3://bucket/lake")
+    if not _SCHEME.match(address):
+        folder = Path(address).absolute()
+    else:
+        parts = urlsplit(address)
+        if parts.scheme.lower() in OBJECT_STORES:
+            return None
+        shown = without_secrets(address)
+        if parts.scheme.lower() != "file":
+            known = ", ".join(f"{each}://" for each in ("file", *OBJECT_STORES))
+            raise TableError(f"{shown} is no lake: give a folder or one of {known}")
+        if parts.netloc not in ("", "localhost") or not parts.path:
+            raise TableError(f"{shown} names no folder of this machine: write file:///folder")
+        folder = Path(unquote(parts.path))
+    if _ESCAPED.search(str(folder)):
+        raise TableError(f"{folder} can hold no Delta table: rename the folder with % in its name")
+    return folder
+
+
+def check_table_name(table: str) -> None:
+    """Raise TableError if no table can have this name: it is the name of a folder."""
+    if (
+        not table
+        or table.startswith((".", "_"))
+        or not table.isprintable()
+        or any(sign in table for sign in _NOT_IN_NAMES)
+    ):
+        signs = " ".join(_NOT_IN_NAMES)
+        raise TableError(
+            f"{table!r} cannot name a table: it must not be empty, begin with '.' or '_', or "
+            f"contain one of {signs}"
+        )
+
+
+def table_address(lake: str, table: str) -> str:
+    """The address of a table of a lake, with the options of the lake. Raises TableError."""
+    check_table_name(table)
+    if local_folder(lake) is not None and not _SCHEME.match(lake):
+        return str(Path(lake) / table)
+    place, mark, options = lake.partition("?")
+    return f"{place.rstrip('/')}/{table}{mark}{options}"
+
+
+def split_address(address: str) -> tuple[str, dict[str, str]]:
+    """The address of a lake or table for delta-rs, and its storage options. Raises TableError.
+
+    A folder is returned with its whole path, and needs no options. For a bucket of Amazon's whose
+    region neither address nor environment tells, the region is asked for over the network.
+    """
+    folder = local_folder(address)
+    if folder is not None:
+        return str(folder), {}
+    parts = urlsplit(address)
+    if parts.fragment or "#" in address:
+        raise TableError(f"{without_secrets(address)} contains '#', which no address may")
+    shown = without_secrets(address)
+    try:
+        given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
+    except ValueError:
+        if parts.query:
+            raise TableError(f"{shown}: write its options as ?name=value&name=value") from None
+        given = {}
+    scheme = parts.scheme.lower()
+    user, password, host = _user(parts.netloc)
+    if not host:
+        raise TableError(f"{shown} names no bucket")
+    if scheme == "s3":
+        _check_options(shown, given, _S3_OPTIONS, _S3_WITHOUT_EFFECT)
+        return f"s3://{host}{parts.path}", _s3(shown, host, user, password, given)
+    if scheme in ("gs", "gcs"):
+        _check_options(shown, given, _GOOGLE_OPTIONS, _GOOGLE_WITHOUT_EFFECT)
+        return f"gs://{host}{parts.path}", _google(shown, user, password, given)
+    _check_options(shown, given, _AZURE_OPTIONS, _AZURE_WITHOUT_EFFECT)
+    return _azure(shown, user, password, host, parts.path, given)
+
+
+def _user(netloc: str) -> tuple[str, str, str]:
+    """User, password and host, the first two unescaped."""
+    before, _, host = netloc.rpartition("@")
+    user, _, password = before.partition(":")
+    return unquote(user), unquote(password), host
+
+
+def _check_options(
+    shown: str, given: dict[str, str], known: tuple[str, ...], without_effect: tuple[str, ...]
+) -> None:
+    for name in given:
+        if name not in known and name not in without_effect:
+            raise TableError(
+                f"{shown}: option {name!r} of the address is not one of a lake: it may have "
+                f"{', '.join(known)}"
+            )
+
+
+def _endpoint(shown: str, given: dict[str, str]) -> str | None:
+    """The URL of another server than the usual one; None: the usual one."""
+    server = given.get("endpoint_override")
+    scheme = given.get("scheme", "https")
+    if scheme not in ("http", "https"):
+        raise TableError(f"{shown}: option 'scheme' of the address is http or https")
+    if not server:
+        return None
+    return server.rstrip("/") if "://" in server else f"{scheme}://{server}"
+
+
+def _s3(shown: str, bucket: str, user: str, password: str, given: dict[str, str]) -> dict[str, str]:
+    options = {}
+    if bool(user) != bool(password):
+        raise TableError(f"{shown}: give both key and secret in the address, or neither")
+    if user:
+        options["aws_access_key_id"] = user
+        options["aws_secret_access_key"] = password
+    # pyarrow reads both variables, and asks for no leave to use http.
+    endpoint = _endpoint(shown, given) or _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    if endpoint is not None:
+        options["aws_endpoint_url"] = endpoint
+        if endpoint.startswith("http://"):
+            options["aws_allow_http"] = "true"
+    if given.get("region"):
+        options["aws_region"] = given["region"]
+    elif _variable("AWS_REGION", "AWS_DEFAULT_REGION") is None:
+        options["aws_region"] = "us-east-1" if endpoint is not None else _region(bucket)
+    return options
+
+
+def _variable(*names: str) -> str | None:
+    """The first of these variables that is set."""
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+def _region(bucket: str) -> str:
+    fs = need("pyarrow.fs", extra="spark", by="a lake on an object store")
+    try:
+        return str(fs.resolve_s3_region(bucket))
+    except OSError:
+        # The first use of the bucket says what is wrong with it.
+        return "us-east-1"
+
+
+def _google(shown: str, user: str, password: str, given: dict[str, str]) -> dict[str, str]:
+    if password or user not in ("", "anonymous"):
+        raise TableError(f"{shown}: the address of a Google bucket has no user but 'anonymous'")
+    options = {}
+    if user:
+        options["google_skip_signature"] = "true"
+    endpoint = _endpoint(shown, given)
+    if endpoint is not None:
+        options["google_base_url"] = endpoint
+        if endpoint.startswith("http://"):
+            options["allow_http"] = "true"
+    seconds = given.get("retry_limit_seconds")
+    if seconds is not None:
+        options["retry_timeout"] = f"{seconds}s"
+    return options
+
+
+def _azure(
+    shown: str, user: str, password: str, host: str, path: str, given: dict[str, str]
+) -> tuple[str, dict[str, str]]:
+    """pyarrow's four forms: with the account in the host, or before it, or on a server of its own.
+
+    abfs://[:key@]account.dfs.core.windows.net/container/…
+    abfs://container[:key]@account.dfs.core.windows.net/…
+    abfs://account[:key]@server:port/container/…
+    abfs://account[:key]@container/…
+    """
+    options = {}
+    suffix = next((each for each in _AZURE_HOSTS if host.endswith(each)), None)
+    if suffix is not None:
+        account = host.removesuffix(suffix)
+        container, rest = (user, path) if user else _first_folder(path)
+    elif "." in host or ":" in host:
+        account = user
+        container, rest = _first_folder(path)
+        scheme = "http" if given.get("enable_tls") == "false" else "https"
+        options["azure_endpoint"] = f"{scheme}://{host}/{account}"
+        if scheme == "http":
+            options["allow_http"] = "true"
+    else:
+        account, container, rest = user, host, path
+    if not account or not container:
+        raise TableError(
+            f"{shown} names no account or no container: "
+            "write abfs://container@account.dfs.core.windows.net/folder"
+        )
+    options["azure_storage_account_name"] = account
+    if password:
+        options["azure_storage_account_key"] = password
+    for name in ("tenant_id", "client_id", "client_secret"):
+        if name in given:
+            options[f"azure_storage_{name}"] = given[name]
+    kind = given.get("credential_kind", "default")
+    if kind == "anonymous":
+        options["azure_skip_signature"] = "true"
+    elif kind == "cli":
+        options["azure_use_azure_cli"] = "true"
+    elif kind not in ("default", "environment", "managed_identity", "workload_identity"):
+        raise TableError(f"{shown}: option 'credential_kind' of the address cannot be {kind!r}")
+    return f"az://{container}{rest}", options
+
+
+def _first_folder(path: str) -> tuple[str, str]:
+    first, slash, rest = path.strip("/").partition("/")
+    return first, slash + rest
+
+
+# --- what is said ---------------------------------------------------------------------------------
+
+
+def said(problem: BaseException) -> str:
+    """What delta-rs says, on one line, without colours, answers of servers and traces."""
+    text = _BESIDE_THE_POINT.split(_COLOURS.sub("", str(problem)))[0]
+    return " ".join(text.split()) or type(problem).__name__
+
+
+@contextmanager
+def naming(address: str) -> Iterator[None]:
+    """What delta-rs raises about a table comes out as a TableError that says which.
+
+    A table that is not there, or that a newer program has written, is told in our words.
+    """
+    exceptions = need("deltalake.exceptions", extra="spark", by="a Delta table")
+    shown = without_secrets(address)
+    try:
+        yield
+    except exceptions.TableNotFoundError:
+        raise TableError(absent(address)) from None
+    except (exceptions.DeltaError, OSError, ValueError) as problem:
+        text = said(problem)
+        if _is_newer(text):
+            raise TableError(
+                f"{shown} needs a newer reader or writer than this: upgrade deltalake ({text})"
+            ) from problem
+        raise TableError(f"{shown}: {text}") from problem
+
+
+def _is_newer(text: str) -> bool:
+    low = text.lower()
+    return any(each in low for each in _NEWER)
+
+
+def absent(address: str) -> str:
+    """Why there is no table: one sentence."""
+    shown = without_secrets(address)
+    folder = local_folder(address)
+    if folder is None:
+        return f"there is no table at {shown}"
+    if not folder.exists():
+        return f"there is no table at {shown}: there is no such folder"
+    if not folder.is_dir():
+        return f"{shown} is no table but a file"
+    if (folder / "_delta_log").is_dir():
+        return f"{shown} is no table any more: its _delta_log is empty, as if deleted"
+    return f"{shown} is no table: it has no _delta_log"
+
+
+# --- lasting --------------------------------------------------------------------------------------
+
+
+def log_entry(version: int) -> str:
+    """The name of the file of a commit."""
+    return f"{version:020}.json"
+
+
+def settle_log(address: str, version: int, *, files: bool = False) -> None:
+    """A commit of a table in a folder is to last; on an object store what was put lasts already.
+
+    With `files` those that the commit has added are synced first: who wrote them with delta-rs
+    needs that, who synced them does not. A checkpoint that was made after the commit is synced
+    too: a torn one would hide the log. Raises OSError; an fsync that fails is never retried.
+    """
+    folder = local_folder(address)
+    if folder is None:
+        return
+    log = folder / "_delta_log"
+    entry = log / log_entry(version)
+    if files:
+        added = [folder / path for path in _added(entry)]
+        for path in (*added, *{path.parent for path in added}):
+            # Another commit may have removed it since, and a vacuum deleted it.
+            with suppress(FileNotFoundError):
+                _sync(path)
+    _sync(entry)
+    for checkpoint in log.glob(f"{version:020}.checkpoint*"):
+        with suppress(FileNotFoundError):
+            _sync(checkpoint)
+    with suppress(FileNotFoundError):
+        _sync(log / "_last_checkpoint")
+    # The table may be new, and so may be the lake.
+    for each in (log, folder, folder.parent):
+        _sync(each)
+
+
+def _added(entry: Path) -> list[str]:
+    found = []
+    with open(entry, encoding="utf-8") as lines:
+        for line in lines:
+            added = json.loads(line).get("add")
+            if added is not None:
+                found.append(unquote(added["path"]))
+    return found
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,221 @@
+"""`format("semel_delta")`: rows of Spark into a Delta table, each batch once.
+
+    executors    write(batches) ─▶ Parquet files with statistics, synced ─▶ a message for the driver
+    driver       commit(messages, batch) ─▶ one Delta commit
+
+Spark makes a writer anew for each step, in processes of its own, so that a writer holds nothing but
+its options. What `abort` is called for may have been committed: Spark calls it also when `commit`
+failed after the log entry was there. So nothing is deleted in it; files that no commit names are
+orphans, and `semel lake vacuum` removes them.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from semel.pipeline.errors import OptionError
+from semel.pipeline.sink_options import SinkOptions, parse_sink_options
+from semel.store.roots import open_root
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from semel.pipeline.files import DataFile
+    from semel.pipeline.table import Batch
+
+# Where a checkpoint says which it is.
+METADATA: Final = "metadata"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task has written."""
+
+    files: "list[DataFile]"
+
+
+class DeltaSink(DataSource):
+    """A Delta table."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "semel_delta"
+
+    def schema(self) -> str:
+        raise OptionError(
+            "semel_delta writes: read the table with `semel sql`, delta-rs, DuckDB or Polars"
+        )
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
+        return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamWriter":  # noqa: N802
+        return StreamWriter(self.options, schema, overwrite=overwrite)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("semel_delta")`: append, or overwrite all that is there."""
+
+    def __init__(self, options: Mapping[str, str], schema: "StructType", *, overwrite: bool):
+        self.options = parse_sink_options(options)
+        self.schema = schema.json()
+        self.overwrite = overwrite
+        check_columns(self.options, schema, overwrite=overwrite)
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+        return written(self.options, iterator)
+
+    def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
+        commit(batch_of(self.options, self.schema, messages, self.overwrite), self.options)
+
+    def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
+        return
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("semel_delta")`."""
+
+    def __init__(self, options: Mapping[str, str], schema: "StructType", *, overwrite: bool):
+        self.options = parse_sink_options(options)
+        self.schema = schema.json()
+        self.overwrite = overwrite
+        check_columns(self.options, schema, overwrite=overwrite)
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+        return written(self.options, iterator)
+
+    def commit(
+        self,
+        messages: "list[WriterCommitMessage | None]",
+        batchId: int,  # noqa: N803
+    ) -> None:
+        batch = batch_of(
+            self.options,
+            self.schema,
+            messages,
+            self.overwrite,
+            query=query_of(self.options),
+            number=batchId,
+        )
+        commit(batch, self.options)
+
+    def abort(
+        self,
+        messages: "list[WriterCommitMessage | None]",
+        batchId: int,  # noqa: N803
+    ) -> None:
+        return
+
+
+def check_columns(options: SinkOptions, schema: "StructType", *, overwrite: bool) -> None:
+    """Refuse at once what could only fail later."""
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    lower = [name.lower() for name in types]
+    for name in types:
+        if lower.count(name.lower()) > 1:
+            raise OptionError(f"two columns are called {name}: Delta does not tell case apart")
+    for name in options.partition_by:
+        if name not in types:
+            raise OptionError(f"partitionBy: there is no column {name}")
+    if options.partition_by and len(options.partition_by) == len(types):
+        raise OptionError("partitionBy: a table cannot be partitioned by all of its columns")
+    if options.stream is not None:
+        if overwrite:
+            raise OptionError("option stream: rows of a stream are appended, never overwritten")
+        if types.get("node") != "string" or types.get("seq") != "bigint":
+            raise OptionError("option stream: its rows have the columns node STRING and seq BIGINT")
+
+
+def written(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Written:
+    """Write the rows of one task."""
+    # Here and below: pyarrow and deltalake are slow to import, and a planner needs neither.
+    from semel.pipeline.files import Layout, write_files
+
+    layout = Layout(options.path, options.partition_by, is_numbered=options.stream is not None)
+    return Written(write_files(batches, layout))
+
+
+def batch_of(
+    options: SinkOptions,
+    schema: str,
+    messages: "list[Any]",
+    overwrite: bool,
+    *,
+    query: str | None = None,
+    number: int | None = None,
+) -> "Batch":
+    """What the tasks have written, for the commit."""
+    from semel.pipeline.table import Batch
+
+    return Batch(
+        files=[file for message in messages if message is not None for file in message.files],
+        schema=schema,
+        partition_by=options.partition_by,
+        query=query,
+        number=number,
+        stream=options.stream,
+        earliest=earliest_in(options),
+        may_skip=not options.fail_on_data_loss,
+        may_add_columns=options.merge_schema,
+        overwrite=overwrite,
+    )
+
+
+def commit(batch: "Batch", options: SinkOptions) -> None:
+    """Commit it, or find that it was."""
+    from semel.pipeline.table import Table
+
+    if batch.files or batch.overwrite:
+        Table(options.path).commit(batch)
+
+
+def earliest_in(options: SinkOptions) -> dict[str, int] | None:
+    """The first seq that there is of each node, if we were told where the stream is."""
+    if options.root is None:
+        return None
+    assert options.stream is not None
+    root = open_root(options.root)
+    found = {}
+    for node in root.nodes(options.stream):
+        segments = root.segments(options.stream, node)
+        if segments:
+            found[node] = segments[0].first
+    return found
+
+
+def query_of(options: SinkOptions) -> str:
+    """What tells this query from others: its checkpoint's own id, or what the user says."""
+    if options.app_id is not None:
+        return options.app_id
+    if options.checkpoint is None:
+        raise OptionError(
+            "give option checkpointLocation on the query itself (a default of the session does not"
+            " reach the table), or option appId with a name that no other query has"
+        )
+    folder = options.checkpoint
+    if "://" in folder or folder.startswith("file:"):
+        parts = urlsplit(folder)
+        if parts.scheme != "file":
+            raise OptionError(
+                f"the checkpoint is on {parts.scheme}://, where its id cannot be read: give option"
+                " appId with a name that no other query has"
+            )
+        folder = unquote(parts.path)
+    try:
+        return str(json.loads((Path(folder) / METADATA).read_text("utf-8"))["id"])
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise OptionError(
+            f"checkpointLocation: {folder} does not say which query it is of: {problem}; give"
+            " option appId with a name that no other query has"
+        ) from None

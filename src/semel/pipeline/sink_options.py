@@ -1,0 +1,82 @@
+"""The options of `format("semel_delta")`, parsed once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from semel.pipeline.errors import OptionError
+from semel.pipeline.places import split_address
+
+KNOWN: Final = (
+    "path",
+    "partitionBy",
+    "mergeSchema",
+    "appId",
+    "checkpointLocation",
+    "stream",
+    "root",
+    "failOnDataLoss",
+)
+# What Spark itself adds for a streaming query, or reads from the same options.
+SPARKS: Final = ("queryname", "outputmode", "triggerinterval")
+BOOLEANS: Final = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Where rows go, and by what they are told apart."""
+
+    path: str
+    partition_by: tuple[str, ...]
+    merge_schema: bool
+    app_id: str | None
+    checkpoint: str | None
+    # The stream whose rows these are; None: rows without numbers of their own.
+    stream: str | None
+    # Its root: what of it there is, for nodes that the table does not know yet.
+    root: str | None
+    fail_on_data_loss: bool
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """The options as Spark gives them: texts, in any case of their names. Raises OptionError."""
+    names = {name.lower(): name for name in KNOWN}
+    values: dict[str, str] = {}
+    for name, value in given.items():
+        known = names.get(name.lower())
+        if known is not None:
+            values[known] = value
+        elif name.lower() not in SPARKS:
+            near = get_close_matches(name.lower(), names, n=1)
+            hint = f"did you mean {names[near[0]]}?" if near else f"there is {', '.join(KNOWN)}"
+            raise OptionError(f"semel_delta has no option {name}: {hint}")
+    path = values.get("path", "").strip()
+    if not path:
+        raise OptionError("say where the table is: .start(path), .save(path) or option path")
+    split_address(path)
+    stream = values.get("stream") or None
+    root = values.get("root") or None
+    if root is not None and stream is None:
+        raise OptionError("option root says where a stream is: give option stream with it")
+    return SinkOptions(
+        path=path,
+        partition_by=tuple(
+            name.strip() for name in values.get("partitionBy", "").split(",") if name.strip()
+        ),
+        merge_schema=_boolean(values, "mergeSchema", False),
+        app_id=values.get("appId") or None,
+        checkpoint=values.get("checkpointLocation") or None,
+        stream=stream,
+        root=root,
+        fail_on_data_loss=_boolean(values, "failOnDataLoss", True),
+    )
+
+
+def _boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
+    text = values.get(name)
+    if text is None:
+        return default
+    if text.strip().lower() not in BOOLEANS:
+        raise OptionError(f"option {name} is true or false, not {text!r}")
+    return BOOLEANS[text.strip().lower()]

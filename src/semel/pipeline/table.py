@@ -1,0 +1,429 @@
+"""Writing to a Delta table exactly once: one commit for a batch, which says all that it did.
+
+A commit is one entry in the table's log, there or not there. It carries the files of the batch and
+*app transactions*, pairs of a name and a number that Delta keeps for ever:
+
+    semel/query/<checkpoint>      the batch of a query, for rows that have no numbers of their own
+    semel/stream/<stream>/<node>  the last seq landed, for rows of a stream
+
+Rows of a stream are judged by their own numbers, never by that of the batch. What is at or below
+the last seq landed is left out; what begins right after it is taken; what would leave a gap is
+refused. So a replayed batch, a checkpoint that was lost, copied or brought back from a backup, and
+two landings at once all end in a table with each row once.
+
+Two writers who read the same version cannot both commit: Delta refuses the second if it names an
+app transaction that the first moved. It then reads the table again and decides anew. This needs a
+place where a file can be made if and only if it is not there: folders can, and of object stores
+those that `probe` finds able to.
+
+delta-rs does not sync what it writes: a commit counts when its log entry is on disk.
+"""
+
+import json
+import logging
+import secrets
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import Field
+from deltalake.transaction import AddAction
+
+from semel.pipeline.errors import DataLoss, TableError
+from semel.pipeline.files import DataFile, Folder, Layout, write_files
+from semel.pipeline.places import naming, said, settle_log, split_address
+from semel.store.roots import without_secrets
+
+LOG: Final = logging.getLogger("semel.pipeline")
+
+# How often a commit that others came before is tried again. Each time somebody has got further.
+ATTEMPTS: Final = 20
+# Versions that may not be on disk yet when a writer finds that its batch is there.
+RECENT: Final = 20
+# What a table may ask of one that only appends plain files. Others change what a row must be, what
+# a column is called in a file, or what a commit has to say.
+WRITER_FEATURES: Final = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "deletionVectors",
+        "domainMetadata",
+        "invariants",
+        "timestampNtz",
+        "vacuumProtocolCheck",
+        "variantType",
+    }
+)
+# Before features had names, a table said by its settings and columns that it uses them.
+ASKING_SETTINGS: Final = ("delta.constraints.", "delta.columnMapping.mode")
+ASKING_COLUMNS: Final = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
+
+
+def position_id(stream: str, node: str) -> str:
+    """The app transaction whose version is the last seq landed of (stream, node)."""
+    return f"{stream_id(stream)}/{node}"
+
+
+def stream_id(stream: str) -> str:
+    """What a table that takes rows of a stream is named in its metadata."""
+    return f"semel/stream/{stream}"
+
+
+def query_id(checkpoint: str) -> str:
+    """The app transaction whose version is the last batch of a query."""
+    return f"semel/query/{checkpoint}"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is to be committed, and what it has to follow."""
+
+    files: Sequence[DataFile]
+    # Spark's schema of the rows, as JSON.
+    schema: str
+    partition_by: tuple[str, ...] = ()
+    # The query and the number of its batch.
+    query: str | None = None
+    number: int | None = None
+    # The stream whose rows these are: their numbers decide.
+    stream: str | None = None
+    # The first seq that the record has of each node, for nodes that the table does not know yet.
+    earliest: dict[str, int] | None = None
+    may_skip: bool = False
+    may_add_columns: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a commit did. Without a version it had nothing to do."""
+
+    version: int | None
+    rows: int
+    # Rows that were in the table before.
+    known: int
+
+
+class Table:
+    """A Delta table as its writer sees it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.shown = without_secrets(address)
+        self.uri, self.storage = split_address(address)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def load(self) -> DeltaTable | None:
+        """The table as it is now, or None if there is none."""
+        with naming(self.address):
+            try:
+                return DeltaTable(self.uri, storage_options=self.storage or None)
+            except TableNotFoundError:
+                return None
+
+    def positions(self, stream: str, nodes: Iterable[str]) -> dict[str, int]:
+        """The last seq landed of each node that has one."""
+        table = self.load()
+        return {} if table is None else positions_in(table, stream, nodes)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def commit(self, batch: Batch) -> Outcome:
+        """Commit what of a batch is not in the table yet. Raises TableError and DataLoss."""
+        for _ in range(ATTEMPTS):
+            table = self._ready(batch)
+            chosen, transactions = self._choose(table, batch)
+            rows = sum(each.rows for each in chosen)
+            known = sum(each.rows for each in batch.files) - rows
+            if not chosen and not (batch.overwrite and transactions):
+                # Whoever committed this may have died before it was on disk.
+                self._settle(max(0, table.version() - RECENT), table.version())
+                return Outcome(None, 0, known)
+            try:
+                table.create_write_transaction(
+                    [_action(each) for each in chosen],
+                    "overwrite" if batch.overwrite else "append",
+                    table.schema(),
+                    list(batch.partition_by) or None,
+                    commit_properties=CommitProperties(
+                        app_transactions=transactions,
+                        custom_metadata={"semel.rows": str(rows)},
+                    ),
+                )
+            except CommitFailedError as problem:
+                LOG.info("%s: another writer was first: %s", self.shown, said(problem))
+                continue
+            except (DeltaError, OSError) as problem:
+                raise TableError(f"{self.shown} cannot be written: {said(problem)}") from problem
+            before = table.version()
+            table.update_incremental()
+            self._settle(before + 1, table.version())
+            return Outcome(table.version(), rows, known)
+        raise TableError(
+            f"{self.shown}: {ATTEMPTS} commits of others came before this one; is something "
+            "else writing to it all the time?"
+        )
+
+    def _ready(self, batch: Batch) -> DeltaTable:
+        """The table, made or widened if need be, and fit for these rows."""
+        wanted = Schema.from_json(batch.schema)
+        table = self.load()
+        if table is None:
+            # One that is not there can only take rows from their beginning on.
+            for node, (first, _) in sorted(self._spans(batch).items()):
+                self._check_follows(batch, node, None, first)
+            self.create(wanted, batch.partition_by, batch.stream)
+            table = self.load()
+            assert table is not None
+        self._check_fits(table, batch, wanted)
+        new = new_columns(table.schema(), wanted)
+        if new and not batch.overwrite:
+            names = ", ".join(field.name for field in new)
+            if not batch.may_add_columns:
+                raise TableError(
+                    f"{self.shown} has no column {names}: set mergeSchema to true to add "
+                    + ("it" if len(new) == 1 else "them")
+                )
+            try:
+                table.alter.add_columns(new)
+            except CommitFailedError:
+                pass  # another writer did the same, or the next look tells
+            except DeltaError as problem:
+                raise TableError(f"{self.shown}: {names}: {said(problem)}") from problem
+            return self._ready(batch)
+        return table
+
+    def create(self, schema: Schema, partition_by: Sequence[str], stream: str | None) -> None:
+        """Make an empty table; nothing happens if somebody else has just done so."""
+        probe(self.address)
+        names = {field.name for field in schema.fields}
+        for name in partition_by:
+            if name not in names:
+                raise TableError(f"partitionBy: there is no column {name}")
+        try:
+            DeltaTable.create(
+                self.uri,
+                schema,
+                mode="ignore",
+                partition_by=list(partition_by) or None,
+                name=None if stream is None else stream_id(stream),
+                description=None if stream is None else f"Messages of the MQTT stream {stream}",
+                storage_options=self.storage or None,
+            )
+        except (DeltaError, OSError) as problem:
+            if self.load() is None:
+                raise TableError(f"{self.shown} cannot be made: {said(problem)}") from problem
+        self._settle(0, 0)
+
+    def _settle(self, first: int, last: int) -> None:
+        """These versions are to last."""
+        for version in range(first, last + 1):
+            # The log of old versions is cleaned away, when a checkpoint holds what they say.
+            with suppress(FileNotFoundError):
+                settle_log(self.address, version)
+
+    def _check_fits(self, table: DeltaTable, batch: Batch, wanted: Schema) -> None:
+        metadata = table.metadata()
+        asked = set(table.protocol().writer_features or ()) - WRITER_FEATURES
+        asked |= {
+            key
+            for key, value in metadata.configuration.items()
+            if key.startswith(ASKING_SETTINGS) and value != "none"
+        }
+        for field in table.schema().fields:
+            asked |= {key for key in ASKING_COLUMNS if key in (field.metadata or {})}
+        if asked:
+            names = ", ".join(sorted(asked))
+            raise TableError(f"{self.shown} asks its writers for {names}, which semel does not do")
+        if tuple(metadata.partition_columns) != batch.partition_by:
+            raise TableError(
+                f"{self.shown} is partitioned by {_listed(metadata.partition_columns)}, "
+                f"not by {_listed(batch.partition_by)}: say partitionBy as the table does"
+            )
+        if batch.stream is not None and metadata.name != stream_id(batch.stream):
+            raise TableError(
+                f"{self.shown} is not a table of stream {batch.stream}"
+                f" (it is named {metadata.name or 'nothing'}): rows of two streams would have the"
+                " same numbers; choose another table"
+            )
+        there = {field.name: field for field in table.schema().fields}
+        for field in wanted.fields:
+            known = there.get(field.name)
+            if known is not None and json.loads(known.type.to_json()) != json.loads(
+                field.type.to_json()
+            ):
+                raise TableError(
+                    f"{self.shown}: column {field.name} is {_type(known)} there and {_type(field)}"
+                    " here: cast it, or choose another table"
+                )
+            near = [name for name in there if name.lower() == field.name.lower()]
+            if known is None and near:
+                raise TableError(f"{self.shown}: column {field.name} is called {near[0]} there")
+
+    # --- what of a batch is new -------------------------------------------------------------------
+
+    def _choose(
+        self, table: DeltaTable, batch: Batch
+    ) -> tuple[Sequence[DataFile], list[Transaction]]:
+        transactions = []
+        if batch.query is not None:
+            assert batch.number is not None
+            app = query_id(batch.query)
+            done = table.transaction_version(app)
+            if batch.stream is None and done is not None and batch.number <= done:
+                return [], []
+            if done is None or batch.number > done:
+                transactions.append(Transaction(app, batch.number))
+        if batch.stream is None:
+            return batch.files, transactions
+        spans = self._spans(batch)
+        landed = positions_in(table, batch.stream, spans)
+        for node, (first, last) in sorted(spans.items()):
+            at = landed.get(node)
+            self._check_follows(batch, node, at, first)
+            if at is None or last > at:
+                transactions.append(Transaction(position_id(batch.stream, node), last))
+        files = [new for each in batch.files for new in self._trimmed(each, landed)]
+        return files, transactions if files else []
+
+    def _spans(self, batch: Batch) -> dict[str, tuple[int, int]]:
+        """First and last seq of each node. Refuses what is not whole."""
+        extents: dict[str, list[tuple[int, int, int]]] = {}
+        for file in batch.files:
+            for node, extent in file.extents.items():
+                extents.setdefault(node, []).append(extent)
+        spans = {}
+        for node, found in extents.items():
+            first = min(each[0] for each in found)
+            last = max(each[1] for each in found)
+            rows = sum(each[2] for each in found)
+            if rows > last - first + 1:
+                raise TableError(
+                    f"{self.shown}: {rows} rows of node {node} have numbers from {first} to "
+                    f"{last}: some came twice, and nothing was committed"
+                )
+            if rows < last - first + 1 and not batch.may_skip:
+                raise DataLoss(
+                    f"{self.shown}: {last - first + 1 - rows} of the rows {first} to {last} of"
+                    f" stream {batch.stream}, node {node}, did not come, and nothing was committed"
+                )
+            spans[node] = (first, last)
+        return spans
+
+    def _check_follows(self, batch: Batch, node: str, landed: int | None, first: int) -> None:
+        """Refuse a batch that would leave a gap."""
+        if landed is not None:
+            expected = landed + 1
+        else:
+            expected = (batch.earliest or {}).get(node, first)
+        if first <= expected:
+            return
+        gap = f"rows {expected} to {first - 1} of stream {batch.stream}, node {node}"
+        if batch.may_skip:
+            LOG.warning("%s: %s are not there and are left out", self.shown, gap)
+            return
+        raise DataLoss(
+            f"{self.shown} lacks {gap}, and this batch begins after them: the table or the"
+            " checkpoint is not the one that they were landed with; remove the checkpoint, and"
+            " landing goes on from what the table has"
+        )
+
+    def _trimmed(self, file: DataFile, landed: dict[str, int]) -> list[DataFile]:
+        """What of a file is not landed: the file, nothing, or a new file with the rest."""
+        at = {node: landed.get(node, 0) for node in file.extents}
+        if all(first > at[node] for node, (first, _, _) in file.extents.items()):
+            return [file]
+        if all(last <= at[node] for node, (_, last, _) in file.extents.items()):
+            return []
+        rows = Folder(self.address).read(unquote(file.path))
+        mask = None
+        for node, seq in at.items():
+            new = pc.and_(pc.equal(rows.column("node"), node), pc.greater(rows.column("seq"), seq))
+            mask = new if mask is None else pc.or_(mask, new)
+        # The new file lies beside the partitions' folders: the log says where it belongs.
+        rest = write_files(rows.filter(mask).to_batches(), Layout(self.address, is_numbered=True))
+        return [replace(each, partition=file.partition) for each in rest]
+
+
+def positions_in(table: DeltaTable, stream: str, nodes: Iterable[str]) -> dict[str, int]:
+    """The last seq landed of each node that has one, in one version of a table."""
+    found = {}
+    for node in nodes:
+        at = table.transaction_version(position_id(stream, node))
+        if at is not None:
+            found[node] = at
+    return found
+
+
+def new_columns(there: Schema, wanted: Schema) -> list[Field]:
+    """The columns that a table lacks; as new ones they may be null."""
+    names = {field.name for field in there.fields}
+    return [
+        Field(field.name, field.type, nullable=True)
+        for field in wanted.fields
+        if field.name not in names
+    ]
+
+
+def _action(file: DataFile) -> AddAction:
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values=file.partition,
+        modification_time=file.modified,
+        data_change=True,
+        stats=file.statistics,
+    )
+
+
+def _type(field: Field) -> str:
+    return str(json.loads(field.type.to_json()))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+def probe(address: str) -> None:
+    """Refuse an object store on which two writers could both make the same commit.
+
+    By trying it, on a small table beside the real one: both read version 0, both commit, and the
+    second has to fail.
+    """
+    folder = Folder(address)
+    if folder.local is not None:
+        return
+    uri, storage = split_address(address)
+    name = f"_semel_probe-{secrets.token_hex(8)}"
+    place = f"{uri.rstrip('/')}/{name}"
+    schema = Schema.from_json(
+        '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
+    )
+    shown = without_secrets(address)
+    try:
+        DeltaTable.create(place, schema, storage_options=storage or None)
+        both = [DeltaTable(place, storage_options=storage or None) for _ in range(2)]
+        for number, table in enumerate(both):
+            properties = CommitProperties(
+                app_transactions=[Transaction("semel/probe", number)], max_commit_retries=0
+            )
+            try:
+                table.create_write_transaction([], "append", schema, commit_properties=properties)
+            except CommitFailedError:
+                if number == 1:
+                    return
+                raise
+    except (DeltaError, OSError) as problem:
+        raise TableError(f"{shown} cannot be written: {said(problem)}") from problem
+    finally:
+        folder.remove(name)
+    raise TableError(
+        f"{shown}: this object store lets two writers make the same file, so that nothing on it"
+        " can be exactly once: use one that honours put-if-absent (If-None-Match), or a folder"
+    )

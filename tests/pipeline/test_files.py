@@ -1,0 +1,179 @@
+"""Parquet files of a Delta table: partitions, statistics, names, and what is told of them."""
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from semel.pipeline import files
+from semel.pipeline.errors import TableError
+from semel.pipeline.files import DataFile, Layout, in_utc, write_files
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def written(folder: Path, table: pa.Table, *partition_by: str, **more: Any) -> list[DataFile]:
+    return write_files(table.to_batches(), Layout(str(folder), partition_by, **more))
+
+
+def statistics(folder: Path, **columns: Any) -> dict[str, Any]:
+    (file,) = written(folder, pa.table(columns))
+    found: dict[str, Any] = json.loads(file.statistics)
+    return found
+
+
+def test_a_file_holds_its_rows_and_says_so(tmp_path: Path) -> None:
+    table = pa.table({"a": [3, 1, 2], "b": ["x", None, "y"]})
+    (file,) = written(tmp_path, table)
+    path = tmp_path / file.path
+    assert pq.read_table(path).equals(table)
+    assert file.size == path.stat().st_size
+    assert file.rows == 3
+    assert file.extents == {}
+    assert json.loads(file.statistics) == {
+        "numRecords": 3,
+        "minValues": {"a": 1, "b": "x"},
+        "maxValues": {"a": 3, "b": "y"},
+        "nullCount": {"a": 0, "b": 1},
+    }
+
+
+def test_no_rows_make_no_file(tmp_path: Path) -> None:
+    assert written(tmp_path, pa.table({"a": pa.array([], pa.int64())})) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_partition_is_a_file_of_its_own_in_the_order_of_its_rows(tmp_path: Path) -> None:
+    days = [date(2026, 3, 1), date(2026, 3, 2), None, date(2026, 3, 1)]
+    found = written(tmp_path, pa.table({"a": [1, 2, 3, 4], "day": days}), "day")
+    rows = {
+        file.partition["day"]: pq.ParquetFile(tmp_path / file.path).read().to_pydict()
+        for file in found
+    }
+    assert rows == {"2026-03-01": {"a": [1, 4]}, "2026-03-02": {"a": [2]}, None: {"a": [3]}}
+    folders = {file.partition["day"]: file.path.partition("/")[0] for file in found}
+    assert folders[None] == "day=__HIVE_DEFAULT_PARTITION__"
+    assert folders["2026-03-01"] == "day=2026-03-01"
+
+
+def test_a_partition_by_two_columns_keeps_them_apart(tmp_path: Path) -> None:
+    table = pa.table({"a": [1, 2, 3], "x": ["p", "p", None], "y": [True, False, True]})
+    found = written(tmp_path, table, "x", "y")
+    assert sorted(str(file.partition) for file in found) == [
+        "{'x': 'p', 'y': 'false'}",
+        "{'x': 'p', 'y': 'true'}",
+        "{'x': None, 'y': 'true'}",
+    ]
+
+
+def test_a_partition_by_text_may_have_any_sign(tmp_path: Path) -> None:
+    text = "50% of a/b: ü=?#"
+    (file,) = written(tmp_path, pa.table({"a": [1], "t": [text]}), "t")
+    assert file.partition == {"t": text}
+    path = tmp_path / unquote(file.path)
+    assert path.is_file()
+    assert path.parent.parent == tmp_path
+
+
+def test_a_partition_by_bytes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="partitioned by a value such as b'x'"):
+        written(tmp_path, pa.table({"a": [1], "b": [b"x"]}), "b")
+
+
+def test_bounds_are_said_for_what_has_an_order(tmp_path: Path) -> None:
+    found = statistics(
+        tmp_path,
+        number=[1, 2],
+        real=[0.5, 1.5],
+        day=[date(2026, 3, 1), date(2026, 3, 2)],
+        moment=pa.array([NOON, NOON + timedelta(microseconds=1)], pa.timestamp("us", tz="UTC")),
+        local=pa.array([datetime(2026, 3, 1), datetime(2026, 3, 2)], pa.timestamp("us")),
+    )
+    assert found["minValues"] == {
+        "number": 1,
+        "real": 0.5,
+        "day": "2026-03-01",
+        "moment": "2026-03-01T12:00:00.000000Z",
+        "local": "2026-03-01T00:00:00.000000",
+    }
+    assert found["maxValues"]["moment"] == "2026-03-01T12:00:00.000001Z"
+
+
+def test_bounds_that_would_mislead_are_left_out(tmp_path: Path) -> None:
+    found = statistics(
+        tmp_path,
+        # Spark orders it above all numbers, Parquet passes over it.
+        nan=[1.0, float("nan")],
+        infinite=[1.0, float("inf")],
+        long=["a" * 65, "b"],
+        bytes=[b"a", b"b"],
+        truth=[True, False],
+        money=[Decimal("1.10"), Decimal("2.20")],
+        nothing=pa.nulls(2, pa.string()),
+        several=[[1], [2]],
+    )
+    assert found["minValues"] == {}
+    assert found["maxValues"] == {}
+    assert found["nullCount"]["nothing"] == 2
+    assert found["nullCount"]["nan"] == 0
+    assert "several" not in found["nullCount"]
+    assert "several.list.element" not in found["nullCount"]
+
+
+def test_a_row_group_of_nulls_does_not_hide_the_bounds_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "GROUP_ROWS", 2)
+    found = statistics(tmp_path, a=pa.array([5, 7, None, None, 6], pa.int64()))
+    assert found["minValues"] == {"a": 5}
+    assert found["maxValues"] == {"a": 7}
+    assert found["nullCount"] == {"a": 2}
+
+
+def test_moments_of_another_zone_become_utc() -> None:
+    there = pa.array([NOON], pa.timestamp("us", tz="Europe/Vienna"))
+    found = in_utc(pa.table({"a": there}))
+    assert found.schema.field("a").type == pa.timestamp("us", tz="UTC")
+    assert found.column("a").to_pylist() == [NOON]
+
+
+def test_memory_is_bounded_by_writing_the_largest_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "HELD_BYTES", 10_000)
+    table = pa.table({"a": list(range(4_000)), "k": ["x"] * 3_000 + ["y"] * 1_000})
+    found = write_files(table.to_batches(max_chunksize=100), Layout(str(tmp_path), ("k",)))
+    assert len(found) > 4
+    assert sum(file.rows for file in found) == 4_000
+    rows = [
+        value
+        for file in found
+        for value in pq.ParquetFile(tmp_path / file.path).read().column("a").to_pylist()
+    ]
+    assert sorted(rows) == list(range(4_000))
+
+
+def test_numbered_rows_tell_first_last_and_count_of_each_node(tmp_path: Path) -> None:
+    table = pa.table({"node": ["a", "b", "a"], "seq": [7, 1, 9]})
+    (file,) = written(tmp_path, table, is_numbered=True)
+    assert file.extents == {"a": (7, 9, 2), "b": (1, 1, 1)}
+
+
+@pytest.mark.parametrize(("node", "seq"), [(None, 1), ("a", None)])
+def test_a_row_without_node_or_seq_is_refused(
+    tmp_path: Path, node: str | None, seq: int | None
+) -> None:
+    table = pa.table(
+        {
+            "node": pa.array(["a", node], pa.string()),
+            "seq": pa.array([1, seq], pa.int64()),
+        }
+    )
+    with pytest.raises(TableError, match="has no"):
+        written(tmp_path, table, is_numbered=True)

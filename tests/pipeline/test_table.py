@@ -1,0 +1,392 @@
+"""Commits to a Delta table: exactly once, by batch or by the rows' own numbers."""
+
+import json
+import os
+import random
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from semel.pipeline.errors import DataLoss, TableError
+from semel.pipeline.files import DataFile, Layout, write_files
+from semel.pipeline.table import Batch, Outcome, Table, position_id, query_id
+
+Range = tuple[str, int, int]
+
+
+def field(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def schema(*fields: tuple[str, Any]) -> str:
+    return json.dumps({"type": "struct", "fields": [field(*each) for each in fields]})
+
+
+NUMBERED = schema(("node", "string"), ("seq", "long"), ("day", "string"))
+PLAIN = schema(("a", "long"))
+
+
+def numbered(folder: Path, *ranges: Range, task_rows: int = 1_000) -> list[DataFile]:
+    """Files of these rows, as tasks with so many rows each would write them."""
+    found = []
+    for node, first, last in ranges:
+        for start in range(first, last + 1, task_rows):
+            seqs = list(range(start, min(start + task_rows, last + 1)))
+            days = [f"d{seq // 10}" for seq in seqs]
+            table = pa.table({"node": [node] * len(seqs), "seq": seqs, "day": days})
+            layout = Layout(str(folder), ("day",), is_numbered=True)
+            found += write_files(table.to_batches(), layout)
+    return found
+
+
+def of_stream(files: Sequence[DataFile], **more: Any) -> Batch:
+    return Batch(files, NUMBERED, ("day",), stream="all", **more)
+
+
+def land(folder: Path, *ranges: Range, task_rows: int = 1_000, **more: Any) -> Outcome:
+    files = numbered(folder, *ranges, task_rows=task_rows)
+    return Table(str(folder)).commit(of_stream(files, **more))
+
+
+def plain(folder: Path, *values: int, **more: Any) -> Outcome:
+    files = write_files(pa.table({"a": list(values)}).to_batches(), Layout(str(folder)))
+    return Table(str(folder)).commit(Batch(files, PLAIN, **more))
+
+
+def rows(folder: Path) -> list[tuple[str, int]]:
+    table = DeltaTable(str(folder)).to_pyarrow_table()
+    return sorted(zip(table["node"].to_pylist(), table["seq"].to_pylist(), strict=True))
+
+
+def values(folder: Path) -> list[int]:
+    found: list[int] = DeltaTable(str(folder)).to_pyarrow_table()["a"].to_pylist()
+    return sorted(found)
+
+
+def of(node: str, first: int, last: int) -> list[tuple[str, int]]:
+    return [(node, seq) for seq in range(first, last + 1)]
+
+
+# --- by batch -------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_one_commit_that_says_query_and_number(tmp_path: Path) -> None:
+    outcome = plain(tmp_path, 1, 2, query="q", number=0)
+    assert (outcome.version, outcome.rows, outcome.known) == (1, 2, 0)
+    table = DeltaTable(str(tmp_path))
+    assert table.transaction_version(query_id("q")) == 0
+    assert values(tmp_path) == [1, 2]
+
+
+def test_a_replayed_batch_is_left_out_and_the_next_one_is_not(tmp_path: Path) -> None:
+    plain(tmp_path, 1, query="q", number=7)
+    again = plain(tmp_path, 1, query="q", number=7)
+    assert (again.version, again.rows, again.known) == (None, 0, 1)
+    plain(tmp_path, 2, query="q", number=8)
+    assert values(tmp_path) == [1, 2]
+
+
+def test_two_queries_number_their_batches_apart(tmp_path: Path) -> None:
+    plain(tmp_path, 1, query="q", number=0)
+    plain(tmp_path, 2, query="r", number=0)
+    assert values(tmp_path) == [1, 2]
+
+
+def test_batches_without_a_query_are_all_taken(tmp_path: Path) -> None:
+    plain(tmp_path, 1)
+    plain(tmp_path, 1)
+    assert values(tmp_path) == [1, 1]
+
+
+def test_an_overwrite_replaces_everything_and_is_done_once(tmp_path: Path) -> None:
+    plain(tmp_path, 1, 2)
+    plain(tmp_path, 3, overwrite=True, query="q", number=0)
+    assert values(tmp_path) == [3]
+    plain(tmp_path, 4)
+    plain(tmp_path, 3, overwrite=True, query="q", number=0)
+    assert values(tmp_path) == [3, 4]
+
+
+def test_the_files_of_a_killed_attempt_are_no_rows(tmp_path: Path) -> None:
+    plain(tmp_path, 1)
+    write_files(pa.table({"a": [9]}).to_batches(), Layout(str(tmp_path)))
+    assert values(tmp_path) == [1]
+
+
+# --- by the numbers of rows -----------------------------------------------------------------------
+
+
+def test_the_commit_carries_the_last_seq_of_each_node(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 25), ("b", 1, 7))
+    table = Table(str(tmp_path))
+    assert table.positions("all", ["a", "b", "c"]) == {"a": 25, "b": 7}
+    loaded = DeltaTable(str(tmp_path))
+    assert loaded.version() == 1
+    assert loaded.transaction_version(position_id("all", "a")) == 25
+    assert rows(tmp_path) == of("a", 1, 25) + of("b", 1, 7)
+
+
+def test_a_batch_that_goes_on_is_taken(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 10))
+    assert land(tmp_path, ("a", 11, 20)).rows == 10
+    assert rows(tmp_path) == of("a", 1, 20)
+
+
+def test_a_batch_that_is_there_is_left_out_whatever_its_number(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 10), query="q", number=3)
+    outcome = land(tmp_path, ("a", 1, 10), query="other", number=9)
+    assert (outcome.version, outcome.known) == (None, 10)
+    assert rows(tmp_path) == of("a", 1, 10)
+
+
+@pytest.mark.parametrize("task_rows", [1_000, 7, 3])
+def test_a_batch_that_is_partly_there_is_trimmed(tmp_path: Path, task_rows: int) -> None:
+    land(tmp_path, ("a", 1, 25), ("b", 1, 5))
+    outcome = land(tmp_path, ("a", 11, 40), ("b", 1, 9), task_rows=task_rows)
+    assert (outcome.rows, outcome.known) == (19, 20)
+    assert rows(tmp_path) == of("a", 1, 40) + of("b", 1, 9)
+    # The rows that were written anew are in the partition that they were in.
+    table = DeltaTable(str(tmp_path)).to_pyarrow_table()
+    pairs = zip(table["seq"].to_pylist(), table["day"].to_pylist(), strict=True)
+    assert all(day == f"d{seq // 10}" for seq, day in pairs)
+
+
+def test_an_old_number_of_a_batch_with_new_rows_is_taken(tmp_path: Path) -> None:
+    """A checkpoint from a backup gives the numbers of its batches a second time."""
+    land(tmp_path, ("a", 1, 10), query="q", number=5)
+    assert land(tmp_path, ("a", 6, 15), query="q", number=5).rows == 5
+    assert rows(tmp_path) == of("a", 1, 15)
+
+
+def test_a_gap_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 10))
+    with pytest.raises(DataLoss, match="lacks rows 11 to 12 of stream all, node a") as refused:
+        land(tmp_path, ("a", 13, 20))
+    assert "remove the checkpoint" in str(refused.value)
+    assert DeltaTable(str(tmp_path)).version() == 1
+    assert land(tmp_path, ("a", 11, 20)).rows == 10
+
+
+def test_a_gap_that_is_allowed_is_left_open(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 10))
+    assert land(tmp_path, ("a", 13, 20), may_skip=True).rows == 8
+    assert Table(str(tmp_path)).positions("all", "a") == {"a": 20}
+
+
+def test_rows_that_are_missing_within_a_batch_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataLoss, match="2 of the rows 1 to 9"):
+        land(tmp_path, ("a", 1, 3), ("a", 6, 9))
+    assert land(tmp_path, ("a", 1, 3), ("a", 6, 9), may_skip=True).rows == 7
+
+
+def test_rows_that_come_twice_within_a_batch_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="6 rows of node a have numbers from 1 to 5"):
+        land(tmp_path, ("a", 1, 3), ("a", 3, 5))
+
+
+def test_a_new_table_takes_rows_from_where_the_record_begins(tmp_path: Path) -> None:
+    """Retention has deleted what was before."""
+    assert land(tmp_path, ("a", 101, 110), earliest={"a": 101}).rows == 10
+
+
+def test_a_deleted_table_is_not_made_anew_from_the_middle(tmp_path: Path) -> None:
+    folder = tmp_path / "messages"
+    land(folder, ("a", 1, 10), earliest={"a": 1})
+    shutil.rmtree(folder)
+    files = numbered(folder, ("a", 11, 20))
+    with pytest.raises(DataLoss, match="lacks rows 1 to 10"):
+        Table(str(folder)).commit(of_stream(files, earliest={"a": 1}))
+    assert not (folder / "_delta_log").exists()
+    assert land(folder, ("a", 1, 20), earliest={"a": 1}).rows == 20
+
+
+def test_a_new_node_begins_at_its_own_beginning(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 10), earliest={"a": 1})
+    with pytest.raises(DataLoss, match="lacks rows 3 to 4 of stream all, node b"):
+        land(tmp_path, ("b", 5, 9), earliest={"a": 1, "b": 3})
+    assert land(tmp_path, ("b", 3, 9), earliest={"a": 1, "b": 3}).rows == 7
+
+
+def test_a_table_takes_one_stream(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 10))
+    files = numbered(tmp_path, ("a", 1, 10))
+    with pytest.raises(TableError, match="is not a table of stream other"):
+        Table(str(tmp_path)).commit(Batch(files, NUMBERED, ("day",), stream="other"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_order_batches_come_in_each_row_is_there_once(tmp_path: Path, seed: int) -> None:
+    """Lost, copied, foreign checkpoints and second landings are batches in any order."""
+    choose = random.Random(seed)
+    landed = {"a": 0, "b": 0}
+    for number in range(25):
+        wanted: list[Range] = []
+        for node in choose.sample(["a", "b"], choose.randint(1, 2)):
+            first = max(1, landed[node] + choose.choice([-15, -3, 1, 1, 1, 2, 9]))
+            wanted.append((node, first, first + choose.randint(0, 30)))
+        gap = any(first > landed[node] + 1 for node, first, _ in wanted)
+        earliest = {"a": 1, "b": 1}
+        try:
+            land(
+                tmp_path,
+                *wanted,
+                task_rows=choose.choice([1_000, 5]),
+                earliest=earliest,
+                query=choose.choice("xyz"),
+                number=choose.randint(0, number),
+            )
+        except DataLoss:
+            assert gap
+        else:
+            assert not gap
+            for node, _, last in wanted:
+                landed[node] = max(landed[node], last)
+    assert rows(tmp_path) == of("a", 1, landed["a"]) + of("b", 1, landed["b"])
+    positions = Table(str(tmp_path)).positions("all", ["a", "b"])
+    assert positions == {node: at for node, at in landed.items() if at}
+
+
+def test_writers_at_once_neither_double_nor_skip(tmp_path: Path) -> None:
+    """Zombies: all of them land the same record, in batches of their own."""
+    folder = tmp_path / "messages"
+    problems: list[BaseException] = []
+
+    def write(size: int) -> None:
+        try:
+            for first in range(1, 61, size):
+                land(folder, ("a", first, min(first + size - 1, 60)), earliest={"a": 1})
+        except BaseException as problem:
+            problems.append(problem)
+
+    writers = [threading.Thread(target=write, args=(size,)) for size in (4, 5, 7, 60)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert problems == []
+    assert rows(folder) == of("a", 1, 60)
+
+
+def test_positions_outlive_checkpoints_and_cleaning_of_the_log(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 10))
+    land(tmp_path, ("a", 11, 12))
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    for entry in (0, 1):
+        (tmp_path / "_delta_log" / f"{entry:020}.json").unlink()
+    assert Table(str(tmp_path)).positions("all", "a") == {"a": 12}
+    assert land(tmp_path, ("a", 1, 14)).rows == 2
+
+
+# --- the table itself -----------------------------------------------------------------------------
+
+
+def test_the_protocol_is_one_that_every_reader_knows(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 3))
+    protocol = DeltaTable(str(tmp_path)).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+    assert not protocol.reader_features
+    assert not protocol.writer_features
+
+
+def test_a_column_that_is_new_is_added_if_that_is_wanted(tmp_path: Path) -> None:
+    plain(tmp_path, 1)
+    wide = schema(("a", "long"), ("b", "string"))
+    files = write_files(pa.table({"a": [2], "b": ["x"]}).to_batches(), Layout(str(tmp_path)))
+    with pytest.raises(TableError, match="has no column b: set mergeSchema to true"):
+        Table(str(tmp_path)).commit(Batch(files, wide))
+    Table(str(tmp_path)).commit(Batch(files, wide, may_add_columns=True))
+    plain(tmp_path, 3)
+    found = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("a").to_pydict()
+    assert found == {"a": [1, 2, 3], "b": [None, "x", None]}
+
+
+def test_a_column_of_another_type_is_refused_by_name(tmp_path: Path) -> None:
+    plain(tmp_path, 1)
+    files = write_files(pa.table({"a": ["x"]}).to_batches(), Layout(str(tmp_path)))
+    with pytest.raises(TableError, match="column a is long there and string here"):
+        Table(str(tmp_path)).commit(Batch(files, schema(("a", "string")), may_add_columns=True))
+    assert values(tmp_path) == [1]
+
+
+def test_a_column_that_differs_by_case_alone_is_refused(tmp_path: Path) -> None:
+    plain(tmp_path, 1)
+    files = write_files(pa.table({"A": [1]}).to_batches(), Layout(str(tmp_path)))
+    with pytest.raises(TableError, match="column A is called a there"):
+        Table(str(tmp_path)).commit(Batch(files, schema(("A", "long")), may_add_columns=True))
+
+
+def test_another_partitioning_is_refused(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 3))
+    files = write_files(pa.table({"a": [1]}).to_batches(), Layout(str(tmp_path)))
+    with pytest.raises(TableError, match="partitioned by day, not by nothing"):
+        Table(str(tmp_path)).commit(Batch(files, PLAIN))
+
+
+def test_a_table_of_others_is_appended_to(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"a": [1]}))
+    plain(tmp_path, 2)
+    assert values(tmp_path) == [1, 2]
+
+
+def test_a_table_that_asks_for_more_than_we_do_is_refused(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"a": [1]}))
+    DeltaTable(str(tmp_path)).alter.add_constraint({"small": "a < 2"})
+    with pytest.raises(TableError, match=r"asks its writers for delta\.constraints\.small"):
+        plain(tmp_path, 2)
+    assert values(tmp_path) == [1]
+
+
+def test_a_table_that_asks_for_what_an_append_does_anyway_is_appended_to(tmp_path: Path) -> None:
+    # An append needs no change data: the rows themselves are what changed.
+    settings = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(str(tmp_path), pa.table({"a": [1]}), configuration=settings)
+    plain(tmp_path, 2)
+    assert values(tmp_path) == [1, 2]
+
+
+def test_the_log_entry_is_synced_before_a_commit_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    plain(tmp_path, 1)
+    monkeypatch.setattr(os, "fsync", note)
+    outcome = plain(tmp_path, 2)
+    data = [place for place, name in enumerate(synced) if name.endswith(".parquet")]
+    log = synced.index(str(tmp_path / "_delta_log" / f"{outcome.version:020}.json"))
+    assert data[0] < log
+    assert str(tmp_path / "_delta_log") in synced[log:]
+
+
+def test_a_batch_that_is_found_committed_is_synced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who committed it may have been killed between the commit and its sync."""
+    plain(tmp_path, 1, query="q", number=0)
+    synced: list[str] = []
+    real = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    plain(tmp_path, 1, query="q", number=0)
+    assert str(tmp_path / "_delta_log" / f"{1:020}.json") in synced
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises((TableError, OSError)):
+        plain(tmp_path / "file" / "table", 1)
