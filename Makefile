@@ -12,6 +12,8 @@ SEEDS ?= 100000
 # Processes that share a run of the suite. Tests of processes wait much, so that two processors can
 # serve three. ARGS="-n0 -s" runs it in one, with its output.
 WORKERS ?= 3
+# Each of these starts a Spark of its own.
+SPARK_WORKERS ?= 2
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -30,6 +32,10 @@ MEASURED := env COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(INTERPRETED)
 # Each worker begins with its share of the files in their order, and takes from the others' when it
 # has done them.
 SHARED := -n $(WORKERS) --dist worksteal
+
+# The pipeline is not compiled, and what it is made of is: one run, on the wheel.
+SPARK := tests/pipeline tests/up
+WITHOUT_SPARK := $(SPARK:%=--ignore=%)
 
 # What the suite must cover to the last branch. The broker's network shell runs in processes of
 # its own, where nobody counts.
@@ -50,18 +56,22 @@ install: $(INSTALLED) ## Make .venv with pinned tools and the compiled package
 	@echo "installed: .venv/bin/semel"
 
 .PHONY: test
-test: test-interpreted test-compiled ## Run the suite interpreted, then compiled; check coverage
+test: test-interpreted test-compiled test-spark ## Run the suite in all its parts; check coverage
 	.venv/bin/python -m coverage report $(COVERED) --fail-under=100
 
 .PHONY: test-interpreted
 test-interpreted: $(TOOLS) | .build ## Run the suite on the source tree, measuring coverage
 	rm -f .build/coverage .build/coverage.*
-	$(MEASURED) -m pytest $(SHARED) $(ARGS)
+	$(MEASURED) -m pytest $(SHARED) $(WITHOUT_SPARK) $(ARGS)
 	.venv/bin/python -m coverage combine --quiet
 
 .PHONY: test-compiled
 test-compiled: $(WHEEL_INSTALLED) ## Run the suite on the installed wheel
-	$(COMPILED) -m pytest $(SHARED) $(ARGS)
+	$(COMPILED) -m pytest $(SHARED) $(WITHOUT_SPARK) $(ARGS)
+
+.PHONY: test-spark
+test-spark: $(WHEEL_INSTALLED) ## Run the tests of the pipeline, on the installed wheel
+	$(COMPILED) -m pytest -n $(SPARK_WORKERS) --dist loadfile $(SPARK) $(ARGS)
 
 .PHONY: check
 check: $(TOOLS) ## Check format, lint, types and the import graph
@@ -76,8 +86,12 @@ format: $(TOOLS) ## Format the sources and apply the linter's safe fixes
 	.venv/bin/ruff format .
 
 .PHONY: run
-run: $(INSTALLED) ## Start the broker (ARGS="--port 1884"); Ctrl-C ends it
-	.venv/bin/semel broker $(ARGS)
+run: $(INSTALLED) ## Start broker, record and landing (ARGS="--port 1884"); Ctrl-C ends them
+	.venv/bin/semel up $(ARGS)
+
+.PHONY: demo
+demo: $(INSTALLED) ## Land a simulated fleet while everything is killed; ends by itself
+	.venv/bin/semel demo $(ARGS)
 
 .PHONY: bench
 bench: $(WHEEL_INSTALLED) ## Measure the compiled package beside its peers
@@ -175,7 +189,7 @@ $(INSTALLED): $(WHEEL) $(TOOLS)
 $(WHEEL_TOOLS): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv-wheel
 	.venv-wheel/bin/python $(PIP) install $(PIN) pip
-	.venv-wheel/bin/python $(PIP) install $(PIN) --group test --group peers
+	.venv-wheel/bin/python $(PIP) install $(PIN) --group test --group peers --group spark
 	@touch $@
 
 $(WHEEL_INSTALLED): $(WHEEL) $(WHEEL_TOOLS)

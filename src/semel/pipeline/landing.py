@@ -126,22 +126,29 @@ class Landing:
             self._hurry.set()
         self._stopping.set()
 
-    def run(self, *, once: bool = False) -> None:
-        """Land. Raises PipelineError; what has landed stays, and nothing is lost."""
+    def run(self, *, once: bool = False, spark: "SparkSession | None" = None) -> None:
+        """Land, in a session that is given or in one of its own.
+
+        Raises PipelineError; what has landed stays, and nothing is lost.
+        """
         plan = self.plan
         self._check_root(once=once)
         self._event("starting", table=plan.shown, stream=plan.stream, root=plan.root.address)
-        # Slow to import, and a plan that cannot be carried out needs none of it.
-        from semel.pipeline.session import session
-
-        spark = session("semel land", master=plan.master)
-        try:
+        if spark is not None:
             with _explained(plan):
                 self._land(spark, once=once)
+            return
+        # Slow to import, and a plan that cannot be carried out needs none of it.
+        from semel.pipeline.session import close, session
+
+        made = session("semel land", master=plan.master)
+        try:
+            with _explained(plan):
+                self._land(made, once=once)
         finally:
             with suppress(Exception):
                 # Its Java may be dead, and then there is nothing to stop.
-                spark.stop()
+                close(made)
 
     def _check_root(self, *, once: bool) -> None:
         root = self.plan.root
@@ -173,6 +180,11 @@ class Landing:
         from pyspark.sql import functions
 
         plan = self.plan
+        # Spark looks formats up in the session that is active in this thread, and a thread that
+        # did not make the session has none.
+        java = getattr(spark, "_jsparkSession", None)
+        if java is not None:
+            type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(java)
         source = (
             spark.readStream.format("mqtt")
             .option("root", plan.root_address)
@@ -325,12 +337,24 @@ def explain(problem: BaseException, plan: Plan) -> str:
             f"the checkpoint {plan.checkpoint} cannot be read: remove it, and landing goes on"
             f" from what {plan.shown} has ({_first_line(text)})"
         )
-    if not hasattr(problem, "getErrorClass"):
-        # Nothing of Spark's: who calls it has lost its Java.
+    if is_java_dead(problem):
         return "the Java process of Spark has ended: nothing is lost, start the landing again"
     return _first_line(text)
 
 
+def is_java_dead(problem: BaseException) -> bool:
+    """Whether nobody is there who could answer a call."""
+    from py4j.protocol import Py4JJavaError, Py4JNetworkError
+    from pyspark.errors import PySparkException
+
+    if isinstance(problem, PySparkException | Py4JJavaError):
+        return False
+    return isinstance(problem, Py4JNetworkError | ConnectionError | EOFError)
+
+
 def _first_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        # What Java said comes after what the bridge to it says.
+        lines = lines[1:]
     return lines[0][:SHOWN_CHARACTERS] if lines else "Spark gave no reason"
