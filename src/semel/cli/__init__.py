@@ -20,16 +20,23 @@ from semel.settings import SettingsError
 
 # Name: (module that holds `command`, what `semel --help` says about it).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "up": ("semel.cli.up", "Run broker, record and landing: MQTT into tables, in one command."),
     "broker": ("semel.cli.broker", "Run a broker for MQTT 3.1.1 and 5.0."),
-    "decode": ("semel.cli.decode", "Show what MQTT packets say and which rules they break."),
     "ingest": ("semel.cli.ingest", "Record the messages of any broker in a stream."),
     "land": ("semel.cli.land", "Land the messages of a stream in a Delta table, each once."),
-    "load": ("semel.cli.load", "Put a described load on a broker, and count every message."),
+    "sql": ("semel.cli.sql", "Ask the tables of a lake, and what has not landed yet."),
+    "tables": ("semel.cli.tables", "List the tables of a lake."),
+    "lake": ("semel.cli.lake", "Compact, clean and look back at the tables of a lake."),
+    "stream": ("semel.cli.stream", "List, read, follow and trim the record of streams."),
+    "store": ("semel.cli.store", "Check, repair, export or back up what a broker keeps."),
     "pub": ("semel.cli.pub", "Publish messages, with the flags of mosquitto_pub."),
     "sub": ("semel.cli.sub", "Subscribe and print messages, with the flags of mosquitto_sub."),
-    "store": ("semel.cli.store", "Check, repair, export or back up what a broker keeps."),
-    "stream": ("semel.cli.stream", "List, read, follow and trim the record of streams."),
+    "load": ("semel.cli.load", "Put a described load on a broker, and count every message."),
+    "fleet": ("semel.cli.fleet", "Publish the numbered messages of simulated devices."),
+    "demo": ("semel.cli.demo", "Land a simulated fleet while everything is killed."),
+    "decode": ("semel.cli.decode", "Show what MQTT packets say and which rules they break."),
     "rules": ("semel.cli.rules", "List the rules of the standard as semel states them."),
+    "doctor": ("semel.cli.doctor", "Say what is there, what is missing, and what to do."),
     "version": ("semel.cli.version", "Say which semel this is and what it can use."),
 }
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidMessage
-from websockets.frames import OP_BINARY, OP_CLOSE, OP_CONT, OP_TEXT, CloseCode, Frame
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import OPEN
 from websockets.typing import Subprotocol
@@ -199,17 +199,17 @@ class WebSocket:
     def _take(self, frame: Frame) -> None:
         if self._ended:
             return
-        if frame.opcode is OP_BINARY or frame.opcode is OP_CONT:
+        if frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
             # [MQTT-6.0.0-2]
             if frame.data:
                 self._gate.received(bytes(frame.data))
-        elif frame.opcode is OP_TEXT:
+        elif frame.opcode is Opcode.TEXT:
             rule = "MQTT is in binary frames only [MQTT-6.0.0-1]"
             if not self._closing and self._protocol.state is OPEN:
                 self._protocol.fail(CloseCode.UNSUPPORTED_DATA, rule)
                 self._send()
             self._end(f"WebSocket: the server sent a text frame; {rule}")
-        elif frame.opcode is OP_CLOSE:
+        elif frame.opcode is Opcode.CLOSE:
             told = self._protocol.close_rcvd
             in_order = told is None or told.code in IN_ORDER
             self._end(None if in_order else f"WebSocket: the server closed: {printable(str(told))}")

@@ -12,6 +12,7 @@ Who runs a landing is told of it by events, plain dictionaries, which a command 
 
 import json
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -141,7 +142,8 @@ class Landing:
         # Slow to import, and a plan that cannot be carried out needs none of it.
         from semel.pipeline.session import close, session
 
-        made = session("semel land", master=plan.master)
+        with _keeping_interrupt():
+            made = session("semel land", master=plan.master)
         try:
             with _explained(plan):
                 self._land(made, once=once)
@@ -272,6 +274,17 @@ class Landing:
 
     def _event(self, event: str, **facts: Any) -> None:
         self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
+
+
+@contextmanager
+def _keeping_interrupt() -> Iterator[None]:
+    """PySpark takes Ctrl-C for itself when it starts: who runs a landing has it back then."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def _drain(query: "StreamingQuery") -> None:

@@ -1,0 +1,450 @@
+"""`semel doctor`: what this machine has for semel, what it lacks, and what to do about it.
+
+Each check gives one finding: a subject, a word (ok, missing, problem), a sentence, and what to do.
+*Missing* is something optional that is not installed. *Problem* is something that is there and will
+not do. Only a problem of what an installed extra promises makes the command fail: a machine without
+Java is a broken one if it has the extra `spark`, and else it is not.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import re
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
+from pathlib import Path
+from typing import Final
+
+import click
+
+import semel
+from semel import __version__
+from semel.cli.safe_text import shown_text
+from semel.cli.version import is_compiled
+from semel.extras import EXTRAS, missing
+from semel.pipeline import java
+from semel.pipeline.errors import PipelineError
+
+OK: Final = "ok"
+MISSING: Final = "missing"
+PROBLEM: Final = "problem"
+
+# `INSERT … ON CONFLICT DO UPDATE` that names no column came with it.
+OLDEST_SQLITE: Final = (3, 35, 0)
+LEAST_FREE: Final = 1 << 30
+LEAST_FILES: Final = 4096
+# A start of Spark takes ten seconds; on a busy machine, a minute.
+SPARK_PATIENCE: Final = 300
+# File systems on other machines: locks and flushes mean there what the server makes of them, and
+# the shared memory of SQLite's WAL does not reach across machines.
+REMOTE: Final = frozenset(
+    [
+        *("9p", "afs", "beegfs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "lustre", "ncpfs"),
+        *("nfs", "nfs4", "smb3", "smbfs"),
+    ]
+)
+# Modules of ours that use the packages of an extra: a version that they do not know shows here.
+USERS: Final = {
+    "broker": ("semel.broker.server",),
+    "client": ("semel.client.websocket",),
+    "spark": ("semel.pipeline.lake", "semel.pipeline.sink", "semel.pipeline.source"),
+}
+PEERS: Final = {
+    "mosquitto": (["-h"], "a broker to compare with: install the package mosquitto"),
+    "tshark": (["--version"], "it makes and reads captures: install the package tshark"),
+}
+_ORDER: Final = {"<": (-1,), "<=": (-1, 0), "==": (0,), "!=": (-1, 1), ">=": (0, 1), ">": (1,)}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check came to."""
+
+    subject: str
+    state: str
+    text: str
+    todo: str = ""
+    broken: bool = False
+    """Whether something that an installed extra promises does not work."""
+    details: dict[str, object] = field(default_factory=dict)
+
+
+@click.command
+@click.option("--spark", is_flag=True, help="Start a Spark session too; takes ten seconds or more.")
+@click.option(
+    "--folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="Where a store, a root or a lake is to be; the current folder, if not given.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(spark: bool, folder: Path, as_json: bool) -> None:
+    """Say what is there for semel, what is missing or will not do, and what to do about it.
+
+    Exit code 1 if something does not work that an extra which is installed promises.
+    """
+    findings = []
+    for finding in examine(folder, spark=spark):
+        findings.append(finding)
+        if not as_json:
+            show(finding)
+    broken = [finding for finding in findings if finding.broken]
+    if as_json:
+        told = {"works": not broken, "findings": [asdict(finding) for finding in findings]}
+        click.echo(json.dumps(told))
+    if broken:
+        subjects = ", ".join(dict.fromkeys(finding.subject for finding in broken))
+        click.echo(f"Error: not in working order: {subjects}", err=True)
+        sys.exit(1)
+
+
+def show(finding: Finding) -> None:
+    """A line for people, and one more if there is something to do."""
+    colour = {OK: "green", MISSING: "yellow", PROBLEM: "red"}[finding.state]
+    state = click.style(f"{finding.state:<8}", fg=colour)
+    click.echo(f"{finding.subject:<13} {state} {shown_text(finding.text)}")
+    if finding.todo:
+        click.echo(f"{'':<22} -> {shown_text(finding.todo)}")
+
+
+def examine(folder: Path, *, spark: bool) -> Iterator[Finding]:
+    """All findings, in order; those that take time come as they are made."""
+    yield python()
+    yield Finding(
+        "semel",
+        OK,
+        f"{__version__}, {'compiled' if is_compiled() else 'interpreted'}, in {_home()}",
+        details={"version": __version__, "compiled": is_compiled()},
+    )
+    for extra in EXTRAS:
+        yield packages(extra)
+    wanted = not missing("spark")
+    yield from javas(wanted=wanted)
+    yield from spark_home(wanted=wanted)
+    if spark:
+        yield session(wanted=wanted)
+    yield sqlite()
+    yield file_system(folder)
+    yield space(folder)
+    yield open_files()
+    for peer in PEERS:
+        yield program(peer)
+
+
+def _home() -> Path:
+    return Path(semel.__file__).parent
+
+
+def python() -> Finding:
+    """The Python that runs this; an older one than it needs could not have installed it."""
+    name = f"{platform.python_implementation()} {platform.python_version()}"
+    return Finding("python", OK, f"{name}, {sys.executable}", details={"version": name})
+
+
+# --- packages -------------------------------------------------------------------------------------
+
+
+def packages(extra: str) -> Finding:
+    """The packages of an extra: are they there, are they of the right version, do they load."""
+    subject = f"extra {extra}"
+    names = {name: names[0] for name, names in packages_distributions().items()}
+    absent = missing(extra)
+    versions: dict[str, str | None] = {}
+    faults: list[str] = []
+    for module in EXTRAS[extra]:
+        distribution = names.get(module, module)
+        versions[distribution] = None
+        if module in absent:
+            continue
+        try:
+            versions[distribution] = version(distribution)
+        except PackageNotFoundError:
+            versions[distribution] = "of unknown version"
+        faults += unloadable(module)
+        faults += misfits(extra, distribution, versions[distribution] or "")
+    if not absent and not faults:
+        faults = [fault for module in USERS.get(extra, ()) for fault in unloadable(module)]
+    there = [f"{name} {found}" for name, found in versions.items() if found is not None]
+    todo = f"pip install 'semel[{extra}]'"
+    details: dict[str, object] = {"packages": versions}
+    if faults:
+        text = "; ".join(faults)
+        return Finding(subject, PROBLEM, text, todo, broken=not absent, details=details)
+    if absent:
+        text = f"lacks {', '.join(absent)}"
+        if there:
+            text += f"; has {', '.join(there)}"
+        return Finding(subject, MISSING, text, todo, details=details)
+    return Finding(subject, OK, ", ".join(there), details=details)
+
+
+def unloadable(module: str) -> list[str]:
+    """Why `module` cannot be imported; empty if it can."""
+    try:
+        import_module(module)
+    except Exception as problem:  # whatever a package does when it is loaded
+        return [f"{module} does not load: {_one_line(problem)}"]
+    return []
+
+
+def misfits(extra: str, distribution: str, found: str) -> list[str]:
+    """What semel's own metadata says against this version of a package of `extra`."""
+    try:
+        wanted = requires("semel") or []
+    except PackageNotFoundError:  # a source tree that was never installed
+        return []
+    for line in wanted:
+        text, _, marker = line.partition(";")
+        name = re.match(r"[\w.-]+", text)
+        if name is None or f"extra == '{extra}'" not in marker.replace('"', "'"):
+            continue
+        if _plain(name[0]) == _plain(distribution) and not satisfies(found, text[name.end() :]):
+            return [f"{distribution} {found} is not {text[name.end() :].strip()}"]
+    return []
+
+
+def satisfies(found: str, wanted: str) -> bool:
+    """Whether version `found` meets all of `wanted`, such as ">=4.3,<4.4"; True if unclear."""
+    have = _numbers(found)
+    for sign, limit in re.findall(r"(<=|>=|==|!=|<|>)\s*([\d.]+)", wanted):
+        numbers = _numbers(limit)
+        width = max(len(have), len(numbers))
+        left, right = (part + (0,) * (width - len(part)) for part in (have, numbers))
+        if have and ((left > right) - (left < right)) not in _ORDER[sign]:
+            return False
+    return True
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(number) for number in found[0].split(".")) if found else ()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+# --- Java and Spark -------------------------------------------------------------------------------
+
+
+def javas(*, wanted: bool) -> Iterator[Finding]:
+    """The Java that Spark will get, after those that it will not get, and why."""
+    result = java.look()
+    for each in result.passed_over:
+        # JAVA_HOME is somebody's wish. What PATH holds may be there for any reason.
+        state = PROBLEM if each.origin == "JAVA_HOME" else OK
+        todo = "unset JAVA_HOME, or point it to Java 17 or newer" if state == PROBLEM else ""
+        text = f"passed over: {each.program} ({each.origin}) {each.reason}"
+        yield Finding("java", state, text, todo, details=asdict(each))
+    found = result.java
+    if found is None:
+        state = PROBLEM if wanted else MISSING
+        yield Finding("java", state, "none that Spark can use", java.INSTALL, broken=wanted)
+        return
+    details: dict[str, object] = {
+        "program": os.fspath(found.program),
+        "version": found.version,
+        "origin": found.origin,
+    }
+    text = f"{found.version} from {found.origin}, {found.program}"
+    try:
+        java.java_home(found)
+    except PipelineError as problem:
+        yield Finding("java", PROBLEM, f"{text}; {problem}", broken=wanted, details=details)
+        return
+    yield Finding("java", OK, text, details=details)
+
+
+def spark_home(*, wanted: bool) -> Iterator[Finding]:
+    """SPARK_HOME, if it is set: pyspark then runs the Spark that is there, not its own."""
+    home = os.environ.get("SPARK_HOME")
+    if not home:
+        return
+    todo = "unset SPARK_HOME: pyspark brings a Spark of its own"
+    details: dict[str, object] = {"SPARK_HOME": home}
+    jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
+    if not jars:
+        text = f"SPARK_HOME is {home}, and there is no Spark"
+        yield Finding("spark", PROBLEM, text, todo, broken=wanted, details=details)
+        return
+    there = jars[0].stem.rpartition("-")[2]
+    text = f"SPARK_HOME is {home}, with Spark {there}"
+    with contextlib.suppress(PackageNotFoundError):
+        ours = version("pyspark")
+        if ours != there:
+            text += f", and pyspark is {ours}"
+            yield Finding("spark", PROBLEM, text, todo, broken=wanted, details=details)
+            return
+    yield Finding("spark", OK, text, details=details)
+
+
+def session(*, wanted: bool) -> Finding:
+    """Start Spark in a process of its own, because it may hang or print what it likes."""
+    if not wanted:
+        return Finding("session", MISSING, "not tried without Spark", "pip install 'semel[spark]'")
+    code = "import json; from semel.pipeline.session import trial; print(json.dumps(trial()))"
+    try:
+        process = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=SPARK_PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        text = f"Spark has not started and answered within {SPARK_PATIENCE} s"
+        return Finding("session", PROBLEM, text, "look at what java and python do", broken=True)
+    lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+    if process.returncode != 0:
+        text = lines[-1].removeprefix("semel.pipeline.errors.PipelineError: ")
+        return Finding(
+            "session", PROBLEM, text, broken=True, details={"stderr": process.stderr[-20000:]}
+        )
+    seen = json.loads(process.stdout.splitlines()[-1])
+    text = f"Spark {seen['spark']} on Java {seen['java']} started, and its Python worker answered"
+    if seen["faults"]:
+        text = "; ".join([text, *seen["faults"]])
+        return Finding("session", PROBLEM, text, broken=True, details=seen)
+    return Finding("session", OK, f"{text}, as did both of our formats", details=seen)
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+def sqlite() -> Finding:
+    """The SQLite of this Python, which keeps what has to last."""
+    details: dict[str, object] = {"version": sqlite3.sqlite_version}
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        text = f"{sqlite3.sqlite_version} is older than {oldest}"
+        todo = "use a Python with a newer SQLite"
+        return Finding("sqlite", PROBLEM, text, todo, broken=True, details=details)
+    return Finding("sqlite", OK, sqlite3.sqlite_version, details=details)
+
+
+def file_system(folder: Path) -> Finding:
+    """Whether files in `folder` can be flushed, locked and shared as a store needs it."""
+    kind = _kind(folder)
+    where = f"{folder.resolve()} ({kind})"
+    details: dict[str, object] = {"folder": os.fspath(folder.resolve()), "type": kind}
+    try:
+        with tempfile.TemporaryDirectory(prefix=".semel-doctor-", dir=folder) as place:
+            fault = _fault(Path(place))
+    except OSError as problem:
+        text = f"{where} cannot be written to ({problem.strerror})"
+        return Finding("folder", PROBLEM, text, "give another --folder", details=details)
+    if fault is None and kind in REMOTE:
+        fault = "is on another machine, whose locks and flushes cannot be seen from here"
+    if fault is None and kind in ("tmpfs", "ramfs"):
+        fault = "is in memory: what it holds is gone after a restart of the machine"
+    if fault is not None:
+        text = f"{where} {fault}"
+        return Finding("folder", PROBLEM, text, "put stores on a local disk", details=details)
+    return Finding("folder", OK, f"{where} flushes, locks and shares files", details=details)
+
+
+def _fault(place: Path) -> str | None:
+    """What an empty folder does wrong; it is left with files in it."""
+    try:
+        with open(place / "file", "wb") as first, open(place / "file", "rb") as second:
+            first.write(b"semel")
+            first.flush()
+            os.fsync(first.fileno())
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return "does not lock files: two processes could write one store"
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as problem:
+        return f"cannot flush or lock files ({problem.strerror})"
+    try:
+        with contextlib.closing(sqlite3.connect(place / "database")) as database:
+            mode = database.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            database.execute("CREATE TABLE t (x)")
+    except sqlite3.Error as problem:
+        return f"does not do for SQLite ({problem})"
+    return None if mode == "wal" else "cannot share memory, which SQLite's WAL needs"
+
+
+def _kind(folder: Path) -> str:
+    """The type of the file system that holds `folder`, as the kernel names it."""
+    path = os.fspath(folder.resolve())
+    best, kind = "", "unknown"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            left, _, right = line.partition(" - ")
+            # Blanks and the like are octal there.
+            point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), left.split()[4])
+            inside = path == point or path.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= len(best):  # the last one is on top
+                best, kind = point, right.split()[0]
+    return kind
+
+
+def space(folder: Path) -> Finding:
+    """How much `folder` can still take."""
+    free = shutil.disk_usage(folder).free
+    text = f"{free / (1 << 30):,.1f} GiB free"
+    details: dict[str, object] = {"free_bytes": free}
+    if free < LEAST_FREE:
+        return Finding(
+            "disk", PROBLEM, text, "make room: a full disk stops a broker", False, details
+        )
+    return Finding("disk", OK, text, details=details)
+
+
+def open_files() -> Finding:
+    """How many files and connections one process may have; a broker takes all it can get."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    unlimited = limit == resource.RLIM_INFINITY
+    text = "without limit" if unlimited else f"up to {limit:,} in a process"
+    details: dict[str, object] = {"limit": None if unlimited else limit}
+    if not unlimited and limit < LEAST_FILES:
+        todo = f"raise it: ulimit -Hn {LEAST_FILES}, or LimitNOFILE of a systemd unit"
+        text += ": that many connections at most"
+        return Finding("open files", PROBLEM, text, todo, details=details)
+    return Finding("open files", OK, text, details=details)
+
+
+def program(name: str) -> Finding:
+    """A program of others that semel can work beside."""
+    arguments, use = PEERS[name]
+    path = shutil.which(
+        name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
+    )
+    if path is None:
+        return Finding(name, MISSING, "not installed, and not needed", use)
+    try:
+        said = subprocess.run(
+            [path, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=30,
+        ).stdout.decode(errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return Finding(name, PROBLEM, f"{path} does not run ({_one_line(problem)})", use)
+    found = re.search(r"\d+\.\d+(?:\.\d+)?", said)
+    number = found[0] if found else "of unknown version"
+    return Finding(name, OK, f"{number}, {path}", details={"program": path, "version": number})
+
+
+def _one_line(problem: BaseException) -> str:
+    """What an exception says, in a line."""
+    words = str(problem).split()
+    return " ".join(words)[:200] or type(problem).__name__
