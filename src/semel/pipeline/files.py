@@ -15,7 +15,6 @@ import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from math import isfinite
@@ -294,11 +293,6 @@ class Folder:
         _sync(target)
         _sync(target.parent)
         return target.stat().st_size
-
-    def remove(self, path: str) -> None:
-        """Remove a folder of an object store, with all that is in it, if it is there."""
-        with suppress(OSError):
-            self._remote.delete_dir(f"{self._path}/{path}")
 
     def read(self, path: str) -> pa.Table:
         """The rows of a file, without those columns that its folders' names tell."""

@@ -40,10 +40,14 @@ _ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 # Where an answer of a server or a trace of delta-rs itself begins.
 _BESIDE_THE_POINT: Final = re.compile(r"<\?xml|\n\s*0: ")
+# What delta-rs says of a request that an object store did not answer, or refused.
+_UNREACHABLE: Final = re.compile(r"performing \w+ \w+://([^/\s]+).* client error \(Connect\) (.+)")
+_REFUSED: Final = re.compile(r"non-2xx status code (40[13] \w+)")
+_NO_BUCKET: Final = re.compile(r"performing list request .*non-2xx status code 404")
 _AZURE_HOSTS: Final = (".dfs.core.windows.net", ".blob.core.windows.net")
 
 # How delta-rs says that a table asks for what it cannot do.
-_NEWER: Final = ("unsupported: ", "reader version", "writer version", "reader feature", "not yet")
+_NEWER: Final = ("unsupported: ", "reader version", "writer version", "reader feature")
 
 # Options of pyarrow's that change nothing in a table: how files are opened, buckets made.
 _S3_WITHOUT_EFFECT: Final = (
@@ -285,8 +289,16 @@ def _first_folder(path: str) -> tuple[str, str]:
 
 def said(problem: BaseException) -> str:
     """What delta-rs says, on one line, without colours, answers of servers and traces."""
-    text = _BESIDE_THE_POINT.split(_COLOURS.sub("", str(problem)))[0]
-    return " ".join(text.split()) or type(problem).__name__
+    text = " ".join(_BESIDE_THE_POINT.split(_COLOURS.sub("", str(problem)))[0].split())
+    unreachable = _UNREACHABLE.search(text)
+    if unreachable is not None:
+        return f"the object store at {unreachable[1]} cannot be reached ({unreachable[2]})"
+    refused = _REFUSED.search(text)
+    if refused is not None:
+        return f"the object store says {refused[1]}: check key and secret, and what they may do"
+    if _NO_BUCKET.search(text) is not None:
+        return "there is no such bucket"
+    return text or type(problem).__name__
 
 
 @contextmanager

@@ -22,7 +22,9 @@ delta-rs does not sync what it writes: a commit counts when its log entry is on 
 import json
 import logging
 import secrets
+import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -31,18 +33,22 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import Field
+from deltalake.fs import DeltaStorageHandler
+from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction
 
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import DataFile, Folder, Layout, write_files
-from semel.pipeline.places import naming, said, settle_log, split_address
+from semel.pipeline.places import local_folder, naming, said, settle_log, split_address
 from semel.store.roots import without_secrets
 
 LOG: Final = logging.getLogger("semel.pipeline")
 
 # How often a commit that others came before is tried again. Each time somebody has got further.
 ATTEMPTS: Final = 20
+# How many commit at once to find out about an object store, and how often at most.
+CONTENDERS: Final = 6
+PROBES: Final = 20
 # Versions that may not be on disk yet when a writer finds that its batch is there.
 RECENT: Final = 20
 # What a table may ask of one that only appends plain files. Others change what a row must be, what
@@ -61,6 +67,7 @@ WRITER_FEATURES: Final = frozenset(
 )
 # Before features had names, a table said by its settings and columns that it uses them.
 ASKING_SETTINGS: Final = ("delta.constraints.", "delta.columnMapping.mode")
+_PROBED: Final = Schema([Field("a", PrimitiveType("long"))])
 ASKING_COLUMNS: Final = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
 
 
@@ -393,37 +400,63 @@ def _listed(names: Sequence[str]) -> str:
 def probe(address: str) -> None:
     """Refuse an object store on which two writers could both make the same commit.
 
-    By trying it, on a small table beside the real one: both read version 0, both commit, and the
-    second has to fail.
+    By trying it, on a small table beside the real one. A writer that finds another's commit before
+    it makes its own says nothing about the store. So several commit at once, again and again, until
+    the store itself has refused one, or has let two make the same version.
     """
-    folder = Folder(address)
-    if folder.local is not None:
+    if local_folder(address) is not None:
         return
     uri, storage = split_address(address)
     name = f"_semel_probe-{secrets.token_hex(8)}"
-    place = f"{uri.rstrip('/')}/{name}"
-    schema = Schema.from_json(
-        '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
-    )
     shown = without_secrets(address)
     try:
-        DeltaTable.create(place, schema, storage_options=storage or None)
-        both = [DeltaTable(place, storage_options=storage or None) for _ in range(2)]
-        for number, table in enumerate(both):
-            properties = CommitProperties(
-                app_transactions=[Transaction("semel/probe", number)], max_commit_retries=0
-            )
-            try:
-                table.create_write_transaction([], "append", schema, commit_properties=properties)
-            except CommitFailedError:
-                if number == 1:
+        place = f"{uri.rstrip('/')}/{name}"
+        DeltaTable.create(place, _PROBED, storage_options=storage or None)
+        try:
+            for number in range(PROBES):
+                made, refused = _contend(place, storage, number)
+                if made < CONTENDERS - refused:
+                    raise TableError(
+                        f"{shown}: this object store lets two writers make the same file, so that"
+                        " nothing on it can be exactly once: use one that honours put-if-absent"
+                        " (If-None-Match), or a folder"
+                    )
+                if refused:
                     return
-                raise
+        finally:
+            # Not by pyarrow, which would leave an empty file with the name of the folder above.
+            DeltaStorageHandler(uri, storage).delete_dir(name)
     except (DeltaError, OSError) as problem:
         raise TableError(f"{shown} cannot be written: {said(problem)}") from problem
-    finally:
-        folder.remove(name)
     raise TableError(
-        f"{shown}: this object store lets two writers make the same file, so that nothing on it"
-        " can be exactly once: use one that honours put-if-absent (If-None-Match), or a folder"
+        f"{shown}: {PROBES * CONTENDERS} commits did not show whether this object store refuses"
+        " to make a file that is there: try again when the machine has less to do"
     )
+
+
+def _contend(place: str, storage: dict[str, str], number: int) -> tuple[int, int]:
+    """Commit to a small table, several at once; how many versions were made, and how many refused.
+
+    Each commit could follow any other, and delta-rs tries it twice: what fails is one that the
+    store has refused, because the version that it had seen to be free was taken.
+    """
+    together = threading.Barrier(CONTENDERS)
+
+    def load(_: int) -> DeltaTable:
+        return DeltaTable(place, storage_options=storage or None)
+
+    def commit(each: int, table: DeltaTable) -> bool:
+        transaction = Transaction(f"semel/probe/{number}/{each}", 0)
+        properties = CommitProperties(app_transactions=[transaction], max_commit_retries=1)
+        together.wait()
+        try:
+            table.create_write_transaction([], "append", _PROBED, commit_properties=properties)
+        except CommitFailedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(CONTENDERS) as pool:
+        tables = list(pool.map(load, range(CONTENDERS)))
+        before = tables[0].version()
+        won = list(pool.map(commit, range(CONTENDERS), tables))
+    return load(0).version() - before, won.count(False)

@@ -1,0 +1,432 @@
+"""A lake and its tables: what there is, how it came to be, and keeping it in good order.
+
+    <lake>/<table>/_delta_log/…    a Delta table; folders that begin with '_' or '.' are none
+
+No Spark is needed: delta-rs reads and writes the tables. Everything here may be done while a
+landing writes to the same table. `optimize` replaces many small files by a few large ones in one
+commit, which changes no row and leaves the old files where they are, so that whoever reads an
+older version can go on. A landing that appends meanwhile does not stand in its way, nor it in the
+landing's; whoever else rewrites the same files makes it begin anew. `vacuum` deletes the files
+that no version needs any more, or ever did (those of attempts that were killed): but never one
+younger than 7 days, because files of a commit that is under way look just like those, and because
+readers of older versions want their time.
+
+The positions in a table's log (`semel.pipeline.table`) tell which rows of a stream are landed;
+`behind` compares them with the record.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote
+
+from semel.extras import need
+from semel.pipeline.errors import TableError
+from semel.pipeline.places import (
+    absent,
+    check_table_name,
+    local_folder,
+    log_entry,
+    naming,
+    settle_log,
+    split_address,
+    table_address,
+)
+from semel.store.roots import Root, RootError, open_root, without_secrets
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from semel.store.reading import Holdings
+
+T = TypeVar("T")
+
+LOG: Final = "_delta_log"
+# Younger files are never deleted: a landing may be about to commit them.
+LEAST_AGE: Final = timedelta(days=7)
+TARGET_BYTES: Final = 128 * 1024 * 1024
+# How often a commit is tried that others came before.
+ATTEMPTS: Final = 5
+
+_BY: Final = "a Delta table"
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table in numbers. With a problem there are none."""
+
+    table: str
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    version: int = 0
+    # When the last commit was made, in microseconds, and what it did.
+    committed: int = 0
+    operation: str = ""
+    partition_by: tuple[str, ...] = ()
+    # The stream whose rows it takes, if it takes one's.
+    stream: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Behind:
+    """How far a table is with the rows of a node."""
+
+    node: str
+    landed: int
+    last: int
+
+    @property
+    def rows(self) -> int:
+        return max(0, self.last - self.landed)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A commit."""
+
+    version: int
+    # In microseconds.
+    committed: int
+    operation: str
+    files_added: int
+    rows_added: int
+    bytes_added: int
+    files_removed: int
+    # Of a landing: the last seq landed, by stream and node ("all/n1").
+    positions: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What optimize did. Without a version there was nothing to do."""
+
+    version: int | None
+    files_added: int
+    bytes_added: int
+    files_removed: int
+    bytes_removed: int
+
+
+@dataclass(frozen=True)
+class Vacuumed:
+    """What vacuum deleted, or would delete."""
+
+    is_done: bool
+    files: tuple[str, ...]
+    bytes: int
+
+
+# --- finding --------------------------------------------------------------------------------------
+
+
+def table_names(lake: str) -> list[str]:
+    """The names of what could be tables of a lake, sorted. Raises TableError: it is no lake."""
+    shown = without_secrets(lake)
+    folder = local_folder(lake)
+    if folder is not None:
+        if not folder.exists():
+            raise TableError(f"there is no lake at {shown}: there is no such folder")
+        if not folder.is_dir():
+            raise TableError(f"{shown} is no lake but a file")
+        if (folder / LOG).is_dir():
+            raise TableError(
+                f"{shown} is no lake but a table: give the folder that it is in, {folder.parent}"
+            )
+    else:
+        split_address(lake)
+    names = []
+    for entry in _listed(_files(lake), ""):
+        if not entry.is_folder or entry.name.startswith((".", "_")):
+            continue
+        if folder is not None and not (folder / entry.name / LOG).is_dir():
+            continue
+        try:
+            check_table_name(entry.name)
+        except TableError:
+            continue
+        names.append(entry.name)
+    return sorted(names)
+
+
+def _files(address: str) -> Root:
+    """What is at an address, file by file."""
+    try:
+        return open_root(address)
+    except RootError as problem:
+        raise TableError(str(problem)) from problem
+
+
+def _listed(files: Root, folder: str) -> list[Any]:
+    try:
+        return files.entries(folder)
+    except OSError as problem:
+        said = " ".join(str(problem).split())
+        raise TableError(f"{files.address} cannot be listed: {said}") from problem
+
+
+def open_table(lake: str, table: str) -> "DeltaTable":
+    """A table as it is now. Raises TableError."""
+    found = _open(lake, table)
+    if found is None:
+        raise TableError(_not_there(lake, table))
+    return found
+
+
+def _open(lake: str, table: str) -> "DeltaTable | None":
+    """A table, or None if there is none."""
+    address = table_address(lake, table)
+    deltalake = need("deltalake", extra="spark", by=_BY)
+    uri, options = split_address(address)
+    folder = local_folder(address)
+    if folder is not None and not folder.is_dir():
+        return None
+    with naming(address):
+        try:
+            found: DeltaTable = deltalake.DeltaTable(uri, storage_options=options or None)
+        except deltalake.exceptions.TableNotFoundError:
+            return None
+    return found
+
+
+def _not_there(lake: str, table: str) -> str:
+    """Why there is no such table, and which there are."""
+    names = [each for each in table_names(lake) if each != table]
+    there = f"; the tables there are {', '.join(names)}" if names else ""
+    return absent(table_address(lake, table)) + there
+
+
+# --- what there is --------------------------------------------------------------------------------
+
+
+def tables(lake: str) -> list[TableFacts]:
+    """The tables of a lake, sorted. One that cannot be read says why. Raises TableError."""
+    found = []
+    is_local = local_folder(lake) is not None
+    for name in table_names(lake):
+        try:
+            opened = _open(lake, name)
+            if opened is not None:
+                with naming(table_address(lake, name)):
+                    found.append(facts(name, opened))
+            elif is_local:
+                # It has the folder of a log.
+                raise TableError(absent(table_address(lake, name)))
+        except TableError as problem:
+            found.append(TableFacts(name, problem=str(problem)))
+    return found
+
+
+def facts(name: str, table: "DeltaTable") -> TableFacts:
+    """A table in numbers."""
+    rows, files, size = _contents(table)
+    last = table.history(1)[0]
+    metadata = table.metadata()
+    return TableFacts(
+        table=name,
+        rows=rows,
+        files=files,
+        bytes=size,
+        version=table.version(),
+        committed=int(last.get("timestamp", 0)) * 1000,
+        operation=str(last.get("operation", "")),
+        partition_by=tuple(metadata.partition_columns),
+        stream=stream_of(table),
+    )
+
+
+def _contents(table: "DeltaTable") -> tuple[int, int, int]:
+    """Rows, files, bytes."""
+    arrow = need("pyarrow", extra="spark", by=_BY)
+    actions = arrow.table(table.get_add_actions(flatten=True))
+    size = sum(actions.column("size_bytes").to_pylist())
+    counts = actions.column("num_records").to_pylist() if actions.num_rows else []
+    if None in counts or "deletionVectors" in (table.protocol().reader_features or ()):
+        # Not every writer counts, and some delete rows without writing a file anew: these are read.
+        reader = table.scan(columns=[table.schema().fields[0].name])
+        rows = sum(batch.num_rows for batch in arrow.RecordBatchReader.from_stream(reader))
+        return rows, actions.num_rows, size
+    return sum(counts), actions.num_rows, size
+
+
+def stream_of(table: "DeltaTable") -> str | None:
+    """The stream whose rows a table takes, by its own numbers; None: it takes anything."""
+    from semel.pipeline.table import stream_id
+
+    name = table.metadata().name or ""
+    return name.removeprefix(stream_id("")) if name.startswith(stream_id("")) else None
+
+
+def behind(table: "DeltaTable | None", stream: str, holdings: "Holdings") -> list[Behind]:
+    """How far a table (None: one that is not made yet) is with each node of a stream.
+
+    The record is looked at first, and then the table, which is brought up to date: what it has
+    landed by then is not counted.
+    """
+    from semel.pipeline.table import positions_in
+
+    lasts = {record.node: record.last() for record in holdings.records(stream)}
+    if table is not None:
+        table.update_incremental()
+    landed = {} if table is None else positions_in(table, stream, lasts)
+    return [Behind(node, landed.get(node, 0), last) for node, last in lasts.items()]
+
+
+# --- how it came to be ----------------------------------------------------------------------------
+
+
+def history(lake: str, table: str, *, limit: int | None = None) -> list[Step]:
+    """The commits that a table's log still has, newest first."""
+    address = table_address(lake, table)
+    opened = open_table(lake, table)
+    files = _files(address)
+    with naming(address):
+        return [_step(each, files) for each in opened.history(limit)]
+
+
+def _step(commit: dict[str, Any], files: Root) -> Step:
+    from semel.pipeline.table import stream_id
+
+    version = int(commit["version"])
+    files_added = rows_added = bytes_added = files_removed = 0
+    positions = {}
+    for action in _actions(files, version):
+        added = action.get("add")
+        if added is not None:
+            files_added += 1
+            bytes_added += int(added.get("size", 0))
+            rows_added += int(json.loads(added.get("stats") or "{}").get("numRecords", 0))
+        files_removed += "remove" in action
+        moved = action.get("txn")
+        if moved is not None and str(moved["appId"]).startswith(stream_id("")):
+            positions[str(moved["appId"]).removeprefix(stream_id(""))] = int(moved["version"])
+    return Step(
+        version=version,
+        committed=int(commit.get("timestamp", 0)) * 1000,
+        operation=str(commit.get("operation", "")),
+        files_added=files_added,
+        rows_added=rows_added,
+        bytes_added=bytes_added,
+        files_removed=files_removed,
+        positions=positions,
+    )
+
+
+def _actions(files: Root, version: int) -> Iterable[dict[str, Any]]:
+    with files.read(f"{LOG}/{log_entry(version)}") as entry:
+        text = bytes(entry.read()).decode()
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+# --- keeping it in order --------------------------------------------------------------------------
+
+
+def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Optimized:
+    """Merge small files into such of about `target_bytes`, partition by partition.
+
+    Safe beside a landing. What it merged stays until a vacuum.
+    """
+    deltalake = need("deltalake", extra="spark", by=_BY)
+    properties = deltalake.WriterProperties(compression="ZSTD")
+
+    def merge(opened: "DeltaTable") -> dict[str, Any]:
+        return opened.optimize.compact(target_size=target_bytes, writer_properties=properties)
+
+    done, version = _committing(lake, table, merge)
+    return Optimized(
+        version=version if done["numFilesAdded"] else None,
+        files_added=int(done["numFilesAdded"]),
+        bytes_added=_total(done["filesAdded"]),
+        files_removed=int(done["numFilesRemoved"]),
+        bytes_removed=_total(done["filesRemoved"]),
+    )
+
+
+def _total(files: Any) -> int:
+    found = json.loads(files) if isinstance(files, str) else files
+    return int(found.get("totalSize") or 0)
+
+
+def vacuum(
+    lake: str, table: str, *, run: bool = False, older_than: timedelta = LEAST_AGE
+) -> Vacuumed:
+    """Delete the files that no version of the table of the last days needs, or say which.
+
+    Raises TableError if files younger than LEAST_AGE are to go.
+    """
+    if older_than < LEAST_AGE:
+        raise TableError(
+            f"vacuum keeps files of the last {LEAST_AGE.days} days: a landing may be about to "
+            "commit them"
+        )
+    hours = -(-older_than // timedelta(hours=1))
+    address = table_address(lake, table)
+
+    def clean(opened: "DeltaTable") -> tuple[tuple[str, ...], int]:
+        leaving = tuple(sorted(opened.vacuum(retention_hours=hours, dry_run=True, full=True)))
+        size = _sizes(address, leaving)
+        if run:
+            leaving = tuple(sorted(opened.vacuum(retention_hours=hours, dry_run=False, full=True)))
+        return leaving, size
+
+    (files, size), _ = _committing(lake, table, clean)
+    return Vacuumed(is_done=run, files=files, bytes=size)
+
+
+def _sizes(address: str, paths: Iterable[str]) -> int:
+    """The bytes of files of a table."""
+    wanted = {unquote(path) for path in paths}
+    files = _files(address)
+    size = 0
+    for folder in {str(PurePosixPath(path).parent) for path in wanted}:
+        above = "" if folder == "." else f"{folder}/"
+        for entry in _listed(files, above.rstrip("/")):
+            if f"{above}{entry.name}" in wanted:
+                size += entry.size
+    return size
+
+
+def _committing(lake: str, table: str, change: "Callable[[DeltaTable], T]") -> tuple[T, int]:
+    """Do what commits to a table, again if others came first; the commits are on disk then."""
+    deltalake = need("deltalake", extra="spark", by=_BY)
+    address = table_address(lake, table)
+    for attempt in range(1, ATTEMPTS + 1):
+        opened = open_table(lake, table)
+        before = opened.version()
+        with naming(address):
+            try:
+                done = change(opened)
+            except deltalake.exceptions.CommitFailedError:
+                if attempt == ATTEMPTS:
+                    raise
+                continue
+            opened.update_incremental()
+        _settle(address, before + 1, opened.version())
+        return done, opened.version()
+    raise AssertionError
+
+
+def _settle(address: str, first: int, last: int) -> None:
+    for version in range(first, last + 1):
+        try:
+            settle_log(address, version, files=True)
+        except FileNotFoundError:
+            # A checkpoint holds what it says, and it was cleaned away.
+            continue
+        except OSError as problem:
+            shown = without_secrets(address)
+            raise TableError(f"{shown}: version {version} may not last: {problem}") from problem
+
+
+def beside(lake: str) -> Path | None:
+    """The data folder that a lake lies in, as `semel up` lays them out; None: in none."""
+    from semel.store.folder import STORE
+
+    folder = local_folder(lake)
+    if folder is None or not (folder.parent / STORE).is_file():
+        return None
+    return folder.parent

@@ -1,0 +1,467 @@
+"""SQL over a lake: DuckDB asks the Delta tables, and the rows that are not landed yet.
+
+Each table of the lake is a view of its own name: an Arrow dataset of the files of one version,
+from which DuckDB takes the columns and rows that a question is about. Nothing is downloaded and
+nothing is copied. Only tables whose names occur in the question are opened. For a table that takes
+the rows of a stream there are two views more, if the record of the stream is known:
+
+    messages               the rows that are landed
+    messages_not_landed    the rows of the record that are not
+    messages_now           both, with a column `landed`
+
+Each (node, seq) is in `messages_now` once, while messages come, are sealed, merged and landed. One
+version V of the table decides: the log of V says up to which seq P the rows of a node are in V.
+What is looked at, in this order, is
+
+    1. how far the record of each node goes, up to L
+    2. the table: V, and P of each node
+    3. the segments of the record, by the reader's rule
+
+Rows up to P are in V. Rows from P + 1 on are in the segments of (3) or, after the last of them and
+up to L, in the store; one that has left the store by then is in a segment that came after (3), and
+is taken from there. Segments that hold nothing but such rows are read where they lie; the rest,
+which is little, is copied to a file in a temporary folder. What retention has deleted before it
+was landed is told in `notes`, never passed over silently.
+
+A question cannot write, and cannot read anything else: DuckDB's access to files and to the network
+is off before the question is looked at, and stays off. What does not fit into `memory` goes to the
+temporary folder. The answer comes in batches, as it is found: it is never in memory as a whole.
+
+DuckDB works on a thread of its own, because while it works no signal would be heard.
+"""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.client.ingest import DATA_FOLDER
+from semel.extras import need
+from semel.pipeline.errors import TableError
+from semel.pipeline.lake import Behind, behind, beside, open_table, stream_of, table_names
+from semel.pipeline.places import absent, local_folder, naming, said, table_address
+from semel.store.folder import STORE, STREAMS
+from semel.store.reading import Holdings, NodeRecord
+from semel.store.roots import LocalRoot, open_root
+from semel.store.segments import listed, schema, segment_name, write_tables
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+MEMORY: Final = "1GB"
+# Rows of a batch of the answer, and batches that wait for who prints them.
+BATCH_ROWS: Final = 2_048
+WAITING_BATCHES: Final = 4
+# How often a table is read again if retention seems to have outrun it.
+LOOKS: Final = 3
+
+NOT_LANDED: Final = "_not_landed"
+NOW: Final = "_now"
+
+# Questions about all tables: these open every one.
+_ABOUT_ALL: Final = re.compile(
+    r"\b(show|information_schema|duckdb_\w+|pg_catalog|pg_\w+|sqlite_master|pragma)\b", re.I
+)
+_UNKNOWN: Final = re.compile(r"Table with name (.+?) does not exist", re.DOTALL)
+_READING: Final = re.compile(r"reading the stream registered as '(.*?)' failed: (.*)", re.DOTALL)
+_DATE: Final = "DATE '1970-01-01' + CAST(epoch_us(received) // 86400000000 AS INTEGER)"
+
+
+class SqlError(Exception):
+    """A question cannot be answered: a sentence, and maybe the place in the question below it."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Where the record of the streams is that are landed; at least one of them is given."""
+
+    root: str | None
+    data: Path | None
+    # What is landed where, as long as there is no table to tell.
+    stream: str = "all"
+    table: str = "messages"
+
+
+def record_beside(
+    lake: str, *, root: str | None, data: Path | None, stream: str, table: str
+) -> Record | None:
+    """The record that belongs to a lake, by what is said and by how things lie; None: unknown.
+
+    `semel up` has the lake in the data folder of its broker, `semel ingest` its store in the root.
+    """
+    if data is None and root is None:
+        data = beside(lake)
+    elif data is None and root is not None:
+        place = open_root(root)
+        if isinstance(place, LocalRoot):
+            folder = Path(place.address)
+            for found in (folder / DATA_FOLDER / stream, folder.parent):
+                if (found / STORE).is_file() and (found != folder.parent or folder.name == STREAMS):
+                    data = found
+                    break
+    if data is None and root is None:
+        return None
+    return Record(root, data, stream, table)
+
+
+class Answer:
+    """The rows that a question gave: a schema, and Arrow batches, which are read once.
+
+    Whoever does not read them all leaves the `with`: the query ends then.
+    """
+
+    def __init__(self, columns: Any, batches: Iterator[Any], stop: Callable[[], None]) -> None:
+        self.schema = columns
+        self.batches = batches
+        self._stop = stop
+
+    def __enter__(self) -> "Answer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+
+class LakeSql:
+    """Asks the tables of one lake."""
+
+    def __init__(self, lake: str, *, record: Record | None = None, memory: str = MEMORY) -> None:
+        """Raises TableError, MissingExtra, and what Holdings raises."""
+        self._duckdb = need("duckdb", extra="spark", by="semel sql")
+        need("deltalake", extra="spark", by="semel sql")
+        self._lake = lake
+        self._record = record
+        # What is worth to be said beside an answer.
+        self.notes: list[str] = []
+        self._holdings = None if record is None else Holdings(record.data, record.root)
+        self._temporary = Path(tempfile.mkdtemp(prefix="semel-sql-"))
+        try:
+            self._tables = self._known_tables()
+            self._connection = self._connect(memory)
+        except BaseException:
+            self._clean()
+            raise
+        self._opened: dict[str, DeltaTable] = {}
+
+    def _connect(self, memory: str) -> Any:
+        try:
+            connection = self._duckdb.connect(":memory:", config={"memory_limit": memory})
+        except self._duckdb.Error as problem:
+            raise SqlError(f"--memory {memory}: {_first_line(problem)}") from None
+        connection.execute(f"SET temp_directory = '{self._temporary}/spilled'")
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET enable_progress_bar = false")
+        return connection
+
+    def _known_tables(self) -> list[str]:
+        folder = local_folder(self._lake)
+        if folder is not None and not folder.exists() and self._holdings is not None:
+            # Nothing is landed yet.
+            return []
+        return table_names(self._lake)
+
+    def close(self) -> None:
+        """No more."""
+        self._connection.close()
+        self._clean()
+
+    def _clean(self) -> None:
+        if self._holdings is not None:
+            self._holdings.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def __enter__(self) -> "LakeSql":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- what there is to ask ---------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """The tables and views that a question may name."""
+        found = list(self._tables)
+        for table in self._streamed():
+            found += [f"{table}{NOT_LANDED}", f"{table}{NOW}"]
+        return found
+
+    def _streamed(self, is_wanted: Callable[[str], bool] = bool) -> dict[str, str]:
+        """The tables whose record is known, and their streams.
+
+        Of those of which a view is wanted, and unless a table has the name of such a view.
+        """
+        if self._holdings is None or self._record is None:
+            return {}
+        found = {}
+        for table in sorted({*self._tables, self._record.table}):
+            views = {f"{table}{NOT_LANDED}", f"{table}{NOW}"}
+            if views & set(self._tables) or not any(map(is_wanted, views)):
+                continue
+            if table in self._tables:
+                with suppress(TableError):
+                    found[table] = stream_of(self._open(table))
+            else:
+                found[table] = self._record.stream
+        known = set(self._holdings.streams())
+        return {table: stream for table, stream in found.items() if stream in known}
+
+    def _open(self, table: str) -> "DeltaTable":
+        if table not in self._opened:
+            self._opened[table] = open_table(self._lake, table)
+        return self._opened[table]
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def ask(self, question: str) -> Answer:
+        """Ask one or more statements; the answer is the last one's. Once for each object.
+
+        Raises SqlError, TableError, and what reading a record raises.
+        """
+        try:
+            statements = self._connection.extract_statements(question)
+        except self._duckdb.Error as problem:
+            raise SqlError(_shown(problem)) from None
+        if not statements:
+            raise SqlError("there is no statement in it")
+        self._register(question)
+        self._connection.execute("SET enable_external_access = false")
+        self._connection.execute("SET lock_configuration = true")
+        return self._answer(statements)
+
+    def _register(self, question: str) -> None:
+        wants_all = _ABOUT_ALL.search(question) is not None
+
+        def is_named(name: str) -> bool:
+            pattern = rf"(?<!\w){re.escape(name)}(?!\w)"
+            return wants_all or re.search(pattern, question, re.I) is not None
+
+        composed = self._streamed(is_named)
+        # First: these bring their tables to the version that decides.
+        for table, stream in composed.items():
+            self._register_not_landed(table, stream)
+        for table in self._tables:
+            if is_named(table) or table in composed:
+                try:
+                    self._register_table(table)
+                except TableError:
+                    # One that was named has to be there; of all, those that can be read.
+                    if not wants_all or table in composed:
+                        raise
+        for table in composed:
+            self._make_now(table)
+
+    def _register_table(self, table: str) -> None:
+        opened = self._open(table)
+        with naming(table_address(self._lake, table)):
+            self._connection.register(table, opened.to_pyarrow_dataset())
+
+    # --- rows that are not landed -----------------------------------------------------------------
+
+    def _register_not_landed(self, table: str, stream: str) -> None:
+        assert self._holdings is not None
+        opened = self._open(table) if table in self._tables else None
+        nodes, deleted = self._looked(opened, stream)
+        for _ in range(LOOKS - 1):
+            if all(deleted[each.node] <= each.landed for each in nodes):
+                break
+            # What was landed and then deleted between two looks is in the table by the next.
+            nodes, deleted = self._looked(opened, stream)
+        records = {each.node: each for each in self._holdings.records(stream)}
+        fragments: list[Any] = []
+        for each in nodes:
+            begins = max(each.landed, deleted[each.node]) + 1
+            if opened is not None and begins > each.landed + 1:
+                self.notes.append(
+                    f"rows {each.landed + 1} to {begins - 1} of stream {stream}, node {each.node}, "
+                    f"were deleted before they were landed in {table}"
+                )
+            if each.node in records:
+                fragments += self._fragments(records[each.node], begins, each.last)
+        dataset = need("pyarrow.dataset", extra="spark", by="semel sql")
+        rows = dataset.FileSystemDataset(fragments, schema(), dataset.ParquetFileFormat())
+        self._connection.register(f"{table}{NOT_LANDED}", rows)
+
+    def _looked(
+        self, opened: "DeltaTable | None", stream: str
+    ) -> tuple[list[Behind], dict[str, int]]:
+        """How far the table is with each node, and up to which row retention has deleted rows."""
+        assert self._holdings is not None
+        nodes = behind(opened, stream, self._holdings)
+        root = self._holdings.root
+        return nodes, {each.node: root.trimmed(stream, each.node) for each in nodes}
+
+    def _fragments(self, record: NodeRecord, begins: int, last: int) -> Iterator[Any]:
+        """Files with the rows of a node from `begins` on."""
+        assert self._holdings is not None
+        at = begins
+        for first, through in listed(self._holdings.root, record.stream, record.node):
+            if through < begins:
+                continue
+            if first < begins:
+                yield self._copied(record, begins, through)
+            else:
+                yield self._in_place(record, first, through)
+            at = through + 1
+        if at <= last:
+            yield self._copied(record, at, last)
+
+    def _in_place(self, record: NodeRecord, first: int, last: int) -> Any:
+        """A segment, which is opened only if a question wants something of it."""
+        assert self._holdings is not None
+        fs = need("pyarrow.fs", extra="spark", by="semel sql")
+        root = self._holdings.root
+        if isinstance(root, LocalRoot):
+            filesystem, folder = fs.LocalFileSystem(), str(Path(root.address).absolute())
+        else:
+            assert self._record is not None
+            assert self._record.root is not None
+            filesystem, folder = fs.FileSystem.from_uri(self._record.root)
+        place = root.place(record.stream, record.node, segment_name(first, last))
+        return self._fragment(f"{folder.rstrip('/')}/{place}", filesystem, record, first, last)
+
+    def _copied(self, record: NodeRecord, first: int, last: int) -> Any:
+        """A copy of rows that lie with others that are landed, or in the store."""
+        fs = need("pyarrow.fs", extra="spark", by="semel sql")
+        path = self._temporary / f"rows-{len(list(self._temporary.iterdir()))}.parquet"
+        with open(path, "wb") as file:
+            write_tables(file, record.tables(first, last))
+        return self._fragment(str(path), fs.LocalFileSystem(), record, first, last)
+
+    @staticmethod
+    def _fragment(path: str, filesystem: Any, record: NodeRecord, first: int, last: int) -> Any:
+        dataset = need("pyarrow.dataset", extra="spark", by="semel sql")
+        holds = (
+            (dataset.field("node") == record.node)
+            & (dataset.field("seq") >= first)
+            & (dataset.field("seq") <= last)
+        )
+        return dataset.ParquetFileFormat().make_fragment(
+            path, filesystem, partition_expression=holds
+        )
+
+    def _make_now(self, table: str) -> None:
+        """The view of all rows, with the columns of the table and `landed`."""
+        own = [*schema().names, "date"]
+        new = f"SELECT *, {_DATE} AS date FROM {_quoted(table + NOT_LANDED)}"
+        if table in self._opened:
+            own = [field.name for field in self._opened[table].schema().fields]
+        chosen = ", ".join(_quoted(name) for name in own if name in (*schema().names, "date"))
+        text = f"SELECT {chosen}, false AS landed FROM ({new})"
+        if table in self._opened:
+            text = f"SELECT *, true AS landed FROM {_quoted(table)} UNION ALL BY NAME {text}"
+        self._connection.execute(f"CREATE TEMP VIEW {_quoted(table + NOW)} AS {text}")
+
+    # --- the answer -------------------------------------------------------------------------------
+
+    def _answer(self, statements: list[Any]) -> Answer:
+        found: Queue[Any] = Queue(WAITING_BATCHES)
+        enough = Event()
+        worker = Thread(target=self._work, args=(statements, found, enough), daemon=True)
+        worker.start()
+
+        def stop() -> None:
+            enough.set()
+            while worker.is_alive():
+                # One that has not begun yet does not hear it: it is told again.
+                self._connection.interrupt()
+                with suppress(Empty):
+                    found.get(timeout=0.05)
+
+        try:
+            columns = self._next(found)
+        except BaseException:
+            stop()
+            raise
+        return Answer(columns, self._batches(found), stop)
+
+    def _work(self, statements: list[Any], found: "Queue[Any]", enough: Event) -> None:
+        reader = None
+        try:
+            for statement in statements[:-1]:
+                for _ in self._reader(statement):
+                    if enough.is_set():
+                        return
+            reader = self._reader(statements[-1])
+            found.put(reader.schema)
+            for batch in reader:
+                if enough.is_set():
+                    break
+                found.put(batch)
+            found.put(None)
+        except BaseException as problem:
+            found.put(problem)
+        finally:
+            # The reader keeps the connection busy.
+            del reader
+
+    def _reader(self, statement: Any) -> Any:
+        return self._connection.sql(statement.query).to_arrow_reader(BATCH_ROWS)
+
+    def _batches(self, found: "Queue[Any]") -> Iterator[Any]:
+        while (batch := self._next(found)) is not None:
+            yield batch
+
+    def _next(self, found: "Queue[Any]") -> Any:
+        given = found.get()
+        if isinstance(given, BaseException):
+            raise self._explained(given) from None
+        return given
+
+    def _explained(self, problem: BaseException) -> BaseException:
+        """What DuckDB or pyarrow raised, in its words and in ours."""
+        if not isinstance(problem, (self._duckdb.Error, OSError, RuntimeError, ValueError)):
+            return problem
+        reading = _READING.search(str(problem))
+        if reading is not None:
+            why = said(OSError(reading[2].partition(". Detail: Python exception")[0]))
+            return SqlError(
+                f"{reading[1]}: a file cannot be read: {why}; if files were merged or deleted "
+                "meanwhile, asking again helps"
+            )
+        unknown = _UNKNOWN.search(str(problem))
+        if unknown is None:
+            return SqlError(_shown(problem))
+        names = self.names()
+        if self._record is not None and unknown[1].lower() == self._record.table.lower():
+            view = f"{self._record.table}{NOW}"
+            if view in names:
+                return SqlError(f"nothing is landed in {unknown[1]} yet: ask {view}")
+        place = [line for line in _shown(problem).splitlines()[1:] if not _is_advice(line)]
+        near = get_close_matches(unknown[1].lower(), names, n=1)
+        advice = f"did you mean {near[0]}? " if near else ""
+        there = f"there are {', '.join(names)}" if names else absent_tables(self._lake)
+        return SqlError("\n".join([f"there is no table {unknown[1]}: {advice}{there}", *place]))
+
+
+def absent_tables(lake: str) -> str:
+    """That a lake is empty."""
+    folder = local_folder(lake)
+    if folder is not None and not folder.exists():
+        return absent(lake).replace("table", "lake", 1)
+    return "the lake has none"
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+def _first_line(problem: BaseException) -> str:
+    return str(problem).strip().partition("\n")[0]
+
+
+def _is_advice(line: str) -> bool:
+    return line.startswith("Did you mean")
+
+
+def _shown(problem: BaseException) -> str:
+    """DuckDB's message without empty lines; its last lines may point to a place."""
+    lines = [line.rstrip() for line in str(problem).splitlines() if line.strip()]
+    return "\n".join(lines) or type(problem).__name__

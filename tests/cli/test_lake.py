@@ -1,0 +1,139 @@
+"""`semel lake` merges, cleans and tells the history of a table."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from semel.cli.lake import command
+from semel.pipeline.table import position_id
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Table t, by three commits of two rows each."""
+    for seq in (2, 4, 6):
+        write_deltalake(
+            tmp_path / "lake" / "t",
+            pa.table({"a": [seq - 1, seq]}),
+            mode="append",
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(position_id("all", "n1"), seq)]
+            ),
+        )
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def orphan(lake: Path) -> Path:
+    """A file that no version needs, of eight days ago."""
+    path = lake / "t" / "orphan.parquet"
+    path.write_bytes(b"x" * 1234)
+    moment = time.time() - 8 * 86_400
+    os.utime(path, (moment, moment))
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+def test_optimize_says_what_it_merged(lake: Path) -> None:
+    result = run("optimize", "t", "--lake", lake)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("t: merged 3 files (")
+    assert result.stdout.endswith("), version 3\n")
+    assert run("optimize", "t", "--lake", lake).stdout == "t: nothing to merge\n"
+    again = json.loads(run("optimize", "t", "--lake", lake, "--json").stdout)
+    assert again == {
+        "table": "t",
+        "version": None,
+        "files_added": 0,
+        "bytes_added": 0,
+        "files_removed": 0,
+        "bytes_removed": 0,
+    }
+
+
+def test_optimize_takes_a_size_with_its_unit(lake: Path) -> None:
+    done = json.loads(run("optimize", "t", "--lake", lake, "--target-size", "1MB", "--json").stdout)
+    assert (done["files_removed"], done["files_added"], done["version"]) == (3, 1, 3)
+
+
+def test_vacuum_tells_and_with_run_deletes(lake: Path, orphan: Path) -> None:
+    result = run("vacuum", "t", "--lake", lake)
+    assert (result.exit_code, result.stdout) == (0, "orphan.parquet\n")
+    assert result.stderr == "t: 1 file (1.2 kB) can be deleted; --run does it\n"
+    assert orphan.exists()
+    found = json.loads(run("vacuum", "t", "--lake", lake, "--json").stdout)
+    assert found == {"table": "t", "deleted": False, "bytes": 1234, "files": ["orphan.parquet"]}
+    result = run("vacuum", "t", "--lake", lake, "--run")
+    assert (result.exit_code, result.stdout) == (0, "t: deleted 1 file (1.2 kB)\n")
+    assert not orphan.exists()
+    assert run("vacuum", "t", "--lake", lake).stderr == "t: nothing to delete\n"
+    assert DeltaTable(lake / "t").to_pyarrow_dataset().count_rows() == 6
+
+
+@pytest.mark.parametrize("age", ["6d", "0.5d", "1h", "604799s"])
+def test_vacuum_of_younger_files_is_refused_by_name(lake: Path, orphan: Path, age: str) -> None:
+    result = run("vacuum", "t", "--lake", lake, "--run", "--older-than", age)
+    assert result.exit_code == 2
+    assert "Invalid value for --older-than: at least 7d" in result.stderr
+    assert orphan.exists()
+
+
+@pytest.mark.parametrize(("age", "is_deleted"), [("7d", True), ("168h", True), ("9d", False)])
+def test_vacuum_keeps_what_is_younger_than_is_said(
+    lake: Path, orphan: Path, age: str, is_deleted: bool
+) -> None:
+    result = run("vacuum", "t", "--lake", lake, "--run", "--older-than", age)
+    assert result.exit_code == 0, result.output
+    assert orphan.exists() is not is_deleted
+
+
+def test_history_is_newest_first_and_says_how_far_landing_got(lake: Path) -> None:
+    run("optimize", "t", "--lake", lake)
+    result = run("history", "t", "--lake", lake, "--limit", 2)
+    assert result.exit_code == 0, result.output
+    head, merged, landed = result.stdout.splitlines()
+    assert head.startswith("version")
+    assert merged.split()[0::2][:2] == ["3", "OPTIMIZE"]
+    assert landed.split()[2:] == ["WRITE", "2", "1", "0", "all/n1:", "6"]
+    steps = json.loads(run("history", "t", "--lake", lake, "--json").stdout)
+    assert [step["version"] for step in steps] == [3, 2, 1, 0]
+    assert steps[1]["positions"] == {"all/n1": 6}
+    assert (steps[1]["rows_added"], steps[1]["files_added"]) == (2, 1)
+    assert steps[0]["committed"].endswith("Z")
+
+
+@pytest.mark.parametrize("action", ["optimize", "vacuum", "history"])
+def test_a_table_that_is_none_is_one_sentence(lake: Path, action: str) -> None:
+    result = run(action, "nothing", "--lake", lake)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"Error: there is no table at {lake}/nothing: there is no such folder; "
+        "the tables there are t\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("optimize", "t", "--target-size", "large"),
+        ("optimize", "t", "--target-size", "0"),
+        ("optimize", "t", "--target-size", "1d"),
+        ("vacuum", "t", "--older-than", "soon"),
+        ("vacuum", "t", "--older-than", "1" * 25 + "d"),
+        ("history", "t", "--limit", "0"),
+        ("history",),
+    ],
+)
+def test_wrong_usage_exits_with_2(lake: Path, arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, "--lake", lake)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
