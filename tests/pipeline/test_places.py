@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.fs as fs
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
@@ -17,8 +19,6 @@ from semel.pipeline.places import (
     split_address,
     table_address,
 )
-
-pa = pytest.importorskip("pyarrow")
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ def test_what_pyarrow_reads_from_an_address_is_told_to_delta_rs(
     address: str, uri: str, options: dict[str, str]
 ) -> None:
     # pyarrow knows the address as well: it is one form for both.
-    pytest.importorskip("pyarrow.fs").FileSystem.from_uri(address)
+    fs.FileSystem.from_uri(address)
     assert split_address(address) == (uri, options)
 
 

@@ -91,6 +91,8 @@ _ALWAYS: Final = {
     # A writer in Python gets record batches of this many rows, or of 64 MiB if that is less.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+    # Batch reads of `format("mqtt")` skip what a filter rules out.
+    "spark.sql.python.filterPushdown.enabled": "true",
 }
 # Spark says what it thinks of any other with a stack on stderr.
 _MASTER: Final = re.compile(

@@ -13,7 +13,7 @@ missing, and since numbers are dense that shows: `tables` gives each row once, i
 MissingRows with the numbers. One batch of rows is in memory at a time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,24 @@ from semel.store.segments import (
 _ROWS: Final = (
     f"SELECT {COLUMNS} FROM record WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
 )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to read of rows, and how much at a time."""
+
+    # The columns, in any order; None: all of them.
+    columns: tuple[str, ...] | None = None
+    # Rows at a time.
+    rows: int = BATCH_ROWS
+    # Whether a row group of a segment, by its place in the metadata, has to be looked at; what is
+    # passed over counts as read.
+    wanted: Callable[[Any, int], bool] | None = None
+    # Segments that held the rows a moment ago, ascending: they are tried without a listing.
+    likely: tuple[Range, ...] = ()
+
+
+EVERYTHING: Final = Choice()
 
 
 class MissingRows(RecordError):
@@ -419,7 +437,7 @@ class NodeRecord:
 
     # --- rows -------------------------------------------------------------------------------------
 
-    def tables(self, first: int, last: int) -> Iterator[Any]:
+    def tables(self, first: int, last: int, choice: Choice = EVERYTHING) -> Iterator[Any]:
         """The rows first to last, each once and in order, as Arrow tables of a size that is good.
 
         `last` is at most what `last()` said. Raises MissingRows, or RecordError for damage.
@@ -427,11 +445,14 @@ class NodeRecord:
         at = first
         attempts = 0
         while at <= last:
+            # What was likely is tried once: after that it is listed.
+            likely = choice.likely if attempts == 0 else ()
             try:
-                for table in self._pieces(at, last):
-                    at += table.num_rows
+                for through, table in self._pieces(at, last, choice, likely):
+                    at = through + 1
                     attempts = 0
-                    yield table
+                    if table is not None:
+                        yield table
             except OSError as problem:
                 # Deleted between listing and reading: what holds the rows now is listed. For Arrow
                 # it is also an OSError that a page of a file is damaged.
@@ -440,44 +461,77 @@ class NodeRecord:
                     said = " ".join(str(problem).split())
                     raise RecordError(f"{self.name}: row {at} cannot be read: {said}") from problem
 
-    def _pieces(self, first: int, last: int) -> Iterator[Any]:
-        """Rows from `first` on, as far as they lie in one place."""
+    def _pieces(
+        self, first: int, last: int, choice: Choice, likely: tuple[Range, ...]
+    ) -> Iterator[tuple[int, Any]]:
+        """Rows from `first` on, as far as they lie in one place: up to which row, and a table.
+
+        No table: what lies up to that row is not wanted.
+        """
         if self._store is not None:
             rows = self._store.rows(self._id, first, last)
             if rows:
-                yield self._store.table(rows, self.node)
+                table = self._store.table(rows, self.node)
+                if choice.columns is not None:
+                    table = table.select(list(choice.columns))
+                yield rows[-1][0], table
                 return
-        segment = self._holder(first)
+        low, high = self._place(first, likely)
         with self._named():
-            opened = open_segment(
-                self._root, self.stream, self.node, first=segment.first, last=segment.last
-            )
+            opened = open_segment(self._root, self.stream, self.node, first=low, last=high)
         try:
-            metadata = opened.metadata
-            groups = [
-                group
-                for group in range(metadata.num_row_groups)
-                if group_range(metadata, group)[1] >= first
-                and group_range(metadata, group)[0] <= last
-            ]
-            batches = opened.iter_batches(
-                batch_size=BATCH_ROWS, row_groups=groups, use_threads=False
-            )
-            at = first
-            while at <= min(last, segment.last):
-                with self._named():
-                    table = arrow().Table.from_batches([next(batches)])
-                seqs = table.column("seq")
-                begins = seqs[0].as_py()
-                if seqs[-1].as_py() != begins + table.num_rows - 1:
-                    raise RecordError(f"{self.name}: {segment.name} is damaged near row {begins}")
-                if begins + table.num_rows <= at:
-                    continue
-                piece = table.slice(at - begins, last - at + 1)
-                at += piece.num_rows
-                yield piece
+            yield from self._groups(opened, first, min(last, high), choice)
         finally:
             opened.close(force=True)
+
+    def _groups(
+        self, opened: Any, first: int, last: int, choice: Choice
+    ) -> Iterator[tuple[int, Any]]:
+        """The rows first to last, all of which an open segment has."""
+        metadata = opened.metadata
+        columns = None if choice.columns is None else list(choice.columns)
+        for group in range(metadata.num_row_groups):
+            begins, ends = group_range(metadata, group)
+            if ends < first or begins > last:
+                continue
+            if choice.wanted is not None and not choice.wanted(metadata, group):
+                yield min(ends, last), None
+                continue
+            batches = opened.iter_batches(
+                batch_size=choice.rows, row_groups=[group], columns=columns, use_threads=False
+            )
+            while begins <= min(ends, last):
+                with self._named():
+                    batch = next(batches, None)
+                    if batch is None:
+                        raise RecordError(f"{self.name}: row {begins} is not in its segment")
+                    table = arrow().Table.from_batches([batch])
+                    if columns is not None:
+                        # Arrow gives them in the order of the file.
+                        table = table.select(columns)
+                self._check(table, begins)
+                through = begins + table.num_rows - 1
+                if through >= first:
+                    ahead = max(first - begins, 0)
+                    kept = min(through, last) - begins - ahead + 1
+                    yield min(through, last), table.slice(ahead, kept)
+                begins = through + 1
+
+    def _check(self, table: Any, begins: int) -> None:
+        """The rows of a table are those from `begins` on, if it can tell."""
+        if "seq" not in table.column_names:
+            return
+        seqs = table.column("seq")
+        ends = begins + table.num_rows - 1
+        if seqs[0].as_py() != begins or seqs[-1].as_py() != ends:
+            raise RecordError(f"{self.name}: a segment is damaged near row {begins}")
+
+    def _place(self, seq: int, likely: tuple[Range, ...]) -> Range:
+        """First and last row of the segment to read a row from."""
+        for first, last in likely:
+            if first <= seq <= last:
+                return first, last
+        return self._holder(seq).range
 
     def _holder(self, seq: int) -> Segment:
         """The segment to read a row from. MissingRows: there is none."""

@@ -1,0 +1,420 @@
+"""`format("mqtt")`: the record of a stream as a source of Spark, for batches and for streams.
+
+    spark.readStream.format("mqtt").option("root", "data/streams").option("stream", "all").load()
+
+What is read are segments, through the store's own functions, so that Spark itself never opens a
+root. Offsets are those of `offsets`: `{node: seq}`. The driver asks for them and cuts a batch into
+partitions; a task reads a partition, and depends on nothing but it: rows by their numbers, each
+once and in order, from whichever segments hold them then, as Arrow batches whose schema is Spark's.
+
+A stream reader lives in one process beside the driver for as long as its query does, and remembers
+there what it warned of, whether the live broker is attached, and where AvailableNow ends. The
+copies of it that go to tasks have none of this, and no options of a live broker.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from semel.extras import MissingExtra
+from semel.pipeline.errors import OptionError, PipelineError
+from semel.pipeline.offsets import (
+    Extent,
+    Limit,
+    Losses,
+    Offset,
+    first_offset,
+    last_offset,
+    look,
+    next_offset,
+)
+from semel.pipeline.source_filters import (
+    Condition,
+    Wanted,
+    condition_of,
+    keep,
+    node_may_hold,
+    seqs_that_may_hold,
+)
+from semel.pipeline.source_options import SourceOptions, near, parse_source_options
+from semel.pipeline.source_partitions import Rows, SegmentPartition, partitions_of, there
+from semel.store.reading import Choice, MissingRows, NodeRecord
+from semel.store.roots import LocalRoot, Root, RootError, open_root
+from semel.store.segments import Range, RecordError, first_since
+
+NAME: Final = "mqtt"
+# The row of a segment in Spark's words; it is that of semel.store.segments.schema().
+COLUMNS: Final = {
+    "seq": "bigint",
+    "node": "string",
+    "received": "timestamp",
+    "topic": "string",
+    "payload": "binary",
+    "qos": "int",
+    "retain": "boolean",
+    "dup": "boolean",
+    "client_id": "string",
+    "user_name": "string",
+    "packet_id": "int",
+    "protocol_version": "int",
+    "payload_format": "int",
+    "content_type": "string",
+    "response_topic": "string",
+    "correlation_data": "binary",
+    "message_expiry": "bigint",
+    "user_properties": "array<struct<key:string,value:string>>",
+}
+SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+# Rows of an Arrow batch; a row group, which a batch never exceeds, is bounded by its bytes.
+BATCH_ROWS: Final = 16_384
+
+
+class MqttSource(DataSource):
+    """What Spark makes of `format("mqtt")` and its options."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Raises OptionError, so that a wrong option fails when `load()` is called."""
+        super().__init__(options)
+        self._parsed = parse_source_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> "SegmentReader":
+        return SegmentReader(self._parsed, schema)
+
+    def streamReader(self, schema: StructType) -> "SegmentStreamReader":  # noqa: N802
+        return SegmentStreamReader(self._parsed, schema)
+
+
+# --- what both readers share ----------------------------------------------------------------------
+
+
+def check_columns(schema: StructType) -> tuple[str, ...]:
+    """The columns to read. Raises OptionError for one that the record has not."""
+    if not schema.fields:
+        raise OptionError("the schema has no columns")
+    for column in schema.fields:
+        kind = COLUMNS.get(column.name)
+        if kind is None:
+            meant = near(column.name, {each.lower(): each for each in COLUMNS})
+            hint = f"did you mean {meant}?" if meant else f"there is {', '.join(COLUMNS)}"
+            raise OptionError(f"the record has no column {column.name}: {hint}")
+        if column.dataType.simpleString() != kind:
+            given = column.dataType.simpleString()
+            raise OptionError(f"column {column.name} of the record is {kind}, not {given}")
+    names = tuple(column.name for column in schema.fields)
+    twice = next((each for each in names if names.count(each) > 1), None)
+    if twice is not None:
+        raise OptionError(f"the schema has column {twice} twice")
+    return names
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What is wrong with a root or a record comes out as a PipelineError with one sentence."""
+    try:
+        yield
+    except RootError as problem:
+        raise OptionError(f"option root: {problem}") from None
+    except (RecordError, MissingExtra) as problem:
+        raise PipelineError(str(problem)) from None
+    except OSError as problem:
+        said = " ".join(str(problem).split())
+        raise PipelineError(f"the root cannot be read: {said}") from problem
+
+
+def stream_of(root: Root, options: SourceOptions, *, may_wait: bool) -> str | None:
+    """The stream to read; None: there is none yet. Raises OptionError if it cannot be meant."""
+    if isinstance(root, LocalRoot) and not Path(root.address).is_dir():
+        raise OptionError(f"option root: there is no folder {root.address}")
+    if options.is_live:
+        return options.stream
+    streams = root.streams()
+    if options.stream is None:
+        if len(streams) > 1:
+            raise OptionError(f"option stream is missing: {_said_streams(root, streams)}")
+        if streams or may_wait:
+            return streams[0] if streams else None
+        raise OptionError(f"option root: {root.address} has no streams")
+    if options.stream in streams or (may_wait and not streams):
+        return options.stream
+    meant = near(options.stream, {each.lower(): each for each in streams})
+    hint = f"; did you mean {meant}?" if meant else ""
+    raise OptionError(
+        f"option stream: there is no stream {options.stream}: {_said_streams(root, streams)}{hint}"
+    )
+
+
+def _said_streams(root: Root, streams: Sequence[str]) -> str:
+    if not streams:
+        return f"{root.address} has none"
+    return f"{root.address} has {', '.join(streams[:20])}{', …' if len(streams) > 20 else ''}"
+
+
+def read_rows(root: Root, stream: str, rows: Rows, choice: Choice, losses: Losses) -> Iterator[Any]:
+    """The rows as Arrow tables. Those that vanish meanwhile are a loss."""
+    record = NodeRecord(root, stream, rows.node)
+    at = rows.first
+    while at <= rows.last:
+        try:
+            yield from record.tables(at, rows.last, replace(choice, likely=rows.files))
+            return
+        except MissingRows as missing:
+            extent = look(root, stream, [rows.node])[rows.node]
+            losses.gone(extent, missing.first, min(missing.last, rows.last))
+            at = missing.last + 1
+
+
+def read_partition(
+    options: SourceOptions,
+    schema: StructType,
+    partition: InputPartition,
+    conditions: tuple[Condition, ...] = (),
+) -> Iterator[Any]:
+    """The rows of a partition as record batches of Spark's schema."""
+    if not isinstance(partition, SegmentPartition):
+        return  # Spark's own, for no partitions at all
+    columns = check_columns(schema)
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    choice = Choice(columns, BATCH_ROWS, Wanted(conditions) if conditions else None)
+    with explained():
+        root = open_root(options.root)
+        losses = Losses(partition.stream, root.address, fail=options.fail_on_data_loss)
+        for rows in partition.rows:
+            for table in read_rows(root, partition.stream, rows, choice, losses):
+                kept = keep(table, conditions) if conditions else table
+                if not kept.schema.equals(arrow_schema):
+                    kept = kept.cast(arrow_schema)
+                yield from kept.to_batches()
+
+
+class _Place:
+    """A root and a stream of it, and what there is, for the driver."""
+
+    def __init__(self, options: SourceOptions, *, may_wait: bool) -> None:
+        self._options = options
+        self.root = open_root(options.root)
+        # None: the root has none yet.
+        self.stream = stream_of(self.root, options, may_wait=may_wait)
+        self.losses = Losses(
+            self.stream or "(none yet)", self.root.address, fail=options.fail_on_data_loss
+        )
+
+    def look(self, also: Iterable[str] = ()) -> dict[str, Extent]:
+        """What there is of the nodes that are read, and of these if they are."""
+        nodes = {*also}
+        if self.stream is not None:
+            nodes |= {*self.root.nodes(self.stream)}
+        if self._options.nodes is not None:
+            nodes &= {*self._options.nodes}
+        return self.look_at(nodes)
+
+    def look_at(self, nodes: Iterable[str]) -> dict[str, Extent]:
+        """What there is of these nodes."""
+        if self.stream is None:
+            return {node: Extent(node, 0, ()) for node in nodes}
+        return look(self.root, self.stream, nodes)
+
+    def since(self, node: str, time: int) -> int | None:
+        """The first row at or after a time."""
+        assert self.stream is not None
+        return first_since(self.root, self.stream, node, time)
+
+    def partitions(
+        self, extents: dict[str, Extent], spans: dict[str, Range]
+    ) -> list[SegmentPartition]:
+        """The rows of these spans, cut for tasks."""
+        found = list(there(extents, spans, self.losses))
+        if self.stream is None:
+            return []
+        return partitions_of(
+            self.root,
+            self.stream,
+            found,
+            rows=self._options.rows_per_partition,
+            least=self._options.min_partitions,
+        )
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+class _PushFilters:
+    """`pushFilters` of a reader, in a session that pushes filters and in one that does not.
+
+    Spark refuses a reader with a method of that name unless spark.sql.python.filterPushdown.enabled
+    is true, which it is not by default. But every filter that is not pushed Spark applies itself,
+    and so nothing is wrong without the setting: what it asks for is told to be its own method.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, push: Callable[[list[Any]], list[Any]]) -> None:
+        self._push = push
+
+    def __call__(self, filters: list[Any]) -> list[Any]:
+        return self._push(filters)
+
+
+class SegmentReader(DataSourceReader):
+    """Reads a stream from a place to a place, once."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        for value, name in ((options.is_live, "url"), (options.max_rows, "maxRowsPerBatch")):
+            if value:
+                raise OptionError(f"option {name} is for readStream: read takes what there is")
+        check_columns(schema)
+        self._options = options
+        self._schema = schema
+        self._conditions: tuple[Condition, ...] = ()
+
+    @property
+    def pushFilters(self) -> Any:  # noqa: N802
+        """Called by Spark with filters; returns those that Spark has to apply itself."""
+        return _PushFilters(self._take)
+
+    def _take(self, filters: list[Any]) -> list[Any]:
+        found = [(given, condition_of(given)) for given in filters]
+        self._conditions = tuple(each for _, each in found if each is not None)
+        return [given for given, each in found if each is None]
+
+    def partitions(self) -> list[InputPartition]:
+        with explained():
+            place = _Place(self._options, may_wait=False)
+            extents = place.look()
+            start = first_offset(self._options.start, extents, place.since, place.losses)
+            end = last_offset(self._options.end, extents, place.since)
+            low, high = seqs_that_may_hold(self._conditions)
+            spans = {
+                node: (max(start[node] + 1, low), min(end[node], high))
+                for node in end
+                if node_may_hold(node, self._conditions)
+            }
+            return list(place.partitions(extents, spans))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_partition(self._options, self._schema, partition, self._conditions)
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream as it grows."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        if options.end is not None:
+            raise OptionError("option end is for read: readStream goes on for ever")
+        check_columns(schema)
+        self._options = options
+        self._schema = schema
+        self._forget()
+
+    def _forget(self) -> None:
+        """What only the driver's reader has."""
+        self._found: _Place | None = None
+        self._latest: Offset | None = None
+        self._target: Offset | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": replace(self._options, live={}), "schema": self._schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._options = state["options"]
+        self._schema = state["schema"]
+        self._forget()
+
+    def _place(self) -> _Place:
+        """The root and the stream; of a live broker, with the ingest at work."""
+        if self._options.is_live:
+            from semel.pipeline.live import check
+
+            assert self._options.stream is not None
+            check(self._options.live, root=self._options.root, stream=self._options.stream)
+        if self._found is None or self._found.stream is None:
+            self._found = _Place(self._options, may_wait=True)
+        return self._found
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        with explained():
+            place = self._place()
+            return first_offset(self._options.start, place.look(), place.since, place.losses)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        with explained():
+            place = self._place()
+            extents = place.look(also=start)
+            self._latest = {node: extent.last for node, extent in extents.items()}
+            return next_offset(start, extents, limit_of(limit), place.losses, self._target)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_rows is None:
+            return ReadAllAvailable()
+        return ReadMaxRows(self._options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with explained():
+            extents = self._place().look()
+            self._target = {node: extent.last for node, extent in extents.items()}
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        return self._latest
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        spans = {
+            node: (start.get(node, 0) + 1, last)
+            for node, last in end.items()
+            if last > start.get(node, 0)
+        }
+        if not spans:
+            return []
+        with explained():
+            place = self._place()
+            return place.partitions(place.look_at(spans), spans)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_partition(self._options, self._schema, partition)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing: what was read stays, and this comes late or not at all."""
+
+    def stop(self) -> None:
+        self._forget()
+
+
+def limit_of(limit: ReadLimit) -> Limit:
+    """Spark's word for how much to read, in ours."""
+    if isinstance(limit, ReadMaxRows):
+        return Limit(rows=limit.max_rows)
+    if isinstance(limit, ReadMinRows):
+        return Limit(least_rows=limit.min_rows)
+    if isinstance(limit, ReadMaxFiles):
+        return Limit(files=limit.max_files)
+    if isinstance(limit, ReadMaxBytes):
+        return Limit(bytes=limit.max_bytes)
+    return Limit()

@@ -1,0 +1,283 @@
+"""The options of `format("mqtt")`, parsed once into one object.
+
+Spark gives options as texts and does not keep small and capital letters apart in their names; nor
+do we. What is unknown or wrong is refused at once by an OptionError that names the option, what it
+may be, and what may have been meant. Options of a live broker (`url`, `topics` …) are known by
+`live_options`, which is loaded only if there is one; here they are kept as they came, and never
+shown, because a password may be among them.
+
+Where to start, and where a batch read ends, is a `Point` for each node: the oldest or newest row
+that there is, a row's number, or a time.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Final
+
+from semel.pipeline.errors import OptionError
+from semel.settings_values import FALSE, TRUE
+from semel.store.roots import LocalRoot, RootError, check_folder_name, open_root
+from semel.store.segments import MAXIMUM_SEQ
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+# All options but those of a live broker, as people write them.
+KNOWN: Final = (
+    "root",
+    "path",
+    "stream",
+    "nodes",
+    "start",
+    "end",
+    "maxRowsPerBatch",
+    "failOnDataLoss",
+    "rowsPerPartition",
+    "minPartitions",
+)
+_NAMES: Final = {name.lower(): name for name in KNOWN}
+# What people know from other sources, and what it is called here.
+_ELSEWHERE: Final = {
+    "startingoffsets": "start",
+    "startingtimestamp": "start",
+    "startingposition": "start",
+    "endingoffsets": "end",
+    "endingtimestamp": "end",
+    "maxoffsetspertrigger": "maxRowsPerBatch",
+    "maxrecordspertrigger": "maxRowsPerBatch",
+    "maxfilespertrigger": "maxRowsPerBatch",
+    "maxrows": "maxRowsPerBatch",
+    "topic": "topics",
+    "subscribe": "topics",
+    "brokerurl": "url",
+    "host": "url",
+    "failondatalost": "failOnDataLoss",
+    "streams": "stream",
+    "node": "nodes",
+}
+# The stream that a live broker's messages go to, if nothing else is said.
+LIVE_STREAM: Final = "all"
+ROWS_PER_PARTITION: Final = 500_000
+_DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+_POINTS: Final = (
+    "earliest, latest, a seq such as 1000, a time such as 2026-03-01T12:00:00Z, or one of these "
+    'for each node as JSON: {"n1": 1000, "n2": "latest"}'
+)
+_NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in a node's record: `name`, or the row `seq`, or the first at or after `time`."""
+
+    name: str | None = None
+    seq: int | None = None
+    # Microseconds of the wall clock.
+    time: int | None = None
+
+
+@dataclass(frozen=True)
+class Points:
+    """A place in the record of each node; `others` is for those that are not named."""
+
+    others: Point
+    by_node: Mapping[str, Point] = field(default_factory=dict)
+
+    def of(self, node: str) -> Point:
+        """The place in a node's record."""
+        return self.by_node.get(node, self.others)
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What to read, and how."""
+
+    # A folder, absolute, or an address, in which keys may be.
+    root: str = field(repr=False)
+    # None: the only one that the root has.
+    stream: str | None
+    # None: all.
+    nodes: tuple[str, ...] | None
+    start: Points
+    # None: as far as there are rows.
+    end: Points | None
+    # None: as many as there are.
+    max_rows: int | None
+    fail_on_data_loss: bool
+    rows_per_partition: int
+    # So many partitions are made if there are enough rows for them.
+    min_partitions: int
+    # The options of a live broker, as they came; with a url, or empty.
+    live: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether an ingest beside the driver writes what is read."""
+        return bool(self.live)
+
+
+def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options as Spark gives them. Raises OptionError."""
+    values: dict[str, str] = {}
+    live: dict[str, str] = {}
+    for name, value in given.items():
+        known = _NAMES.get(name.lower())
+        if known is not None:
+            values[known] = value
+        else:
+            live[_live_name(name)] = value
+    if live and not live.get("url"):
+        raise OptionError(
+            f"option {sorted(live)[0]} is for a live broker: say where it is by option url, such "
+            "as mqtt://host"
+        )
+    root = _root(values)
+    stream = _name("stream", values.get("stream")) if "stream" in values else None
+    if live and stream is None:
+        stream = LIVE_STREAM
+    options = SourceOptions(
+        root=root,
+        stream=stream,
+        nodes=_nodes(values),
+        start=_points("start", values.get("start", EARLIEST)),
+        end=_points("end", values["end"]) if "end" in values else None,
+        max_rows=_number(values, "maxRowsPerBatch", None),
+        fail_on_data_loss=_boolean(values, "failOnDataLoss", True),
+        rows_per_partition=_number(values, "rowsPerPartition", None) or ROWS_PER_PARTITION,
+        min_partitions=_number(values, "minPartitions", None) or len(os.sched_getaffinity(0)),
+        live=live,
+    )
+    if live:
+        from semel.pipeline.live_options import read_options
+
+        assert stream is not None
+        read_options(live, root=root, stream=stream)
+    return options
+
+
+def near(name: str, names: Mapping[str, str]) -> str | None:
+    """What may have been meant by a name: `names` has them in small letters."""
+    found = get_close_matches(name.lower(), names, n=1)
+    return names[found[0]] if found else None
+
+
+def _live_name(name: str) -> str:
+    """The name of an option of a live broker, as people write it."""
+    from semel.pipeline.live_options import OPTIONS
+
+    names = {each.lower(): each for each in OPTIONS}
+    if name.lower() in names:
+        return names[name.lower()]
+    meant = _ELSEWHERE.get(name.lower()) or near(name, {**names, **_NAMES})
+    hint = f"did you mean {meant}?" if meant else f"there is {', '.join(KNOWN)}, and for a live "
+    if not meant:
+        hint += f"broker {', '.join(sorted(OPTIONS))}"
+    raise OptionError(f"mqtt has no option {name}: {hint}")
+
+
+def _root(values: Mapping[str, str]) -> str:
+    both = [name for name in ("root", "path") if name in values]
+    if not both:
+        raise OptionError(
+            "option root is missing: say where the segments are, a folder or an address such as "
+            "s3://bucket/root"
+        )
+    if len(both) == 2 and values["root"] != values["path"]:
+        raise OptionError("option root and the path of load() name two places: give one of them")
+    name = both[0]
+    text = values[name].strip()
+    if not text:
+        raise OptionError(f"option {name} is empty: give a folder or an address")
+    try:
+        root = open_root(text)
+    except RootError as problem:
+        raise OptionError(f"option {name}: {problem}") from None
+    # Processes of one Spark may have different working folders.
+    return os.path.abspath(root.address) if isinstance(root, LocalRoot) else text
+
+
+def _name(option: str, text: str | None) -> str:
+    try:
+        check_folder_name(option.removesuffix("s"), text or "")
+    except RootError as problem:
+        raise OptionError(f"option {option}: {problem}") from None
+    assert text
+    return text
+
+
+def _nodes(values: Mapping[str, str]) -> tuple[str, ...] | None:
+    if "nodes" not in values:
+        return None
+    names = [each.strip() for each in values["nodes"].split(",")]
+    if not all(names):
+        raise OptionError("option nodes is names with commas between them, such as n1,n2")
+    return tuple(sorted({_name("nodes", each) for each in names}))
+
+
+def _number(values: Mapping[str, str], name: str, default: int | None) -> int | None:
+    text = values.get(name)
+    if text is None:
+        return default
+    if not _DIGITS.fullmatch(text.strip()) or not 1 <= int(text) <= MAXIMUM_SEQ:
+        raise OptionError(f"option {name} is a whole number from 1 on, not {text!r}")
+    return int(text)
+
+
+def _boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
+    text = values.get(name)
+    if text is None:
+        return default
+    word = text.strip().lower()
+    if word not in (*TRUE, *FALSE):
+        raise OptionError(f"option {name} is true or false, not {text!r}")
+    return word in TRUE
+
+
+def _points(option: str, text: str) -> Points:
+    stripped = text.strip()
+    # By default, nodes that are not named are read from and to where they begin and end.
+    others = Point(name=EARLIEST if option == "start" else LATEST)
+    if not stripped.startswith("{"):
+        return Points(_point(option, stripped, text))
+    try:
+        given = json.loads(stripped, object_pairs_hook=_once)
+    except ValueError as problem:
+        raise OptionError(f"option {option} is no JSON: {problem}; it is {_POINTS}") from None
+    found = {}
+    for node, value in given.items():
+        _name(option, node)
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise OptionError(f"option {option}, node {node}: {value!r} is not {_POINTS}")
+        found[node] = _point(option, str(value).strip(), str(value))
+    return Points(others, found)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a node is named twice")
+    return found
+
+
+def _point(option: str, word: str, shown: str) -> Point:
+    if word.lower() in (EARLIEST, LATEST):
+        return Point(name=word.lower())
+    if _DIGITS.fullmatch(word):
+        if 1 <= int(word) <= MAXIMUM_SEQ:
+            return Point(seq=int(word))
+        raise OptionError(f"option {option}: rows are numbered from 1 on, not {shown!r}")
+    try:
+        time = datetime.fromisoformat(word)
+    except ValueError:
+        raise OptionError(f"option {option} is {_POINTS}, not {shown!r}") from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    since = time - epoch
+    return Point(time=(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)

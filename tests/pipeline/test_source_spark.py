@@ -1,0 +1,234 @@
+"""`format("mqtt")` in Spark: streams with a checkpoint, batches with filters, and what fails."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException
+
+from semel.pipeline.errors import sentence_of
+from semel.pipeline.source import COLUMNS
+from semel.store.reading import NodeRecord
+from semel.store.roots import open_root
+from tests.pipeline.made import MILLISECOND, START, compact, trim_before, write_messages
+from tests.pipeline.sources import Row, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STREAM = "all"
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+class Landing:
+    """A query into lists: what came in each batch, by its id; one that is repeated replaces it."""
+
+    def __init__(self, spark: "SparkSession", root: Path, checkpoint: Path) -> None:
+        self.spark = spark
+        self.root = root
+        self.checkpoint = checkpoint
+        self.batches: dict[int, list[Row]] = {}
+
+    def start(self, *, once: bool = True, **options: str) -> Any:
+        reader = self.spark.readStream.format("mqtt").option("root", str(self.root))
+        frame = reader.options(**options).load()
+
+        def take(batch: "DataFrame", number: int) -> None:
+            self.batches[number] = [(row.node, row.seq) for row in batch.collect()]
+
+        writer = frame.writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        return (writer.trigger(availableNow=True) if once else writer).start()
+
+    def run(self, **options: str) -> None:
+        query = self.start(once=True, **options)
+        assert query.awaitTermination(120)
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for number in sorted(self.batches) for row in self.batches[number]]
+
+
+def problem_of(action: Callable[[], Any]) -> str:
+    """The sentence that a user gets."""
+    with pytest.raises(PySparkException) as caught:
+        action()
+    found = sentence_of(caught.value)
+    assert found is not None, str(caught.value)
+    return found
+
+
+def test_a_stream_goes_on_from_its_checkpoint_exactly_once(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    for first in (1, 101, 201):
+        write_messages(root, STREAM, "n1", first, 100)
+    write_messages(root, STREAM, "n2", 1, 30)
+    landing = Landing(spark, root, tmp_path / "checkpoint")
+    landing.run(maxRowsPerBatch="150", start="51")
+    assert len(landing.batches) == 2
+    assert sorted(landing.rows) == rows("n1", 51, 300)
+    # Other options, merged files, more rows and a new node; and the start is no matter any more.
+    compact(root, STREAM, "n1", 1, 300)
+    write_messages(root, STREAM, "n1", 301, 100)
+    write_messages(root, STREAM, "n0", 1, 10)
+    landing.run(maxRowsPerBatch="60", start="earliest")
+    assert [len(each) for each in landing.batches.values()][2:] == [60, 50]
+    assert sorted(landing.rows) == rows("n0", 1, 10) + rows("n1", 51, 400)
+
+
+def test_a_running_stream_takes_what_is_added_merged_and_new(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    write_messages(root, STREAM, "n1", 1, 10)
+    landing = Landing(spark, root, tmp_path / "checkpoint")
+    query = landing.start(once=False, start="latest", stream=STREAM)
+    try:
+        query.processAllAvailable()
+        for first in range(11, 41, 10):
+            write_messages(root, STREAM, "n1", first, 10)
+            write_messages(root, STREAM, "n2", first - 10, 10)
+            query.processAllAvailable()
+        compact(root, STREAM, "n1", 1, 40)
+        write_messages(root, STREAM, "n1", 41, 1)
+        query.processAllAvailable()
+        assert sorted(landing.rows) == rows("n1", 11, 41) + rows("n2", 1, 30)
+        progress = query.lastProgress
+        assert progress["sources"][0]["endOffset"] == '{"n1": 41, "n2": 30}'
+    finally:
+        query.stop()
+
+
+def test_rows_deleted_before_a_stream_came_to_them_end_it_with_a_sentence(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    for first in (1, 11, 21):
+        write_messages(root, STREAM, "n1", first, 10)
+    landing = Landing(spark, root, tmp_path / "checkpoint")
+    landing.run()
+    for first in (31, 41):
+        write_messages(root, STREAM, "n1", first, 10)
+    trim_before(root, STREAM, "n1", 45)
+    said = problem_of(lambda: landing.run())
+    assert said.startswith("rows 31 to 40 of stream all, node n1, which this query still needs")
+    assert "failOnDataLoss=false" in said
+    landing.run(failOnDataLoss="false")
+    assert landing.rows == rows("n1", 1, 30) + rows("n1", 41, 50)
+
+
+def test_a_batch_read_is_right_with_filters_pushed_and_not(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    for first in (1, 101, 201):
+        write_messages(tmp_path, STREAM, "n1", first, 100)
+    write_messages(tmp_path, STREAM, "n2", 1, 50)
+    record = NodeRecord(open_root(tmp_path), STREAM, "n1")
+    expected = [row for table in record.tables(1, 300) for row in table.to_pylist()]
+
+    def frame(**options: str) -> "DataFrame":
+        return spark.read.format("mqtt").options(**options).load(str(tmp_path))
+
+    assert dict(frame().dtypes) == COLUMNS
+    found = frame(nodes="n1").orderBy("seq").toArrow()
+    assert found.drop_columns("received").to_pylist() == [
+        {name: value for name, value in row.items() if name != "received"} for row in expected
+    ]
+    assert frame(start="10", end="12", nodes="n1").count() == 3
+    condition = (
+        "topic like 'plant/line3%' and received >= '2026-03-01 12:00:00.050' and seq < 290 "
+        "and user_name is not null and not (qos = 2) and length(payload) > 3"
+    )
+    # It is off by default, and a session that has it off can read all the same.
+    before = spark.conf.get(PUSHDOWN)
+    answers = []
+    try:
+        for pushed in ("false", "true"):
+            spark.conf.set(PUSHDOWN, pushed)
+            chosen = frame().where(condition).select("node", "seq").orderBy("node", "seq")
+            answers.append([tuple(row) for row in chosen.collect()])
+            plan = frame().where(condition)._jdf.queryExecution().optimizedPlan().toString()
+            # What is taken is not applied again.
+            assert ("StartsWith(topic" in plan) == (pushed == "false")
+            assert "length(payload" in plan
+    finally:
+        spark.conf.set(PUSHDOWN, str(before))
+    assert answers[0] == answers[1]
+    assert answers[0] == [
+        ("n1", row["seq"])
+        for row in expected
+        if row["seq"] % 5 == 3
+        and 50 <= row["seq"] < 290
+        and row["user_name"] is not None
+        and row["qos"] != 2
+    ]
+
+
+def test_a_schema_of_some_columns_reads_these(spark: "SparkSession", tmp_path: Path) -> None:
+    write_messages(tmp_path, STREAM, "n1", 1, 20)
+    reader = spark.read.format("mqtt").option("root", str(tmp_path))
+    found = reader.schema("topic STRING, seq BIGINT").load()
+    assert found.where("seq = 7").collect()[0].topic == "plant/line2/temperature"
+    assert found.columns == ["topic", "seq"]
+    said = problem_of(lambda: reader.schema("topic STRING, number BIGINT").load().count())
+    assert said.startswith("the record has no column number")
+
+
+def test_a_wrong_option_fails_when_the_frame_is_made(spark: "SparkSession", tmp_path: Path) -> None:
+    write_messages(tmp_path, STREAM, "n1", 1, 20)
+    for kind in ("read", "readStream"):
+        reader = getattr(spark, kind).format("mqtt").option("root", str(tmp_path))
+        assert reader.load().schema == reader.option("stream", STREAM).load().schema
+        wrong = reader.option("maxRows", "5")
+        assert problem_of(wrong.load) == "mqtt has no option maxrows: did you mean maxRowsPerBatch?"
+        wrong = getattr(spark, kind).format("mqtt").option("stream", STREAM)
+        assert problem_of(wrong.load).startswith("option root is missing")
+    stream = spark.readStream.format("mqtt").option("root", str(tmp_path)).option("end", "5").load()
+    start = stream.writeStream.format("noop").trigger(availableNow=True).start
+    assert problem_of(lambda: start().awaitTermination(60)).startswith("option end is for read")
+
+
+def test_a_password_is_in_no_plan_and_no_error(
+    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"url": "mqtt://127.0.0.1:1", "topics": "a/#", "password": "hidden-1"}
+    reader = spark.readStream.format("mqtt").option("root", str(tmp_path)).options(**given)
+    frame = reader.option("username", "ann").load()
+    frame.explain(True)
+    said = capsys.readouterr().out
+    assert "mqtt" in said
+    assert "hidden-1" not in said
+    with pytest.raises(PySparkException) as caught:
+        reader.option("qos", "9").load()
+    assert "qos" in str(caught.value)
+    assert "hidden-1" not in str(caught.value)
+
+
+def test_the_examples_of_the_page_on_spark_run(spark: "SparkSession", tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+    examples = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    assert len(examples) == 5
+    noon = 20_000
+    # Row 20,000 is received at 12:00:00.
+    write_messages(
+        tmp_path / "data" / "streams", STREAM, "n1", 1, 30_000, start=START - noon * MILLISECOND
+    )
+    before = spark.conf.get(PUSHDOWN)
+    names: dict[str, Any] = {}
+    try:
+        for example in examples:
+            # A session that is there has a working folder of its own.
+            exec(example.replace('"data/', f'"{tmp_path}/data/'), names)
+    finally:
+        spark.conf.set(PUSHDOWN, str(before))
+    assert names["spark"] is spark
+    assert names["query"].exception() is None
+    assert names["morning"].count() == noon - 1
+    assert names["topics"].columns == ["topic", "received"]
+    landed = DeltaTable(tmp_path / "data" / "lake" / "texts").to_pyarrow_table()
+    assert sorted(landed.column("seq").to_pylist()) == list(range(1, 30_001))
