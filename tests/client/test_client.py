@@ -3,10 +3,19 @@
 import asyncio
 import ssl
 import threading
+from pathlib import Path
 
 import pytest
 
-from semel.client import Address, Authentication, BadAddress, Client, Disconnected, Refused
+from semel.client import (
+    Address,
+    Authentication,
+    Backoff,
+    BadAddress,
+    Client,
+    Disconnected,
+    Refused,
+)
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -603,6 +612,31 @@ def test_a_session_that_a_3_1_1_server_has_after_a_purge_is_taken_for_none() -> 
                 assert client.counters.sessions_lost == 0
 
     run(main())
+
+
+def test_a_client_of_3_1_1_is_closed_in_peace_while_nobody_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The link may be at another attempt, which begins with a purge, when it is closed."""
+
+    async def main() -> None:
+        for number in range(30):
+            client = Client(
+                f"mqtt://127.0.0.1:{free_port()}",
+                client_id="a",
+                version=MQTT311,
+                outbox=tmp_path / str(number),
+                reconnect=Backoff(first=0.001, most=0.001),
+            )
+            await client.connect()
+            publishing = asyncio.ensure_future(client.publish("a", b"x" * 100_000, qos=2))
+            await asyncio.sleep(0)
+            await client.close()
+            publishing.cancel()
+            await asyncio.wait((publishing,))
+
+    run(main())
+    assert "failed" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -263,11 +263,11 @@ class Client:
                 self._outbox.opened.close()
                 self._outbox = None
 
-    async def _purge(self) -> None:
-        assert self._link is not None
+    async def _purge(self, client_id: str) -> None:
+        # The link asks for it, and may do so for the last time while it is being closed.
         await purge(
             self.address,
-            self._link.core.client_id,
+            client_id,
             user_name=self._greeting.user_name,
             password=self._greeting.password,
             tls=self._tls,

@@ -467,12 +467,11 @@ class Ingest:
                         break
                     await asyncio.sleep(LOOK_SECONDS)
 
-    async def _purge(self) -> None:
-        assert self._link is not None
+    async def _purge(self, client_id: str) -> None:
         greeting = self.plan.greeting
         await purge(
             self.plan.address,
-            self._link.core.client_id,
+            client_id,
             user_name=greeting.user_name,
             password=greeting.password,
             tls=self.plan.tls,

@@ -117,12 +117,12 @@ class Link:
         timeout: float,
         backoff: Backoff | None,
         clean_start: bool | None,
-        purge: Callable[[], Awaitable[None]],
+        purge: Callable[[str], Awaitable[None]],
         store: DiskStore | None = None,
         authentication: Authentication | None = None,
         opening: Opening = open_transport,
     ) -> None:
-        """`purge` ends the session that a 3.1.1 server has of this client."""
+        """`purge` ends the session that a 3.1.1 server has of a client with this identifier."""
         self.core = core
         self.address = address
         self.owner = owner
@@ -357,7 +357,7 @@ class Link:
         if core.version != MQTT5:
             persistent = core.session_expiry > 0
             if clean and persistent:
-                await self.purge()
+                await self.purge(core.client_id)
                 core.is_purged = True
             clean = not persistent
         await self._open(clean)
