@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -17,6 +18,10 @@ from semel.store.settings import StoreSettings, StreamSettings, check_streams, p
 
 # What a broker's own file may have.
 OWN = (BrokerSettings, StoreSettings, StreamSettings)
+
+
+# How long an end may take until everything is sealed; what is not by then is for the next start.
+SEAL_SECONDS: Final = 5.0
 
 
 @click.command
@@ -61,6 +66,8 @@ def command(
         opened = open_store(kept, streams)
         try:
             run(settings.of(BrokerSettings), store=opened.store, streams=opened.streams)
+            if kept.seal_after < SEAL_SECONDS:
+                opened.settle(SEAL_SECONDS)
         finally:
             opened.close()
     except (CannotListen, StoreFailed, Unusable) as problem:

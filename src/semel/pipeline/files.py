@@ -28,7 +28,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from semel.pipeline.errors import TableError
-from semel.pipeline.places import local_folder
+from semel.pipeline.places import local_folder, said
 from semel.store.roots import without_secrets
 
 # Rows in memory before a file is written, in bytes of Arrow.
@@ -151,11 +151,16 @@ def _write(folder: "Folder", table: pa.Table, layout: Layout, key: tuple[Any, ..
     ]
     path = "/".join([*folders, f"part-{secrets.token_hex(16)}.zstd.parquet"])
     footers: list[pq.FileMetaData] = []
-    with folder.create(path) as sink, _writer(sink, table.schema, footers) as writer:
-        writer.write_table(table, row_group_size=GROUP_ROWS)
+    try:
+        with folder.create(path) as sink, _writer(sink, table.schema, footers) as writer:
+            writer.write_table(table, row_group_size=GROUP_ROWS)
+        size = folder.settle(path)
+    except OSError as problem:
+        shown = without_secrets(layout.address)
+        raise TableError(f"{shown} cannot be written: {said(problem)}") from problem
     return DataFile(
         path=quote(path, safe="/="),
-        size=folder.settle(path),
+        size=size,
         rows=table.num_rows,
         partition=partition,
         statistics=json.dumps(statistics_of(footers[0], table)),
@@ -296,10 +301,14 @@ class Folder:
 
     def read(self, path: str) -> pa.Table:
         """The rows of a file, without those columns that its folders' names tell."""
-        if self.local is None:
-            return pq.ParquetFile(f"{self._path}/{path}", filesystem=self._remote).read()
-        with pq.ParquetFile(self.local / path) as file:
-            return file.read()
+        place = f"{self._path}/{path}" if self.local is None else self.local / path
+        remote = self._remote if self.local is None else None
+        try:
+            with pq.ParquetFile(place, filesystem=remote) as file:
+                return file.read()
+        except OSError as problem:
+            shown = without_secrets(self.address)
+            raise TableError(f"{path} of {shown} cannot be read: {said(problem)}") from problem
 
 
 def _make_folder(folder: Path) -> None:

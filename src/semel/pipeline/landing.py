@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.pipeline.errors import PipelineError, sentence_of
-from semel.pipeline.places import local_folder, table_address
+from semel.pipeline.places import local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
 from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
 
@@ -85,6 +85,7 @@ def make_plan(wanted: LandSettings) -> Plan:
         # Spark's workers may have another folder.
         address = str(Path(root.address).absolute())
     table = table_address(wanted.lake, wanted.table)
+    split_address(table)
     lake = local_folder(wanted.lake)
     if lake is not None:
         table = str(lake / wanted.table)

@@ -288,7 +288,7 @@ def _first_folder(path: str) -> tuple[str, str]:
 
 
 def said(problem: BaseException) -> str:
-    """What delta-rs says, on one line, without colours, answers of servers and traces."""
+    """What delta-rs or pyarrow says, in one line, without answers of servers and traces."""
     text = " ".join(_BESIDE_THE_POINT.split(_COLOURS.sub("", str(problem)))[0].split())
     unreachable = _UNREACHABLE.search(text)
     if unreachable is not None:

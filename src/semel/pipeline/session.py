@@ -99,6 +99,8 @@ _MASTER: Final = re.compile(
     r"local(\[(\*|[1-9]\d*)(, *[1-9]\d*)?\])?|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]"
     r"|spark://[^\s:/]+:\d+(,[^\s:/]+:\d+)*|yarn|k8s://\S+"
 )
+# A cluster whose master listens on this machine only.
+_HERE: Final = re.compile(r"spark://(127\.0\.0\.1|localhost):\d+$")
 _FORMATS: Final = ("mqtt", "semel_delta")
 _STARTING: Final = threading.Lock()
 # How long Java may take to end when it is told to.
@@ -262,11 +264,12 @@ def _defaults(master: str) -> dict[str, str]:
         cores = re.fullmatch(r"local(?:\[(\d+)(?:,.*)?\])?", master)
         partitions = len(os.sched_getaffinity(0)) if cores is None else int(cores[1] or 1)
         defaults |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": f"{_driver_memory()}m",
             "spark.sql.shuffle.partitions": str(partitions),
         }
+    if _is_local(master) or _HERE.match(master) is not None:
+        # Nobody on another machine has to reach the driver.
+        defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     places = _source_folders()
     if places:
         # For executors; the planner beside the driver has it from the environment.

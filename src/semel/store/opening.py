@@ -1,6 +1,7 @@
 """Opening a store by its settings: the folder, the tables, the streams, and whose the record is."""
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ LOG: Final = logging.getLogger("semel.store")
 BROKER: Final = "broker"
 CLIENT: Final = "client"
 
+# How often it is looked whether all is sealed.
+SETTLE_LOOK: Final = 0.05
+
 # Characters of a store's id that name its node, if nobody names it otherwise.
 NODE_CHARACTERS: Final = 12
 
@@ -34,6 +38,14 @@ class Opened:
     store: DiskStore
     streams: Streams
     node: str
+
+    def settle(self, seconds: float) -> None:
+        """Let all rows be sealed, but not for longer than this: the rest is for the next start."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if all(row.sealed >= row.last_seq for row in self.store.reader.streams()):
+                return
+            time.sleep(SETTLE_LOOK)
 
     def close(self) -> None:
         """Write what waits, end the sealer, and let others have the folder."""

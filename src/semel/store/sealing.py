@@ -338,7 +338,7 @@ class SealerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,
-                env=_environment(),
+                env=environment_for_python(os.environ),
                 # Ctrl-C is for the broker, which then ends this one.
                 process_group=0,
             )
@@ -456,9 +456,9 @@ class _Conversation:
         return bool(data)
 
 
-def _environment() -> dict[str, str]:
-    """Ours, and where this semel is, if that is no place where Python looks by itself."""
-    environment = dict(os.environ)
+def environment_for_python(environ: Mapping[str, str]) -> dict[str, str]:
+    """The same, and where this semel is, if that is no place where Python looks by itself."""
+    environment = dict(environ)
     here = str(Path(semel.__file__).resolve().parent.parent)
     if here not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         paths = [here, *filter(None, [environment.get("PYTHONPATH")])]

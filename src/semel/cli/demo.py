@@ -1,0 +1,223 @@
+"""`semel demo`: the whole product under faults, with a live account, and a verdict."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from semel.cli.safe_text import shown_text
+from semel.lab.demo import Demo, DemoFailed, Status, Wanted
+from semel.lab.demo_account import MOST_MESSAGES, Verdict
+from semel.lab.fleet.devices import MOST_SEED
+
+MESSAGES: Final = 50_000
+LEAST_MESSAGES: Final = 1_000
+SECONDS: Final = 180.0
+# Where there is no terminal, numbers are printed so often.
+PLAIN_SECONDS: Final = 10.0
+LINE_SECONDS: Final = 0.25
+CLEAR_LINE: Final = "\r\x1b[K"
+MOST_COLUMNS: Final = 200
+INTERRUPTED: Final = 128 + signal.SIGINT
+
+
+@click.command
+@click.option(
+    "--messages",
+    type=click.IntRange(LEAST_MESSAGES, MOST_MESSAGES),
+    default=MESSAGES,
+    show_default=True,
+    help="Messages that the fleet publishes, at QoS 2.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(10, 86_400),
+    default=SECONDS,
+    show_default=True,
+    help="How long it is to take; after twice as many seconds it is given up.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(1),
+    help="Messages per second. Without it: as many as leave Spark the time to start twice.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, MOST_SEED),
+    default=1,
+    show_default=True,
+    help="Chooses devices, messages and faults.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Work in this folder, which is new or empty, and keep it. Without it: in a temporary one.",
+)
+@click.option("--no-land", is_flag=True, help="Without Spark: the record of the broker is the end.")
+@click.option("--json", "json_wanted", is_flag=True, help="Print what happens as JSON, by lines.")
+def command(
+    messages: int,
+    seconds: float,
+    rate: float | None,
+    seed: int,
+    data: Path | None,
+    no_land: bool,
+    json_wanted: bool,
+) -> None:
+    """Show that every message lands once, whatever is killed.
+
+    Runs `semel up` with a simulated fleet that publishes at QoS 2, and meanwhile cuts connections,
+    repeats packets, and kills broker, sealer and Spark with kill -9, at moments that the seed
+    chooses. Then compares what the devices published with what is in the record and in the Delta
+    table, message by message. Ends by itself; exit code 0 only if nothing is lost and nothing
+    doubled.
+
+    \b
+        semel demo
+        semel demo --seed 7 --messages 100000 --seconds 300 --data demo-data
+    """
+    with ExitStack() as stack:
+        if data is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semel-demo-")))
+        else:
+            folder = data
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise click.UsageError(f"--data {folder} is not empty: a demo begins with nothing")
+        display = JsonDisplay() if json_wanted else Display(lands=not no_land)
+        wanted = Wanted(folder, messages, seconds, seed, rate, lands=not no_land)
+        demo = Demo(wanted, display.tell, display.happened)
+        try:
+            verdict = asyncio.run(until_signal(demo))
+        except DemoFailed as problem:
+            display.clear()
+            raise click.ClickException(shown_text(str(problem))) from None
+        if verdict is None:
+            display.clear()
+            click.echo("interrupted: there is no account", err=True)
+            sys.exit(INTERRUPTED)
+        display.end(demo, verdict)
+        sys.exit(0 if verdict.holds else 1)
+
+
+async def until_signal(demo: Demo) -> Verdict | None:
+    """The verdict, or None if a signal ends the demo before it."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(demo.run())
+    came: list[int] = []
+
+    def stop(number: int) -> None:
+        came.append(number)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not came:
+            raise
+        return None
+
+
+class Display:
+    """For people: on a terminal one line that is written again and again, and a line an event."""
+
+    def __init__(self, *, lands: bool) -> None:
+        self._lands = lands
+        self._is_terminal = sys.stdout.isatty()
+        self._every = LINE_SECONDS if self._is_terminal else PLAIN_SECONDS
+        self._shown_at = 0.0
+
+    def tell(self, status: Status) -> None:
+        """Numbers."""
+        now = time.monotonic()
+        if now - self._shown_at < self._every:
+            return
+        self._shown_at = now
+        line = as_line(status, lands=self._lands)
+        if self._is_terminal:
+            # A line that goes on in a second one could not be written over.
+            columns = os.get_terminal_size(sys.stdout.fileno()).columns or MOST_COLUMNS
+            sys.stdout.write(f"{CLEAR_LINE}{line[: columns - 1]}")
+            sys.stdout.flush()
+        else:
+            click.echo(line)
+
+    def happened(self, seconds: float, sentence: str) -> None:
+        """Something happened."""
+        self.clear()
+        click.echo(f"{seconds:5.0f} s  {shown_text(sentence)}")
+        self._shown_at = 0.0 if self._is_terminal else self._shown_at
+
+    def clear(self) -> None:
+        """Make place for a line."""
+        if self._is_terminal:
+            sys.stdout.write(CLEAR_LINE)
+            sys.stdout.flush()
+
+    def end(self, demo: Demo, verdict: Verdict) -> None:
+        """The account."""
+        self.clear()
+        for line in faults_of(verdict):
+            click.echo(shown_text(line))
+        kills = ", ".join(f"{part} {times}" for part, times in sorted(demo.kills.items()))
+        click.echo(f"killed: {kills or 'nobody'}")
+        click.echo(str(verdict))
+
+
+class JsonDisplay:
+    """For programs: one object a line."""
+
+    def __init__(self) -> None:
+        self._shown_at = 0.0
+
+    def tell(self, status: Status) -> None:
+        """Numbers, once a second."""
+        now = time.monotonic()
+        if now - self._shown_at >= 1.0:
+            self._shown_at = now
+            said = {**asdict(status), "seconds": round(status.seconds, 1)}
+            self._print("status", **said)
+
+    def happened(self, seconds: float, sentence: str) -> None:
+        """Something happened."""
+        self._print("happened", seconds=round(seconds, 1), text=sentence)
+
+    def clear(self) -> None:
+        """There is nothing to clear."""
+
+    def end(self, demo: Demo, verdict: Verdict) -> None:
+        """The account."""
+        self._print("ended", **asdict(verdict), holds=verdict.holds, kills=demo.kills)
+
+    def _print(self, event: str, **facts: Any) -> None:
+        click.echo(json.dumps({"event": event, **facts}))
+
+
+def as_line(status: Status, *, lands: bool) -> str:
+    """How a demo stands."""
+    landed = f" · landed {status.landed:,}" if lands else ""
+    return (
+        f"{status.seconds:5.0f} s  published {status.published:,} · redelivered "
+        f"{status.redelivered:,} · recorded {status.recorded:,}{landed}"
+    )
+
+
+def faults_of(verdict: Verdict) -> list[str]:
+    """What is wrong, in words."""
+    if verdict.holds:
+        return []
+    lines = ["the account does not hold:", *(f"  {fault}" for fault in verdict.faults)]
+    if verdict.more_faults:
+        lines.append(f"  and {verdict.more_faults:,} faults more")
+    return lines

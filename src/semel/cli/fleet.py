@@ -1,0 +1,570 @@
+"""`semel fleet`: simulated devices that publish, each message once, and an account of them."""
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from semel.cli.mqtt_client import (
+    ARGUMENTS,
+    FAILED,
+    LOG,
+    Failure,
+    Fixed,
+    Heard,
+    Warnings,
+    code_of,
+    opening_of,
+    say,
+    tls_context,
+)
+from semel.cli.mqtt_options import QOS, Connection, MqttCommand, check_topic, connection_options
+from semel.cli.mqtt_options import option as section_option
+from semel.cli.safe_text import shown_text
+from semel.client import Backoff, Client, Disconnected, Refused
+from semel.client.address import BadAddress
+from semel.client.purge import purge
+from semel.client.transport import CannotConnect
+from semel.extras import MissingExtra
+from semel.lab.fleet.devices import FORMS, MIXED, MOST_DEVICES, MOST_SEED, Devices
+from semel.lab.fleet.journal import BadJournal, Journal, read_journal
+from semel.lab.fleet.publishing import (
+    MOST_GATEWAYS,
+    MOST_WINDOW,
+    WINDOW,
+    Begun,
+    Fleet,
+    Pace,
+    Progress,
+)
+from semel.mqtt import MQTT311, Properties, Violation
+from semel.mqtt.packet_types import CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
+from semel.store.schema import Unusable
+
+FLEET: Final = "Fleet"
+DEVICES: Final = 100
+GATEWAYS: Final = 4
+RATE: Final = 100.0
+PREFIX: Final = "plant"
+# A gateway that has lost its connection tries again soon: the fleet is there to try a broker.
+BACKOFF: Final = Backoff(first=0.1, most=2.0)
+# How many gateways connect at a time.
+CONNECTING: Final = 50
+PURGE_SECONDS: Final = 5.0
+REPORT_SECONDS: Final = 1.0
+LINE_SECONDS: Final = 0.25
+CLEAR_LINE: Final = "\r\x1b[K"
+MOST_COLUMNS: Final = 200
+JOURNAL: Final = "journal"
+DESCRIPTION: Final = "fleet.json"
+
+
+# --- what people type -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Description:
+    """What has to be the same in every run of one state."""
+
+    seed: int
+    devices: int
+    gateways: int
+    payload: str
+    prefix: str
+    # Begins the client identifiers.
+    name: str
+
+
+class State:
+    """A folder with the outboxes of the gateways, the journal, and what the fleet is."""
+
+    def __init__(self, folder: Path, wanted: Description, *, named: bool) -> None:
+        """`named`: the name was given, and not made up. Raises Failure."""
+        self.folder = folder
+        self.journal = folder / JOURNAL
+        path = folder / DESCRIPTION
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                beside = path.with_suffix(".new")
+                beside.write_text(json.dumps(asdict(wanted)) + "\n")
+                beside.replace(path)
+            self.description = Description(**json.loads(path.read_text()))
+        except OSError as problem:
+            raise Failure(f"--state {folder}: {problem.strerror}") from None
+        except (TypeError, ValueError):
+            raise Failure(f"--state {folder}: {path.name} is none of a fleet's") from None
+        for field, value in asdict(self.description).items():
+            if field == "name" and not named:
+                continue
+            asked = getattr(wanted, field)
+            if asked != value:
+                option = "-i" if field == "name" else f"--{field}"
+                raise Failure(
+                    f"--state {folder} is of a fleet with {option} {value}, not {asked}: give "
+                    "the same, or another folder"
+                )
+
+    def outbox(self, number: int) -> Path:
+        """Where gateway `number` keeps its state."""
+        return self.folder / f"gateway-{number + 1}"
+
+    def begun(self, devices: Devices) -> Begun:
+        """What earlier runs have left. Raises Failure."""
+        try:
+            lines = read_journal(self.journal) if self.journal.exists() else iter(())
+            return Begun(devices, lines)
+        except (BadJournal, OSError, ValueError) as problem:
+            raise Failure(f"--state {self.folder}: {problem}") from None
+
+
+def parse_prefix(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """What topics begin with; it may be empty."""
+    if text:
+        check_topic(text)
+    return text
+
+
+def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
+    """What the fleet is, and how much it publishes."""
+    for option in reversed(
+        (
+            section_option(
+                "--devices",
+                section=FLEET,
+                type=click.IntRange(1, MOST_DEVICES),
+                default=DEVICES,
+                metavar="N",
+                help=f"Devices of the fleet. By default {DEVICES}.",
+            ),
+            section_option(
+                "--gateways",
+                section=FLEET,
+                type=click.IntRange(1, MOST_GATEWAYS),
+                metavar="N",
+                help="Connections that carry the devices, as gateways do. By default "
+                f"{GATEWAYS}, and no more than there are devices.",
+            ),
+            section_option(
+                "--rate",
+                section=FLEET,
+                type=click.FloatRange(min=0),
+                default=RATE,
+                metavar="RATE",
+                help=f"Messages per second of the whole fleet. By default {RATE:g}; 0: as fast as"
+                " the broker takes them.",
+            ),
+            section_option(
+                "--count",
+                section=FLEET,
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="End after so many messages. Without it: go on until Ctrl-C.",
+            ),
+            section_option(
+                "-q", "--qos", section=FLEET, type=QOS, default=2, help="0, 1 or 2. By default 2."
+            ),
+            section_option(
+                "--payload",
+                section=FLEET,
+                type=click.Choice(FORMS),
+                default=MIXED,
+                help="What devices speak; mixed, the default: every third one binary.",
+            ),
+            section_option(
+                "--seed",
+                section=FLEET,
+                type=click.IntRange(0, MOST_SEED),
+                default=1,
+                metavar="N",
+                help="Same seed, same devices, same messages. By default 1.",
+            ),
+            section_option(
+                "--prefix",
+                section=FLEET,
+                callback=parse_prefix,
+                metavar="TOPIC",
+                help="Topics are TOPIC/site/line/device/measure; empty: without it. By default"
+                f" {PREFIX}, or the topic of -L.",
+            ),
+            section_option(
+                "--window",
+                section=FLEET,
+                type=click.IntRange(1, MOST_WINDOW),
+                default=WINDOW,
+                metavar="N",
+                help="Messages of a gateway that are not complete yet; with so many it waits. By"
+                f" default {WINDOW}.",
+            ),
+            section_option(
+                "--state",
+                section=FLEET,
+                type=click.Path(path_type=Path, file_okay=False),
+                metavar="DIR",
+                help="Keep outboxes and the journal here, and go on where an earlier run ended."
+                " Without it they are in a temporary folder, and end with the run.",
+            ),
+            section_option(
+                "--json",
+                "json_wanted",
+                section=FLEET,
+                is_flag=True,
+                help="Print the account every second and at the end, as JSON.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(cls=MqttCommand)
+@fleet_options
+@connection_options
+def command(
+    connection: Connection,
+    devices: int,
+    gateways: int | None,
+    rate: float,
+    count: int | None,
+    qos: int,
+    payload: str,
+    seed: int,
+    prefix: str | None,
+    window: int,
+    state: Path | None,
+    json_wanted: bool,
+) -> None:
+    """Publish as a fleet of simulated devices, each message once.
+
+    Every message carries its device and a counter, so that what became of it can be told anywhere
+    behind the broker. At QoS 1 and 2 sessions are durable and messages on disk before they leave:
+    over cut connections and restarts of the broker none is lost, and at QoS 2 none doubled. Ends
+    with --count or Ctrl-C, and prints an account: exit code 1 if a message was refused, or may
+    have arrived twice at QoS 2.
+
+    \b
+        semel fleet -h localhost --devices 500 --rate 1000 --count 50000
+        semel fleet -L mqtt://ann:secret@example.org/plant -q 1 --payload json --seed 7
+    """
+    for packet_type, name in (
+        (SUBSCRIBE, "subscribe"),
+        (UNSUBSCRIBE, "unsubscribe"),
+        (PUBLISH, "publish"),
+    ):
+        if packet_type in connection.properties:
+            raise click.UsageError(f"-D {name} is not for a fleet, which has its own messages")
+    if connection.persistent:
+        raise click.UsageError("-c: a fleet's sessions are durable anyway; --state keeps them")
+    if qos and connection.session_expiry == 0:
+        raise click.UsageError("-x 0: without a session that lasts there is no QoS 1 or 2 here")
+    gateways = min(GATEWAYS, devices) if gateways is None else gateways
+    if gateways > devices:
+        raise click.UsageError(f"--gateways {gateways} is more than --devices {devices}")
+    if prefix is not None and connection.topic is not None:
+        raise click.UsageError("--prefix and the topic of -L say the same; give one")
+    if connection.topic is not None:
+        check_topic(connection.topic)
+        prefix = connection.topic
+    prefix = PREFIX if prefix is None else prefix
+    pace = Pace(qos, rate or None, window, count)
+    name = connection.client_id or f"fleet-{secrets.token_hex(4)}"
+    wanted = Description(seed, devices, gateways, payload, prefix, name)
+    report = Report(pace, json_wanted=json_wanted, quiet=connection.quiet)
+    sys.exit(run(connection, wanted, pace, state, report))
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def run(
+    connection: Connection,
+    wanted: Description,
+    pace: Pace,
+    folder: Path | None,
+    report: "Report",
+) -> int:
+    """Run the fleet to its end: the exit code."""
+    LOG.propagate = False
+    LOG.addHandler(logging.NullHandler())
+    with ExitStack() as stack:
+        try:
+            is_kept = folder is not None
+            if folder is None:
+                made = tempfile.TemporaryDirectory(prefix="semel-fleet-")
+                folder = Path(stack.enter_context(made))
+            state = State(folder, wanted, named=bool(connection.client_id))
+            working = work(connection, state, pace, report, is_kept=is_kept)
+            try:
+                uvloop = import_module("uvloop")
+            except ImportError:
+                return asyncio.run(working)
+            return int(uvloop.run(working))
+        except Failure as failure:
+            if not connection.quiet:
+                say(f"Error: {failure}")
+            return failure.code
+
+
+def make_client(connection: Connection, state: State, number: int, qos: int) -> Client:
+    """The client of one gateway. Raises Failure."""
+    given = connection.properties_of(CONNECT)
+    method = given.authentication_method
+    try:
+        return Client(
+            connection.address,
+            client_id=f"{state.description.name}-{number + 1}",
+            version=connection.version,
+            session_expiry=connection.session_expiry if qos else 0,
+            keep_alive=connection.keep_alive,
+            user_name=connection.user_name,
+            password=connection.password,
+            will=connection.will,
+            receive_maximum=given.receive_maximum,
+            maximum_packet_size=given.maximum_packet_size,
+            properties=Properties([item for item in given.items if item[0] not in ARGUMENTS]),
+            tls=tls_context(connection),
+            authentication=None if method is None else Fixed(method, given.authentication_data),
+            reconnect=BACKOFF,
+            # What is not acknowledged need not be kept.
+            outbox=state.outbox(number) if qos else None,
+            opening=opening_of(connection),
+        )
+    except (Violation, BadAddress) as problem:
+        raise Failure(str(problem)) from None
+
+
+async def work(
+    connection: Connection, state: State, pace: Pace, report: "Report", *, is_kept: bool
+) -> int:
+    """Connect, publish, tell: the exit code. Raises Failure."""
+    described = state.description
+    devices = Devices(
+        described.seed, described.devices, form=described.payload, prefix=described.prefix
+    )
+    begun = state.begun(devices)
+    clients = [
+        make_client(connection, state, number, pace.qos) for number in range(described.gateways)
+    ]
+    try:
+        journal = Journal(state.journal)
+    except OSError as problem:
+        raise Failure(f"the journal {state.journal}: {problem.strerror}") from None
+    warnings = logging.NullHandler() if connection.quiet else Warnings(logging.WARNING)
+    try:
+        await connect(clients)
+        LOG.addHandler(warnings)
+        fleet = Fleet(devices, clients, journal, pace, begun)
+        await publish(fleet, report)
+    except (Disconnected, Refused) as problem:
+        raise Failure(str(problem), code_of(problem)) from None
+    except OSError as problem:
+        raise Failure(f"the journal {state.journal}: {problem.strerror}") from None
+    finally:
+        # Nobody comes back for the sessions of a fleet whose state ends here.
+        await asyncio.gather(*(leave(connection, client, keep=is_kept) for client in clients))
+        LOG.removeHandler(warnings)
+        journal.close()
+    return report.end(fleet, state if is_kept else None)
+
+
+async def connect(clients: list[Client]) -> None:
+    """Connect all. Raises Failure."""
+    turn = asyncio.Semaphore(CONNECTING)
+
+    async def one(client: Client) -> None:
+        async with turn:
+            await client.connect()
+
+    with Heard() as heard:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for client in clients:
+                    group.create_task(one(client))
+        except BaseExceptionGroup as several:
+            problem: BaseException = several
+            while isinstance(problem, BaseExceptionGroup):
+                problem = problem.exceptions[0]
+            if isinstance(problem, Refused):
+                raise Failure(str(problem), problem.reason) from None
+            if isinstance(problem, Disconnected):
+                is_theirs = problem.reason is not None or problem.violation is not None
+                raise Failure(str(problem), code_of(problem) if is_theirs else FAILED) from None
+            if isinstance(problem, Unusable | MissingExtra):
+                raise Failure(str(problem)) from None
+            raise
+        if not all(client.connected for client in clients):
+            # A client with an outbox would try for ever; a command says that it cannot.
+            raise Failure(heard.problem or "the server cannot be reached")
+
+
+async def leave(connection: Connection, client: Client, *, keep: bool) -> None:
+    """Disconnect; unless it is to be kept, the session ends."""
+    was_connected = client.connected
+    leaving = Properties() if keep else Properties(session_expiry_interval=0)
+    await client.close(properties=leaving)
+    if was_connected and not keep and connection.version == MQTT311:
+        # In 3.1.1 a DISCONNECT cannot say so.
+        with suppress(Refused, Disconnected, CannotConnect):
+            await purge(
+                connection.address,
+                client.client_id,
+                user_name=connection.user_name,
+                password=connection.password,
+                tls=tls_context(connection),
+                timeout=PURGE_SECONDS,
+                opening=opening_of(connection),
+            )
+
+
+async def publish(fleet: Fleet, report: "Report") -> None:
+    """Publish until the end or a signal; a second one does not wait for anything."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(fleet.run())
+
+    def stop() -> None:
+        if fleet.stopping.is_set():
+            task.cancel()
+        fleet.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    reporting = loop.create_task(keep_reporting(fleet, report))
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not fleet.stopping.is_set():
+            raise
+    finally:
+        reporting.cancel()
+        with suppress(asyncio.CancelledError):
+            await reporting
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def keep_reporting(fleet: Fleet, report: "Report") -> None:
+    while True:
+        await asyncio.sleep(report.seconds)
+        try:
+            report.show(fleet.progress())
+        except OSError:
+            # Nobody reads it any more, and so nobody watches.
+            fleet.stop()
+            return
+
+
+# --- what people see ------------------------------------------------------------------------------
+
+
+class Report:
+    """What is told of a fleet: a line on a terminal, or objects for a program; then the account."""
+
+    def __init__(self, pace: Pace, *, json_wanted: bool, quiet: bool) -> None:
+        self.pace = pace
+        self.json_wanted = json_wanted
+        self.quiet = quiet
+        self.has_line = sys.stderr.isatty() and not quiet and not json_wanted
+        self.seconds = LINE_SECONDS if self.has_line else REPORT_SECONDS
+        self._published = 0
+        self._at = time.monotonic()
+
+    def show(self, now: Progress) -> None:
+        """Tell how it stands. Raises OSError if nobody reads that."""
+        at = time.monotonic()
+        rate = (now.published - self._published) / max(at - self._at, 1e-3)
+        self._published, self._at = now.published, at
+        if self.json_wanted:
+            self._print("progress", now, rate)
+        elif self.has_line:
+            # A line that goes on in a second one could not be written over.
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or MOST_COLUMNS
+            line = shown_text(as_line(now, rate, self.pace.count))[: columns - 1]
+            sys.stderr.write(f"{CLEAR_LINE}{line}")
+            sys.stderr.flush()
+
+    def _print(self, event: str, now: Progress, rate: float, **more: Any) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        said = {"at": at, "event": event, **asdict(now), "rate": round(rate, 1), **more}
+        said["seconds"] = round(now.seconds, 3)
+        try:
+            sys.stdout.write(json.dumps(said) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # What is left in its buffer would be written once more at the end.
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            raise
+
+    def end(self, fleet: Fleet, state: State | None) -> int:
+        """Tell the account: the exit code."""
+        now = fleet.progress()
+        doubtful = now.resent if self.pace.qos == 2 else 0
+        code = FAILED if now.refused or doubtful else 0
+        rate = now.published / max(now.seconds, 1e-3)
+        if self.json_wanted:
+            self._print("ended", now, rate, qos=self.pace.qos, reasons=fleet.reasons)
+            return code
+        if self.has_line:
+            sys.stderr.write(CLEAR_LINE)
+            sys.stderr.flush()
+        for line in account(fleet, now, rate, state):
+            click.echo(shown_text(line))
+        return code
+
+
+def as_line(now: Progress, rate: float, count: int | None) -> str:
+    """How a fleet stands, for a terminal."""
+    of = "" if count is None else f" of {count:,}"
+    parts = [
+        f"{now.seconds:.0f} s",
+        f"published {now.total:,}{of}",
+        f"{rate:,.0f}/s",
+        f"in flight {now.in_flight:,}",
+    ]
+    if now.connected < now.gateways:
+        parts.append(f"{now.connected} of {now.gateways} gateways connected")
+    if now.reconnects:
+        parts.append(f"{now.reconnects:,} reconnects")
+    if now.refused:
+        parts.append(f"refused {now.refused:,}")
+    return "  ".join(parts)
+
+
+def account(fleet: Fleet, now: Progress, rate: float, state: State | None) -> list[str]:
+    """The account for people."""
+    devices = len(fleet.devices)
+    lines = [
+        f"{devices:,} device{'' if devices == 1 else 's'} behind {now.gateways:,} "
+        f"gateway{'' if now.gateways == 1 else 's'}, QoS {fleet.pace.qos}, "
+        f"seed {fleet.devices.seed}",
+        f"published      {now.published:>12,}   in {now.seconds:.1f} s, {rate:,.0f}/s",
+    ]
+    if now.total != now.published:
+        lines.append(f"with earlier   {now.total:>12,}")
+    if now.in_flight:
+        what = "they are in the outbox, for the next run" if state else "nobody knows"
+        lines.append(f"not complete   {now.in_flight:>12,}   {what}")
+    lines.append(f"refused        {now.refused:>12,}")
+    lines += [f"  {reason}" for reason in fleet.reasons]
+    lines.append(f"reconnects     {now.reconnects:>12,}")
+    if now.sessions_lost:
+        lines.append(
+            f"sessions lost  {now.sessions_lost:>12,}   {now.resent:,} messages were sent anew, "
+            "and may have arrived twice"
+        )
+    if state is not None:
+        lines.append(f"each message is in {state.journal}")
+    return lines

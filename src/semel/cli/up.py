@@ -1,0 +1,448 @@
+"""`semel up`: broker, sealer and landing together, until SIGTERM or Ctrl-C."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections import deque
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from semel import __version__
+from semel.cli.pipes import Output
+from semel.cli.safe_text import shown_text
+from semel.cli.sections import SECTIONS
+from semel.pipeline.errors import PipelineError
+from semel.pipeline.places import local_folder
+from semel.settings import CONFIG_VARIABLE, load
+from semel.up.parts import (
+    BROKER,
+    LANDING,
+    Extent,
+    Plan,
+    as_called,
+    check_extras,
+    extent,
+    landed,
+    make_plan,
+    parts,
+    sections,
+    to_try,
+)
+from semel.up.supervisor import (
+    DIED,
+    PROGRESS,
+    READY,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    CannotStart,
+    Event,
+    Supervisor,
+)
+
+REPORT_SECONDS: Final = 1.0
+# Without a terminal, how often it is told how things stand, if they have changed.
+QUIET_SECONDS: Final = 60.0
+CLEAR_LINE: Final = "\r\x1b[K"
+# Of a terminal that does not say how wide it is.
+MOST_COLUMNS: Final = 200
+# Lines, or objects, that wait for whoever reads them; more are left out, and counted.
+MOST_WAITING: Final = 1_000
+
+STARTING_WORDS: Final = {
+    BROKER: "starting",
+    LANDING: "Spark starts, which takes its time; the broker takes messages meanwhile",
+}
+STOPPING_WORDS: Final = {
+    BROKER: "stops: it takes nothing any more, and writes what it has",
+    LANDING: "lands what is sealed; Ctrl-C again leaves that to the next start",
+}
+
+
+@click.command(short_help="Run broker, sealer and landing together: the main job.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help=f"Read settings from this file, for all parts.  [or {CONFIG_VARIABLE}]",
+)
+@click.option(
+    "--data",
+    metavar="DIR",
+    help="The folder for everything that is kept.  [default: semel-data]",
+)
+@click.option("--host", metavar="TEXT", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", metavar="INTEGER", help="The TCP port to listen on.  [default: 1883]")
+@click.option(
+    "--root",
+    metavar="ADDRESS",
+    help="Where the record is kept: a folder, or an object store.  [default: <data>/streams]",
+)
+@click.option(
+    "--lake",
+    metavar="ADDRESS",
+    help="Where the Delta tables are: a folder, or an object store.  [default: <data>/lake]",
+)
+@click.option(
+    "--interval",
+    metavar="DURATION",
+    help="From the beginning of one batch that lands to the next, at least.  [default: 1s]",
+)
+@click.option("--no-land", is_flag=True, help="Leave the landing out: no Spark, no tables.")
+@click.option("--json", "json_wanted", is_flag=True, help="Print what happens as JSON, by lines.")
+@click.option("--quiet", is_flag=True, help="Say only what is wrong.")
+@click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
+def command(
+    config: Path | None,
+    data: str | None,
+    host: str | None,
+    port: str | None,
+    root: str | None,
+    lake: str | None,
+    interval: str | None,
+    no_land: bool,
+    json_wanted: bool,
+    quiet: bool,
+) -> None:
+    """Run a broker whose messages land in Delta tables, each once: the whole thing.
+
+    The broker takes MQTT 3.1.1 and 5.0, acknowledges what is on disk, and records every message;
+    Spark lands the record in the table messages. A part that dies is started again. Ctrl-C and
+    SIGTERM stop all in order: the broker, and then the landing when it has landed what there is. A
+    second Ctrl-C leaves that to the next start; nothing is lost by it.
+
+    All other settings come from the file and the environment, as for `semel broker` and `semel
+    land`.
+    """
+    given: dict[str, dict[str, object]] = {
+        "broker": {"host": host, "port": port},
+        "store": {"data": data, "root": root},
+        "land": {"lake": lake, "interval": interval},
+    }
+    flags = {
+        name: {key: value for key, value in keys.items() if value is not None}
+        for name, keys in given.items()
+    }
+    settings = load(sections(SECTIONS), path=config, environ=os.environ, flags=flags)
+    plan = make_plan(settings, config=config, lands=not no_land, interval=interval)
+    check_extras(plan)
+    report = Report(plan, json_wanted=json_wanted, quiet=quiet)
+    try:
+        asyncio.run(supervise(plan, report))
+    except CannotStart as problem:
+        raise click.ClickException(shown_text(str(problem))) from None
+
+
+async def supervise(plan: Plan, report: "Report") -> None:
+    """Until a signal comes and all parts have ended. Raises CannotStart."""
+    supervisor = Supervisor(parts(plan, os.environ), report.tell)
+    report.begin(supervisor)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, supervisor.stop)
+    reporting = asyncio.ensure_future(report.keep())
+    try:
+        await supervisor.run()
+        report.end()
+    finally:
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
+        await report.close()
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Lines on their way to a descriptor, which may be slow: nobody waits for it but they."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._output = Output(descriptor)
+        self._waiting: deque[bytes] = deque()
+        self._is_new = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._writing = asyncio.ensure_future(self._write())
+        # How many were left out since the last that was not.
+        self.missed = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Nobody reads them any more."""
+        return self._writing.done()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none waits."""
+        return not self._waiting
+
+    def put(self, line: bytes) -> bool:
+        """Write this, when it can be; False: it is left out."""
+        if len(self._waiting) >= MOST_WAITING or self.is_closed:
+            self.missed += 1
+            return False
+        self.missed = 0
+        self._waiting.append(line)
+        self._idle.clear()
+        self._is_new.set()
+        return True
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._is_new.wait()
+                self._is_new.clear()
+                while self._waiting:
+                    await self._output.write(self._waiting[0])
+                    self._waiting.popleft()
+                self._idle.set()
+        except OSError:
+            self._waiting.clear()
+        finally:
+            self._idle.set()
+
+    async def close(self) -> None:
+        """Let what waits be read, but not for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REPORT_SECONDS):
+                await self._idle.wait()
+        self._writing.cancel()
+        await asyncio.gather(self._writing, return_exceptions=True)
+
+
+class Report:
+    """What is told of it all: lines for people, with one at the end that lives; objects for
+    programs."""
+
+    def __init__(self, plan: Plan, *, json_wanted: bool, quiet: bool) -> None:
+        self.plan = plan
+        self._json_wanted = json_wanted
+        self._is_quiet = quiet
+        on_one_screen = json_wanted and sys.stdout.isatty()
+        self._has_line = sys.stderr.isatty() and not quiet and not on_one_screen
+        self._is_shown = False
+        self._at = time.monotonic()
+        self._told_at = self._at
+        self._told: tuple[int, int | None] = (0, None)
+        # How far the record was at the start, and is.
+        self._first = extent(plan)
+        self._now = self._first
+        self._rate = 0.0
+        # Rows in the table before the landing began, since, and what else it said last.
+        self._before = 0
+        self._landed: int | None = None
+        self._batch: dict[str, Any] = {}
+        # Why each part died the last time, as long as it was not ready since.
+        self._deaths: dict[str, str] = {}
+        self._address: tuple[str, int] | None = None
+
+    def begin(self, supervisor: Supervisor) -> None:
+        """In the loop, before anything is told."""
+        self._supervisor = supervisor
+        self._people = Lines(sys.stderr.fileno())
+        self._program = Lines(sys.stdout.fileno()) if self._json_wanted else None
+        places = self.plan.places
+        self._line("; ".join(f"{name}: {place}" for name, place in places.items()))
+        self._object("places", **places)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def tell(self, event: Event) -> None:
+        """Something happened to a part."""
+        if event.kind != PROGRESS:
+            facts = {"text": event.text} if event.text else {}
+            self._object(event.kind, part=event.part, **facts, **event.facts)
+        if event.kind == READY:
+            self._ready(event)
+        elif event.kind == DIED:
+            self._died(event)
+        elif event.kind == PROGRESS:
+            self._progress(event)
+        elif event.kind == STARTING:
+            if event.part not in self._deaths:
+                self._line(STARTING_WORDS.get(event.part, "starting"), part=event.part)
+        elif event.kind == STOPPING:
+            self._line(STOPPING_WORDS.get(event.part, "stops"), part=event.part)
+        elif event.kind == STOPPED:
+            self._line("stopped", part=event.part)
+        else:
+            self._line(event.text, part=event.part)
+
+    def _ready(self, event: Event) -> None:
+        self._deaths.pop(event.part, None)
+        self._line(event.text, part=event.part)
+        if event.part == BROKER:
+            host, port = str(event.facts["host"]), int(str(event.facts["port"]))
+            if self._address != (host, port):
+                self._address = (host, port)
+                self._invite(host, port)
+        elif event.part == LANDING:
+            self._before = _number(event.facts.get("landed_before"))
+            self._landed = 0
+            self._batch = {}
+
+    def _invite(self, host: str, port: int) -> None:
+        program = as_called(sys.argv, os.environ)
+        lines = to_try(self.plan, program, host=host, port=port)
+        self._object("try", host=host, port=port, commands=lines)
+        if not self._is_quiet:
+            block = ["", "Try, in another shell in this folder:", *(f"  {line}" for line in lines)]
+            self._write("\n".join([*block, "", ""]))
+
+    def _died(self, event: Event) -> None:
+        text = " ".join(event.text.split())
+        again = event.facts.get("again")
+        if self._deaths.get(event.part) == text:
+            # Said before; the line that lives tells that it is not there.
+            return
+        self._deaths[event.part] = text
+        words = f"ended: {text}"
+        if again is not None:
+            words += f". It is started again in {again:g} s"
+            if event.part != BROKER:
+                words += "; the broker goes on"
+        self._line(words, part=event.part, is_wrong=True)
+
+    def _progress(self, event: Event) -> None:
+        if event.text == "batch":
+            self._landed = _number(event.facts.get("landed"))
+            self._batch = dict(event.facts)
+        elif event.text == "ended":
+            self._landed = _number(event.facts.get("landed"))
+
+    # --- how it stands ----------------------------------------------------------------------------
+
+    async def keep(self) -> None:
+        """Tell how it stands, every second."""
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            if self._program is not None and self._program.is_closed:
+                # Nobody reads the objects any more, and so nobody watches.
+                self._supervisor.stop()
+                return
+            self._look()
+            self._object("status", parts=self._supervisor.states, **self._standing())
+            now = time.monotonic()
+            if self._has_line and self._people.is_idle:
+                columns = os.get_terminal_size(sys.stderr.fileno()).columns or MOST_COLUMNS
+                # A line that goes on in a second one could not be written over.
+                line = shown_text(self.as_line())[: columns - 1]
+                self._people.put(f"{CLEAR_LINE}{line}".encode())
+                self._is_shown = True
+            elif not self._has_line and now - self._told_at >= QUIET_SECONDS:
+                self._told_at = now
+                told = (self._recorded, self._landed)
+                if told != self._told:
+                    self._told = told
+                    self._line(self.as_line())
+
+    def _look(self) -> None:
+        if self._supervisor.is_stopping:
+            # The broker is to be the last who has its store open.
+            self._rate = 0.0
+            return
+        before, self._now = self._recorded, extent(self.plan) or self._now
+        now = time.monotonic()
+        self._rate = (self._recorded - before) / max(now - self._at, 1e-3)
+        self._at = now
+
+    @property
+    def _recorded(self) -> int:
+        return 0 if self._now is None else self._now.recorded
+
+    def _standing(self) -> dict[str, object]:
+        """How it stands. Rows are all that there are, not only those since the start."""
+        found: dict[str, object] = {"recorded": self._recorded, "rate": round(self._rate, 1)}
+        if self._landed is None:
+            return {**found, "landed": None, "lag_rows": None, "lag_seconds": None}
+        total = self._before + self._landed
+        # What is not sealed yet counts too; but the table may have rows of other nodes.
+        lag = self._recorded - total
+        if lag < 0:
+            lag = _number(self._batch.get("lag_rows"))
+        seconds = self._batch.get("lag_seconds")
+        return {**found, "landed": total, "lag_rows": lag, "lag_seconds": seconds}
+
+    def as_line(self) -> str:
+        """How it stands, for people."""
+        standing = self._standing()
+        words = [f"{standing['recorded']:,} recorded", f"{self._rate:,.0f}/s"]
+        if standing["landed"] is not None:
+            words.append(f"{standing['landed']:,} landed")
+            words.append(f"lag {standing['lag_rows']:,} rows")
+            if standing["lag_seconds"] is not None:
+                words.append(f"the last {standing['lag_seconds']:.1f} s after receipt")
+        states = self._supervisor.states
+        words += [f"{name} {state}" for name, state in states.items() if state != "ready"]
+        return "  ".join(words)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """The last account."""
+        now = extent(self.plan) or self._now or Extent("", 0, 0)
+        since = now.recorded - (0 if self._first is None else self._first.recorded)
+        facts: dict[str, object] = {"recorded": now.recorded, "recorded_since_start": since}
+        words = f"{since:,} recorded since the start; {now.recorded:,} in all"
+        if self.plan.lands:
+            try:
+                there = self._there(now)
+            except (PipelineError, OSError) as problem:
+                words += f"; what has landed cannot be read: {problem}"
+            else:
+                waiting = max(0, now.recorded - there)
+                facts |= {"landed": there, "waiting": waiting}
+                words += f", of which {there:,} have landed"
+                waits = f"{waiting:,} {'waits' if waiting == 1 else 'wait'} for the next start"
+                words += f"; {waits}" if waiting else "; nothing waits"
+        self._object("ended", **facts)
+        self._line(words)
+
+    def _there(self, now: Extent) -> int:
+        """Rows of this node in the table; on an object store, which may not answer, as was said."""
+        if local_folder(self.plan.lake) is None:
+            return self._before + (self._landed or 0)
+        return landed(self.plan, now.node)
+
+    async def close(self) -> None:
+        """Let the last lines be read."""
+        if self._is_shown:
+            self._people.put(CLEAR_LINE.encode())
+        await self._people.close()
+        if self._program is not None:
+            await self._program.close()
+
+    # --- lines ------------------------------------------------------------------------------------
+
+    def _line(self, text: str, *, part: str = "semel up", is_wrong: bool = False) -> None:
+        if self._is_quiet and not is_wrong:
+            return
+        at = time.strftime("%H:%M:%S")
+        self._write(f"{at} {part:<8} {shown_text(text)}\n")
+
+    def _write(self, text: str) -> None:
+        clear = CLEAR_LINE if self._is_shown else ""
+        if self._people.put((clear + text).encode("utf-8", "replace")):
+            self._is_shown = False
+
+    def _object(self, event: str, **facts: object) -> None:
+        if self._program is None:
+            return
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        found: dict[str, object] = {"at": at, "event": event}
+        if self._program.missed:
+            found["missed"] = self._program.missed
+        own = {key: value for key, value in facts.items() if key not in found}
+        self._program.put(json.dumps({**found, **own}).encode() + b"\n")
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,344 @@
+"""The parts of `semel up`: what is run, what its lines mean, and what there is to tell of them.
+
+    broker    `semel broker`, with the stream that is landed; it runs its sealer by itself
+    landing   `semel land --json`, from the record of the broker into the lake
+
+Both read the same file and the same environment as `semel up` itself. What it was told by flags,
+and what is otherwise by default (below the data folder), goes to them by their own flags; addresses
+that may have keys in them go by the environment, which other users cannot see.
+
+    <data>/store.db …         the broker's store          <data>/streams   the record
+    <data>/lake/<table>       the Delta tables
+
+To add a part: write a function that makes it, and put it into `parts`.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from semel.broker.settings import BrokerSettings
+from semel.extras import EXTRAS, MissingExtra, missing
+from semel.pipeline.errors import PipelineError
+from semel.pipeline.places import check_table_name, local_folder
+from semel.pipeline.settings import LandSettings
+from semel.settings import Section, Settings, SettingsError, setting
+from semel.store.folder import STREAMS
+from semel.store.reading import StoreRows
+from semel.store.roots import RootError, without_secrets
+from semel.store.schema import Unusable
+from semel.store.sealing import environment_for_python
+from semel.store.settings import StoreSettings, StreamSettings, check_streams
+from semel.up.supervisor import PROBLEM, PROGRESS, READY, SAID, STDOUT, Heard, Part
+
+BROKER: Final = "broker"
+LANDING: Final = "landing"
+
+DATA: Final = "semel-data"
+# Who says nothing of a lake gets this one.
+LAKE: Final = "<data>/lake"
+LAKE_FOLDER: Final = "lake"
+ALL: Final = "#"
+# A broker writes what it has and ends its sealer; a landing lands what is sealed, and may have to
+# start its Spark for that.
+BROKER_STOP_SECONDS: Final = 60.0
+LANDING_STOP_SECONDS: Final = 90.0
+
+NEEDED: Final = {"broker": ("pyarrow",), "spark": ("deltalake", "pyarrow", "pyspark")}
+EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+_STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
+_LISTENING: Final = re.compile(r"listening on (.+):(\d+), MQTT")
+_ERROR: Final = "Error: "
+
+
+@dataclass(frozen=True)
+class UpLandSettings(LandSettings):
+    """Landing, into a lake in the data folder if nobody says otherwise."""
+
+    lake: str = setting(LAKE, "Where the tables are: a folder, or an object store.")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs where, checked."""
+
+    config: Path | None
+    data: Path
+    host: str
+    port: int
+    # Where the segments are; None: in the data folder.
+    root: str | None
+    # To be recorded, besides what the file says.
+    streams: tuple[str, ...]
+    stream: str
+    lake: str
+    table: str
+    checkpoint: Path | None
+    interval: str | None
+    lands: bool
+
+    @property
+    def record(self) -> str:
+        """Where the segments are."""
+        return str(self.data / STREAMS) if self.root is None else self.root
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where everything lies, for people: without keys."""
+        found = {"data": str(self.data), "record": without_secrets(self.record)}
+        if self.lands:
+            found["lake"] = without_secrets(self.lake)
+        return found
+
+
+def sections(known: Sequence[type[Section]]) -> tuple[type[Section], ...]:
+    """All sections, of which that of landing is ours."""
+    others = [each for each in known if each.section != LandSettings.section]
+    return (*others, UpLandSettings)
+
+
+def make_plan(
+    settings: Settings, *, config: Path | None, lands: bool, interval: str | None
+) -> Plan:
+    """What these settings mean together. Raises SettingsError."""
+    broker, store = settings.of(BrokerSettings), settings.of(StoreSettings)
+    land = settings.of(UpLandSettings)
+    data = Path(DATA) if store.data is None else store.data
+    streams = settings.all_of(StreamSettings)
+    check_streams(store if store.data else StoreSettings(data=data), streams)
+    if not StoreSettings(data=data, durability=store.durability).lasts:
+        raise SettingsError(
+            [f"[store] durability {store.durability} keeps nothing: choose disk or os"]
+        )
+    added: tuple[str, ...] = ()
+    if land.stream not in [each.name for each in streams]:
+        if streams and land.stream != "all":
+            raise SettingsError(
+                [f"[land] stream is {land.stream}, and no [[stream]] has that name: add one"]
+            )
+        added = (f"{land.stream}={ALL}",)
+    lake = str(data / LAKE_FOLDER) if land.lake == LAKE else land.lake
+    checkpoint = land.checkpoint
+    try:
+        check_table_name(land.table)
+        if local_folder(lake) is None and checkpoint is None:
+            checkpoint = data / "checkpoints" / land.table
+    except PipelineError as problem:
+        raise SettingsError([f"[land]: {problem}"]) from None
+    return Plan(
+        config=config,
+        data=data,
+        host=broker.host,
+        port=broker.port,
+        root=store.root,
+        streams=added,
+        stream=land.stream,
+        lake=lake,
+        table=land.table,
+        checkpoint=checkpoint,
+        interval=interval,
+        lands=lands,
+    )
+
+
+def check_extras(plan: Plan) -> None:
+    """Raise MissingExtra, with one sentence, if packages are not installed."""
+    extras = ["broker", "spark"] if plan.lands else ["broker"]
+    lacking = sorted({each for extra in extras for each in NEEDED[extra] if each in missing(extra)})
+    if not lacking:
+        return
+    wanted = [extra for extra in extras if set(lacking) & set(EXTRAS[extra])]
+    sentence = f"semel up needs {', '.join(lacking)}: pip install 'semel[{','.join(wanted)}]'"
+    if wanted == ["spark"]:
+        sentence += ", or leave the landing out with --no-land"
+    raise MissingExtra(sentence)
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def parts(plan: Plan, environ: Mapping[str, str]) -> list[Part]:
+    """All of them, in the order in which they start and stop."""
+    found = [broker_part(plan, environ)]
+    if plan.lands:
+        found.append(landing_part(plan, environ))
+    return found
+
+
+def broker_part(plan: Plan, environ: Mapping[str, str]) -> Part:
+    """The broker. Nothing is recorded or landed without it."""
+    command = [*_semel(plan, "broker"), "--data", str(plan.data)]
+    command += ["--host", plan.host, "--port", str(plan.port)]
+    for stream in plan.streams:
+        command += ["--stream", stream]
+    environment = _environment(environ)
+    if plan.root is not None:
+        environment["SEMEL_STORE_ROOT"] = plan.root
+    return Part(
+        BROKER,
+        tuple(command),
+        hear_broker,
+        environment=environment,
+        is_needed=True,
+        stop_seconds=BROKER_STOP_SECONDS,
+    )
+
+
+def landing_part(plan: Plan, environ: Mapping[str, str]) -> Part:
+    """The landing, and the Spark that it brings."""
+    command = [*_semel(plan, "land"), "--json"]
+    environment = _environment(environ)
+    environment["SEMEL_LAND_ROOT"] = plan.record
+    environment["SEMEL_LAND_LAKE"] = plan.lake
+    if plan.checkpoint is not None:
+        environment["SEMEL_LAND_CHECKPOINT"] = str(plan.checkpoint)
+    if plan.interval is not None:
+        environment["SEMEL_LAND_INTERVAL"] = plan.interval
+    return Part(
+        LANDING,
+        tuple(command),
+        hear_landing,
+        environment=environment,
+        stop_seconds=LANDING_STOP_SECONDS,
+    )
+
+
+def _semel(plan: Plan, name: str) -> list[str]:
+    """A command of this very semel; -P: a folder of that name where we are is not it."""
+    command = [sys.executable, "-P", "-m", "semel", name]
+    return command if plan.config is None else [*command, "--config", str(plan.config)]
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    return {**environment_for_python(environ), "PYTHONUNBUFFERED": "1"}
+
+
+# --- what they say --------------------------------------------------------------------------------
+
+
+def hear_broker(source: int, line: str) -> Heard | None:
+    """A line of a broker's log."""
+    text = _STAMP.sub("", line, count=1)
+    if found := _LISTENING.match(text):
+        return Heard(READY, text, {"host": found[1], "port": int(found[2])})
+    return _said(text)
+
+
+def hear_landing(source: int, line: str) -> Heard | None:
+    """An event of a landing, or a line of its log."""
+    if source != STDOUT:
+        return _said(_STAMP.sub("", line, count=1))
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return _said(line)
+    if not isinstance(event, dict):
+        return _said(line)
+    kind = event.pop("event", None)
+    event.pop("at", None)
+    if kind == "ready":
+        return Heard(READY, "messages go into the lake from now on", event)
+    if kind == "failed":
+        return Heard(PROBLEM, str(event.get("problem") or "it does not say why"))
+    return Heard(PROGRESS, str(kind), event)
+
+
+def _said(text: str) -> Heard | None:
+    if text.startswith(_ERROR):
+        return Heard(PROBLEM, text.removeprefix(_ERROR))
+    return Heard(SAID, text)
+
+
+# --- the account ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How far the broker's record of the stream goes."""
+
+    node: str
+    recorded: int
+    sealed: int
+
+
+def extent(plan: Plan) -> Extent | None:
+    """What the store says of the stream; None: nothing yet, or it cannot be read now."""
+    try:
+        store = StoreRows(plan.data)
+    except Unusable:
+        return None
+    # It is closed at once: the last to close a database is to tidy it up, and that is the broker.
+    try:
+        number = store.streams().get(plan.stream)
+        if number is None:
+            return Extent(store.node() or "", 0, 0)
+        recorded, sealed = store.extent(number)
+        return Extent(store.node() or "", recorded, sealed)
+    except Unusable:
+        return None
+    finally:
+        store.close()
+
+
+def landed(plan: Plan, node: str) -> int:
+    """The last row of a node that is in the table; blocks. Raises PipelineError and OSError."""
+    from semel.pipeline.places import table_address
+    from semel.pipeline.table import Table
+
+    try:
+        found = Table(table_address(plan.lake, plan.table)).positions(plan.stream, [node])
+    except RootError as problem:
+        raise PipelineError(str(problem)) from None
+    return found.get(node, 0)
+
+
+# --- what to try ----------------------------------------------------------------------------------
+
+
+def as_called(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The `semel` command as whoever started us can call it from the same folder."""
+    ours = Path(sys.executable).with_name("semel")
+    if Path(argv[0]).name == "semel" and (called := shutil.which(argv[0])):
+        ours = Path(called).absolute()
+    if not ours.exists():
+        command = [sys.executable, "-m", "semel"]
+        if environ.get("PYTHONPATH"):
+            command = ["env", f"PYTHONPATH={environ['PYTHONPATH']}", *command]
+        return shlex.join(command)
+    on_path = shutil.which("semel", path=environ.get("PATH"))
+    if on_path is not None and os.path.realpath(on_path) == os.path.realpath(ours):
+        return "semel"
+    with_folder = os.path.relpath(ours)
+    return shlex.quote(str(ours) if with_folder.startswith("..") else with_folder)
+
+
+def to_try(plan: Plan, program: str, *, host: str, port: int) -> list[str]:
+    """Two lines that work when they are pasted into a shell in the same folder."""
+    where = ""
+    host = EVERY_ADDRESS.get(host, host)
+    if host not in ("127.0.0.1", "localhost"):
+        where += f" -h {shlex.quote(host)}"
+    if port != 1883:
+        where += f" -p {port}"
+    publish = f"{program} pub{where} -t plant/1/temp -m 21.5 -q 2"
+    data = shlex.quote(str(plan.data))
+    if not plan.lands:
+        return [publish, f"{program} stream read {plan.stream} --data {data}"]
+    places = ""
+    if plan.lake != str(Path(DATA) / LAKE_FOLDER):
+        places += f" --lake {shlex.quote(without_secrets(plan.lake))}"
+    if plan.lake != str(plan.data / LAKE_FOLDER):
+        places += f" --data {data}"
+    if plan.root is not None:
+        places += f" --root {shlex.quote(without_secrets(plan.root))}"
+    # With the rows that are not landed yet: it has an answer before Spark is there.
+    question = f"select topic, count(*) from {plan.table}_now group by 1"
+    return [publish, f'{program} sql{places} "{question}"']

@@ -1,0 +1,458 @@
+"""`semel demo`: its account, made to fail in each way, and the command in a small form."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from semel import cli
+from semel.cli.demo import LEAST_MESSAGES, MESSAGES, command
+from semel.client import Client
+from semel.lab.demo import Demo, DemoFailed, Wanted, take_all
+from semel.lab.demo_account import MOST_MESSAGES, SHOWN_FAULTS, Account, Verdict
+from semel.lab.demo_faults import (
+    BEFORE_SPARK,
+    BROKER,
+    CUTS,
+    KILLS,
+    LAST_OF_SPARK,
+    REPEATED,
+    REPEATS,
+    SEALER,
+    SPARK,
+    Process,
+    below,
+    kill_part,
+    plan_faults,
+)
+from semel.lab.fleet.devices import Devices, FleetMessage
+from semel.lab.fleet.journal import BEGIN, DONE, REFUSED, Line
+from semel.store.reading import Holdings
+from tests.broker.live import PATIENCE
+from tests.kills.brokers import STREAM, free_port, is_alive, semel
+
+MANY = 300
+DEVICES = Devices(4, 7)
+
+Row = tuple[str, int, str, bytes]
+
+
+# --- the account, by itself -----------------------------------------------------------------------
+
+
+def lines(count: int = MANY) -> list[Line]:
+    names = [DEVICES.name_of(index) for index in range(count)]
+    return [Line(word, *name) for name in names for word in (BEGIN, DONE)]
+
+
+def rows(node: str = "n", count: int = MANY) -> list[Row]:
+    """Rows as they should be."""
+    return [(node, index + 1, *DEVICES.message(index)) for index in range(count)]
+
+
+def judged(
+    journal: list[Line] | None = None,
+    record: list[Row] | None = None,
+    table: list[Row] | None = None,
+    *,
+    lands: bool = True,
+) -> Verdict:
+    account = Account(DEVICES, MANY, lands=lands)
+    account.take_journal(lines() if journal is None else journal)
+    account.take_record("n", 1, (row[1:] for row in (rows() if record is None else record)))
+    if lands:
+        account.take_landed(rows() if table is None else table)
+    return account.judge(17)
+
+
+def test_an_account_of_which_everything_is_right_holds() -> None:
+    verdict = judged(table=rows()[::-1])
+    assert verdict.holds
+    assert verdict.faults == ()
+    assert str(verdict) == (
+        "published 300 · redelivered by faults 17 · recorded 300 · landed 300 · lost 0 · doubled 0"
+    )
+
+
+def test_without_a_landing_the_record_is_the_end() -> None:
+    verdict = judged(lands=False)
+    assert verdict.holds
+    assert str(verdict) == (
+        "published 300 · redelivered by faults 17 · recorded 300 · lost 0 · doubled 0"
+    )
+
+
+def without(which: int) -> list[Row]:
+    return [row for at, row in enumerate(rows()) if at != which]
+
+
+def doubled_in_record() -> list[Row]:
+    return [*rows(), ("n", MANY + 1, *DEVICES.message(5))]
+
+
+def changed(which: int, message: FleetMessage) -> list[Row]:
+    found = rows()
+    found[which] = ("n", which + 1, *message)
+    return found
+
+
+OTHER_BYTES = FleetMessage(
+    DEVICES.message(10).topic, DEVICES.message(10).payload.replace(b"ok", b"ko")
+)
+OTHER_TOPIC = FleetMessage("plant/elsewhere", DEVICES.message(9).payload)
+FOREIGN = FleetMessage("plant/a", b"21.5")
+NEVER = DEVICES.message(MANY + 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "lost", "doubled", "words"),
+    [
+        ({"table": without(9)}, 1, 0, "is recorded, and not landed"),
+        ({"table": [*rows(), rows()[9]]}, 0, 1, "the table has node n, row 10 more than once"),
+        (
+            {"table": [*rows(), ("n", MANY + 1, *DEVICES.message(9))]},
+            0,
+            1,
+            f"the table has node n, row {MANY + 1}, which the record has not",
+        ),
+        ({"table": [*without(9), ("m", 10, *DEVICES.message(9))]}, 0, 0, "the table has node m"),
+        (
+            {"record": doubled_in_record(), "table": doubled_in_record()},
+            0,
+            1,
+            "is 2 times in the record",
+        ),
+        # The record has it twice, and the landing once: nothing is doubled in the table.
+        ({"record": doubled_in_record()}, 0, 0, "is 2 times in the record"),
+        ({"record": rows(count=MANY - 1), "table": rows(count=MANY - 1)}, 1, 0, "not recorded"),
+        ({"record": without(9), "table": without(9)}, 1, 0, "after a gap"),
+        ({"table": changed(9, DEVICES.message(10))}, 1, 1, "another message in the table"),
+        ({"table": changed(10, OTHER_BYTES)}, 0, 0, "has not the topic and bytes it had"),
+        ({"table": changed(9, OTHER_TOPIC)}, 0, 0, "has not the topic and bytes it had"),
+        ({"table": changed(9, FOREIGN)}, 1, 0, "this is no message of the fleet"),
+        ({"table": changed(9, NEVER)}, 1, 0, "was never published"),
+        ({"journal": lines(MANY + 1)}, 0, 0, "was published, and nobody asked for it"),
+        ({"journal": [*lines(), Line(REFUSED, 0, 1)]}, 0, 0, "was refused by the broker"),
+    ],
+)
+def test_an_account_with_a_fault_does_not_hold(
+    given: dict[str, Any], lost: int, doubled: int, words: str
+) -> None:
+    verdict = judged(**given)
+    assert not verdict.holds
+    assert (verdict.lost, verdict.doubled) == (lost, doubled)
+    assert any(words in fault for fault in verdict.faults), verdict.faults
+
+
+@pytest.mark.parametrize(
+    ("record", "lost", "doubled"),
+    [(rows(count=MANY - 1), 1, 0), (doubled_in_record(), 0, 1)],
+)
+def test_without_a_landing_a_fault_of_the_record_is_found(
+    record: list[Row], lost: int, doubled: int
+) -> None:
+    verdict = judged(record=record, lands=False)
+    assert not verdict.holds
+    assert (verdict.lost, verdict.doubled) == (lost, doubled)
+
+
+def test_a_message_that_was_begun_and_is_not_done_may_be_there_once_or_not_at_all() -> None:
+    journal = [line for line in lines() if line != (DONE, *DEVICES.name_of(MANY - 1))]
+    there = judged(journal)
+    assert there.holds
+    assert there.published == MANY - 1
+    absent = judged(journal, rows(count=MANY - 1), rows(count=MANY - 1))
+    assert absent.holds
+    twice = judged(journal, rows(), [*rows(), rows()[-1]])
+    assert not twice.holds
+    assert twice.doubled == 1
+
+
+def test_only_the_first_faults_are_put_into_words() -> None:
+    verdict = judged(table=[])
+    assert len(verdict.faults) == SHOWN_FAULTS
+    assert verdict.more_faults == MANY - SHOWN_FAULTS
+    assert verdict.lost == MANY
+
+
+# --- the account, of what lies on a disk ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a demo leaves it, without a table: a real broker has recorded a real fleet."""
+    pytest.importorskip("pyarrow")
+    folder = tmp_path_factory.mktemp("demo")
+    broker = semel(free_port(), folder)
+    broker.start()
+    try:
+        broker.serve_seconds()
+        words = ["-p", str(broker.port), "--seed", "4", "--devices", "7", "--count", str(MANY)]
+        result = CliRunner().invoke(
+            cli.group, ["fleet", *words, "--rate", "0", "--state", str(folder / "fleet")]
+        )
+        assert result.exit_code == 0, result.output
+        assert broker.terminate() == 0
+    finally:
+        broker.end()
+    return folder
+
+
+def as_it_is(table: Any) -> Any:
+    return table
+
+
+def one_row_less(table: Any) -> Any:
+    return table.slice(1)
+
+
+def one_row_twice(table: Any) -> Any:
+    pa = pytest.importorskip("pyarrow")
+    return pa.concat_tables([table, table.slice(3, 1)])
+
+
+@pytest.mark.parametrize(
+    ("change", "landed", "lost", "doubled"),
+    [
+        (as_it_is, MANY, 0, 0),
+        (one_row_less, MANY - 1, 1, 0),
+        (one_row_twice, MANY + 1, 0, 1),
+    ],
+)
+def test_a_row_that_is_missing_or_doubled_in_a_delta_table_is_found(
+    recorded: Path,
+    tmp_path: Path,
+    change: Callable[[Any], Any],
+    landed: int,
+    lost: int,
+    doubled: int,
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    pa = pytest.importorskip("pyarrow")
+    with Holdings(recorded / "data", None) as holdings:
+        (record,) = holdings.records(STREAM)
+        landing = pa.concat_tables(record.tables(1, record.last()))
+    deltalake.write_deltalake(str(tmp_path / "messages"), change(landing))
+    account = Account(DEVICES, MANY)
+    table = deltalake.DeltaTable(str(tmp_path / "messages"))
+    take_all(account, recorded / "fleet" / "journal", recorded / "data", table)
+    verdict = account.judge(0)
+    numbers = (verdict.published, verdict.recorded, verdict.landed, verdict.lost, verdict.doubled)
+    assert numbers == (MANY, MANY, landed, lost, doubled)
+    assert verdict.holds == (change is as_it_is), verdict.faults
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_plans_the_same_faults_and_another_one_others() -> None:
+    assert plan_faults(1, 50_000) == plan_faults(1, 50_000)
+    assert plan_faults(1, 50_000) != plan_faults(2, 50_000)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_plan_has_all_faults_while_messages_are_under_way(seed: int) -> None:
+    plan = plan_faults(seed, 50_000)
+    kinds = [each.kind for each in plan]
+    assert {part: kinds.count(part) for part in KILLS} == KILLS
+    assert len(plan) == CUTS + REPEATS + sum(KILLS.values())
+    assert all(0 < each.at < 50_000 for each in plan)
+    assert [each.at for each in plan] == sorted(each.at for each in plan)
+    # It has landed some of what was published before, and others are still to come.
+    (spark,) = [each.at for each in plan if each.kind == SPARK]
+    assert 50_000 * BEFORE_SPARK < spark <= 50_000 * LAST_OF_SPARK
+    assert SPARK not in [each.kind for each in plan_faults(seed, 50_000, lands=False)]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("python -P -m semel broker --port 1", BROKER),
+        ("/usr/bin/python /opt/bin/semel broker", BROKER),
+        ("python -P -m semel land --json", SPARK),
+        ("python -P -m semel.store.sealer /data/store.db", SEALER),
+        # What only starts a part is none.
+        ("python -I -S /x/tether.py 60.0 python -P -m semel broker --port 1", None),
+        ("python -m semel up --data broker", None),
+        ("python -m semel pub -m land", None),
+    ],
+)
+def test_a_part_is_known_by_its_command(words: str, part: str | None) -> None:
+    process = Process(1, 0, tuple(words.split()))
+    assert [each for each in KILLS if process.runs(each)] == ([] if part is None else [part])
+
+
+def test_a_sealer_is_killed_alone_and_its_broker_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    broker = semel(free_port(), tmp_path)
+    broker.start()
+    try:
+        broker.serve_seconds()
+        deadline = time.monotonic() + PATIENCE
+        while not (old := [each.pid for each in below(os.getpid()) if each.runs(SEALER)]):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert kill_part(os.getpid(), SEALER) == 1
+        while is_alive(old[0]):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert is_alive(broker.running.pid)
+        assert kill_part(os.getpid(), SPARK) == 0
+        assert kill_part(os.getpid(), BROKER) == 1
+        assert broker.running.wait(PATIENCE) == -signal.SIGKILL
+    finally:
+        broker.end()
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def demo(folder: Path, *arguments: object) -> list[str]:
+    options = ["--no-land", "--messages", "1500", "--rate", "150", "--seconds", "600"]
+    given = [*options, "--data", str(folder), *map(str, arguments)]
+    return [sys.executable, "-m", "semel", "demo", *given]
+
+
+def left_of(folder: Path) -> list[int]:
+    """Processes that work in this folder."""
+    mark = os.fsencode(str(folder))
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if mark in line and is_alive(int(entry.name)):
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_small_demo_holds_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    done = subprocess.run(
+        demo(tmp_path / "demo"), capture_output=True, text=True, timeout=5 * PATIENCE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout.splitlines()
+    last = r"published 1,500 · redelivered by faults ([\d,]+) · recorded 1,500 · lost 0 · doubled 0"
+    found = re.fullmatch(last, said[-1])
+    assert found, done.stdout
+    assert int(found[1].replace(",", "")) > 0
+    assert said[-2] == "killed: broker 2, sealer 2"
+    assert len([line for line in said if "kill -9 broker" in line]) == 2
+    assert left_of(tmp_path) == []
+
+
+def test_a_demo_with_a_message_that_comes_twice_does_not_hold(tmp_path: Path) -> None:
+    """Somebody publishes a copy of a device's message: the account has to find it."""
+    pytest.importorskip("pyarrow")
+    copied = Devices(1, 200).message(3)
+
+    async def copy(port: int) -> None:
+        async with Client(f"mqtt://127.0.0.1:{port}") as client:
+            await client.publish(copied.topic, copied.payload, qos=2)
+
+    with subprocess.Popen(
+        demo(tmp_path / "demo", "--json"), stdout=subprocess.PIPE, text=True
+    ) as process:
+        told = []
+        port = 0
+        assert process.stdout is not None
+        for line in process.stdout:
+            event = json.loads(line)
+            told.append(event)
+            if found := re.search(r"serves at 127\.0\.0\.1:(\d+)", event.get("text", "")):
+                port = int(found[1])
+            # The first kill is to come: the broker is there.
+            if port and event["event"] == "status":
+                asyncio.run(copy(port))
+                port = 0
+        assert process.wait(PATIENCE) == 1
+    last = told[-1]
+    assert last["event"] == "ended"
+    assert last["holds"] is False
+    assert (last["published"], last["recorded"]) == (1_500, 1_501)
+    assert (last["lost"], last["doubled"]) == (0, 1)
+    name = Devices(1, 200).all[3].name
+    assert last["faults"] == [f"message 1 of {name} is 2 times in the record"]
+
+
+def test_ctrl_c_ends_a_demo_without_an_account_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    with subprocess.Popen(
+        demo(tmp_path / "demo"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "a fleet publishes" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert said == "interrupted: there is no account\n"
+    assert "lost" not in rest
+    assert left_of(tmp_path) == []
+
+
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    result = CliRunner().invoke(cli.group, ["demo", "--no-land", "--data", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "is not empty: a demo begins with nothing" in result.stderr
+
+
+def test_what_cannot_start_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    words = ["demo", "--no-land", "--data", str(tmp_path / "demo")]
+    result = CliRunner().invoke(cli.group, words)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: semel up cannot be started: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_semel_up_that_ends_is_one_sentence_with_its_reason(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    told: list[str] = []
+
+    def happened(seconds: float, sentence: str) -> None:
+        told.append(sentence)
+        # Between the start of the demo and that of the broker, somebody else is quicker.
+        (folder / "data").write_text("no folder")
+
+    wanted = Wanted(folder, 1_000, 60.0, 1, lands=False)
+    with pytest.raises(DemoFailed, match=r"semel up has ended: broker cannot start: .*demo/data"):
+        asyncio.run(Demo(wanted, lambda status: None, happened).run())
+    assert told == ["starting semel up"]
+
+
+# --- its page -------------------------------------------------------------------------------------
+
+
+def test_the_page_tells_of_every_option_and_of_every_fault() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "demo.md").read_text("utf-8")
+    options = [each.opts[0] for each in command.params if isinstance(each, click.Option)]
+    assert len(options) == 7
+    assert [option for option in options if f"`{option}`" not in text] == []
+    times = {1: "once", 2: "twice"}
+    for part, count in KILLS.items():
+        assert re.search(rf"kill -9 of (the )?{part} \| {times[count]} ", text)
+    assert f"a connection is cut | {CUTS} times" in text
+    assert f"packets are repeated | {REPEATS} times" in text
+    assert f"{REPEATED[0]} to {REPEATED[1]} PUBLISH packets" in text
+    assert f"publishes {BEFORE_SPARK:.0%} of".replace("%", " %") in text
+    assert f"{MESSAGES:,}; from {LEAST_MESSAGES:,} to {MOST_MESSAGES:,}" in text

@@ -1,0 +1,331 @@
+"""`semel fleet`: what it publishes, what it prints, how it ends, and what it says of mistakes."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from semel import cli
+from semel.cli.fleet import command
+from semel.lab.fleet.devices import Devices
+from semel.lab.fleet.journal import BEGIN, DONE, WORDS, read_journal
+from semel.lab.fleet.publishing import MOST_GATEWAYS, MOST_WINDOW, Progress
+from semel.lab.testing import TestBroker
+from semel.mqtt import Packet, Publish, PubRec
+from tests.broker.live import PATIENCE
+from tests.kills.brokers import free_port
+from tests.lab.odd_broker import OddBroker
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "fleet.md"
+
+
+def fleet(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.group, ["fleet", *map(str, arguments)])
+
+
+def program(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "semel", "fleet", *map(str, arguments)]
+
+
+@pytest.fixture
+def broker() -> Iterator[TestBroker]:
+    with TestBroker() as made:
+        yield made
+
+
+# --- what it publishes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["311", "5"])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_the_messages_are_those_of_the_seed(broker: TestBroker, qos: int, version: str) -> None:
+    options = ("--seed", 9, "--devices", 6, "--count", 45, "--rate", 0, "-V", version, "-q", qos)
+    result = fleet("-h", "127.0.0.1", "-p", broker.port, *options)
+    assert result.exit_code == 0, result.output
+    # At QoS 0 they may still be on their way.
+    broker.wait_for_message(count=45)
+    found = broker.messages()
+    expected = [Devices(9, 6).message(index) for index in range(45)]
+    assert sorted((each.topic_name, each.payload) for each in found) == sorted(expected)
+    assert {each.qos for each in found} == {qos}
+    # What it had at the broker ends with it.
+    assert broker.sessions() == []
+
+
+def test_the_rate_is_that_of_the_whole_fleet(broker: TestBroker) -> None:
+    # Two in a second: the first at once, and the second not before half of it has passed.
+    options = ("--devices", 4, "--count", 2, "--rate", 2, "--gateways", 1, "--json")
+    result = fleet("-p", broker.port, *options)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout.splitlines()[-1])["seconds"] >= 0.5
+
+
+def test_the_prefix_is_an_option_or_the_topic_of_the_address(broker: TestBroker) -> None:
+    url = f"mqtt://127.0.0.1:{broker.port}/north/hall"
+    for place, words in (
+        ("works", ("-p", broker.port, "--prefix", "works")),
+        ("north", ("-L", url)),
+    ):
+        result = fleet(*words, "--count", 3, "--devices", 3)
+        assert result.exit_code == 0, result.output
+        assert len(broker.messages(f"{place}/#")) == 3
+
+
+def test_devices_share_as_many_connections_as_there_are_gateways(broker: TestBroker) -> None:
+    options = ("--devices", 9, "--gateways", 3, "--count", 18, "-i", "site", "-V", "5")
+    result = fleet("-p", broker.port, *options)
+    assert result.exit_code == 0, result.output
+    connects = broker.packets("CONNECT")
+    assert {each.client_id for each in connects} == {"site-1", "site-2", "site-3"}
+    assert "9 devices behind 3 gateways, QoS 2, seed 1" in result.stdout
+
+
+# --- what it prints -------------------------------------------------------------------------------
+
+
+def test_the_account_is_for_people(broker: TestBroker) -> None:
+    result = fleet("-p", broker.port, "--count", 20, "--rate", 0, "--devices", 5, "-q", 1)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0] == "5 devices behind 4 gateways, QoS 1, seed 1"
+    assert re.fullmatch(r"published +20   in \d+\.\d s, [\d,]+/s", lines[1])
+    assert re.fullmatch(r"refused +0", lines[2])
+    assert re.fullmatch(r"reconnects +0", lines[3])
+
+
+def test_json_ends_with_the_account(broker: TestBroker) -> None:
+    options = ("--count", 30, "--rate", 20, "--devices", 5, "--json")
+    result = fleet("-p", broker.port, *options)
+    assert result.exit_code == 0, result.output
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["event"] for each in told] == ["progress"] * (len(told) - 1) + ["ended"]
+    # It takes more than a second, and so there is progress.
+    assert len(told) > 1
+    published = [each["published"] for each in told]
+    assert published == sorted(published)
+    numbers = {each.name for each in fields(Progress)}
+    assert set(told[0]) == {"at", "event", "rate", *numbers}
+    assert set(told[-1]) == {"at", "event", "rate", "qos", "reasons", *numbers}
+    assert (told[-1]["published"], told[-1]["total"], told[-1]["in_flight"]) == (30, 30, 0)
+
+
+def read_terminal(ours: int, until: str) -> bytes:
+    """What a program writes to its terminal, until these words."""
+    data = b""
+    while until.encode() not in data:
+        assert select.select([ours], [], [], PATIENCE)[0], f"nothing came after {data!r}"
+        data += os.read(ours, 1 << 16)
+    return data
+
+
+def test_on_a_terminal_a_line_shows_how_it_stands_and_ctrl_c_ends_it(broker: TestBroker) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        program("-p", broker.port, "--devices", 5, "--rate", 200),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        shown = read_terminal(ours, "in flight")
+        assert b"\r\x1b[K" in shown
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        printed = process.stdout.read().decode()
+        assert process.wait(PATIENCE) == 0
+    os.close(ours)
+    (count,) = re.findall(r"^published +([\d,]+) ", printed, re.MULTILINE)
+    assert int(count.replace(",", "")) == len(broker.messages()) > 0
+    assert "not complete" not in printed
+
+
+def test_a_fleet_whose_reader_has_gone_ends(broker: TestBroker) -> None:
+    with subprocess.Popen(
+        program("-p", broker.port, "--rate", 50, "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE) == 0
+
+
+# --- its state ------------------------------------------------------------------------------------
+
+
+def test_a_state_goes_on_to_the_count_in_all(broker: TestBroker, tmp_path: Path) -> None:
+    words = ("-p", broker.port, "--devices", 5, "--rate", 0, "--state", tmp_path / "state")
+    assert fleet(*words, "--count", 20).exit_code == 0
+    result = fleet(*words, "--count", 50)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^published +30 ", result.stdout, re.MULTILINE)
+    assert re.search(r"^with earlier +50$", result.stdout, re.MULTILINE)
+    expected = sorted(Devices(1, 5).message(index) for index in range(50))
+    assert sorted((each.topic_name, each.payload) for each in broker.messages()) == expected
+    # Its sessions wait for the next run.
+    assert len(broker.sessions()) == 4
+    lines = list(read_journal(tmp_path / "state" / "journal"))
+    for word in (BEGIN, DONE):
+        named = [line[1:] for line in lines if line.word == word]
+        assert sorted(named) == sorted(Devices(1, 5).name_of(index) for index in range(50))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--seed", 2, "--seed 1, not 2"),
+        ("--devices", 6, "--devices 5, not 6"),
+        ("--gateways", 2, "--gateways 4, not 2"),
+        ("--payload", "json", "--payload mixed, not json"),
+        ("--prefix", "other", "--prefix plant, not other"),
+        ("-i", "me", "-i fleet-"),
+    ],
+)
+def test_the_state_of_another_fleet_is_refused(
+    broker: TestBroker, tmp_path: Path, option: str, value: object, words: str
+) -> None:
+    given = {"--devices": 5, "--state": tmp_path / "state", "--count": 5}
+    plain = [each for pair in given.items() for each in pair]
+    assert fleet("-p", broker.port, *plain).exit_code == 0
+    changed = [each for pair in {**given, option: value}.items() for each in pair]
+    result = fleet("-p", broker.port, *changed)
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert "give the same, or another folder" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("fleet.json", "{}", "fleet.json is none of a fleet's"),
+        ("fleet.json", "x", "fleet.json is none of a fleet's"),
+        ("journal", "what is this\n", "is no journal of a fleet"),
+        ("journal", "begin 900 1\n", "message 1 of device 900 is none of this fleet"),
+    ],
+)
+def test_a_state_that_is_none_is_one_sentence(
+    broker: TestBroker, tmp_path: Path, name: str, text: str, words: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    result = fleet("-p", broker.port, "--count", 5, "--state", tmp_path)
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_state_that_another_fleet_uses_is_refused(broker: TestBroker, tmp_path: Path) -> None:
+    words = ("-p", broker.port, "--rate", 50, "--state", tmp_path / "state")
+    with subprocess.Popen(program(*words), stdout=subprocess.PIPE) as process:
+        broker.wait_for_message(timeout=PATIENCE)
+        result = fleet(*words, "--count", 5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_a_message_that_is_refused_is_counted_and_the_exit_code_is_1() -> None:
+    def refuse_one(number: int, packet: Publish) -> list[Packet]:
+        return [PubRec(packet.packet_id, 0x97 if number == 2 else 0)]
+
+    with OddBroker(answer=refuse_one) as odd:
+        options = ("--count", 10, "--devices", 5, "--gateways", 1, "-V", "5")
+        result = fleet("-p", odd.port, *options)
+    assert result.exit_code == 1, result.output
+    assert re.search(r"^published +9 ", result.stdout, re.MULTILINE)
+    assert re.search(r"^refused +1$", result.stdout, re.MULTILINE)
+    assert "0x97" in result.stdout
+
+
+def test_a_session_that_is_lost_with_a_message_in_flight_is_told_and_the_exit_code_is_1(
+    broker: TestBroker,
+) -> None:
+    # Its PUBREC never comes, and so it is in flight until the end.
+    dropped = broker.drop("PUBREC", sender="server")
+    options = ("--count", 20, "--devices", 5, "--gateways", 1, "--rate", 0, "-V", "5")
+    with subprocess.Popen(
+        program("-p", broker.port, *options),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        dropped.wait(timeout=PATIENCE)
+        broker.wait_for("PUBCOMP", count=19, timeout=PATIENCE)
+        broker.restart(forget=True)
+        printed, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, printed + said
+    assert re.search(r"^sessions lost +1   1 messages were sent anew", printed, re.MULTILINE)
+    assert re.search(r"^published +20 ", printed, re.MULTILINE)
+
+
+def test_a_broker_that_is_not_there_is_one_sentence() -> None:
+    result = fleet("-p", free_port(), "--count", 1)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert re.fullmatch(r"Error: cannot connect to .*: connection refused\n", result.stderr)
+
+
+def test_a_broker_that_refuses_is_one_sentence_and_its_code() -> None:
+    with TestBroker(users={"ann": "secret"}) as broker:
+        words = ("-p", broker.port, "--count", 3, "-V", "5", "-u", "ann", "-P")
+        result = fleet(*words, "wrong")
+        assert result.exit_code == 0x86
+        assert result.stderr.count("\n") == 1
+        assert fleet(*words, "secret").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--gateways", 3, "--devices", 2), "--gateways 3 is more than --devices 2"),
+        (("--prefix", "a", "-L", "mqtt://localhost/b"), "--prefix and the topic of -L"),
+        (("--prefix", "a/#"), "Invalid value for '--prefix'"),
+        (("-L", "mqtt://localhost/a/#"), "A Topic Name has neither + nor #"),
+        (("-x", "0", "-q", "1"), "-x 0: without a session that lasts"),
+        (("-c", "-i", "x"), "durable anyway"),
+        (("-D", "publish", "content-type", "x"), "-D publish is not for a fleet"),
+        (("--rate", "-1"), "--rate"),
+        (("--count", "0"), "--count"),
+    ],
+)
+def test_wrong_options_are_said_at_once(options: tuple[object, ...], words: str) -> None:
+    result = fleet(*options)
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+
+
+# --- its page -------------------------------------------------------------------------------------
+
+
+def test_the_page_names_every_option_of_its_own_and_every_number() -> None:
+    text = PAGE.read_text("utf-8")
+    own = [
+        each.opts[-1] if each.opts[-1].startswith("--") else each.opts[0]
+        for each in command.params
+        if isinstance(each, click.Option) and getattr(each, "section", "") == "Fleet"
+    ]
+    assert len(own) == 11
+    wanted = [*own, *WORDS, *(each.name for each in fields(Progress))]
+    assert [word for word in wanted if f"`{word}" not in text] == []
+    for bound in (MOST_GATEWAYS, MOST_WINDOW):
+        assert f"{bound:,}" in text

@@ -1,0 +1,99 @@
+"""`semel land` as far as it needs no Spark: its flags, its mistakes, and what it prints."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from semel import __version__, cli
+from semel.cli.land import as_line
+from semel.pipeline.settings import LandSettings
+from semel.settings import settings_of
+from semel.settings_values import toml_text
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "landing.md"
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.group, ["land", *arguments])
+
+
+def test_help_names_every_setting() -> None:
+    text = invoke("--help").stdout
+    for name in ("--root", "--lake", "--stream", "--table", "--once", "--json", "--master"):
+        assert name in text
+    assert invoke("--version").stdout == f"semel {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say where the segments are: --root DIR, or an object store"),
+        (["--root", "ftp://x/y"], "--root: ftp://x/y is no root"),
+        (["--root", "r", "--once"], "r is no root: there is no such folder"),
+        (["--root", "r", "--lake", "ftp://x"], "ftp://x is no lake"),
+        (["--root", "r", "--lake", "s3://b/l"], "say by --checkpoint"),
+        (["--root", "r", "--lake", "s3://b/l?nonesuch=1"], "option 'nonesuch' of the address"),
+        (["--root", "r", "--table", "a/b"], "'a/b' cannot name a table"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    assert said in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_secret_of_an_address_is_not_told(tmp_path: Path) -> None:
+    result = invoke("--root", str(tmp_path), "--lake", "s3://key:secret@b/l?x=1", "--once")
+    assert result.exit_code == 1
+    assert "s3://b/l" in result.stderr
+    assert "secret" not in result.stderr
+
+
+def test_a_failure_is_an_event_too(tmp_path: Path) -> None:
+    result = invoke("--root", str(tmp_path / "none"), "--once", "--json")
+    assert result.exit_code == 1
+    assert '"event": "failed"' in result.stdout
+    assert "there is no such folder" in result.stdout
+
+
+def test_events_are_lines_for_people() -> None:
+    batch = {
+        "event": "batch",
+        "batch": 12,
+        "rows": 4_031,
+        "landed": 52_207,
+        "lag_rows": 0,
+        "lag_seconds": 1.92,
+        "rate": 9_402,
+        "seconds": 0.4,
+    }
+    line = "batch 12  4,031 rows  52,207 landed  0 rows behind  1.9 s after receipt  9,402 rows/s"
+    assert as_line(batch) == line
+    assert line in PAGE.read_text("utf-8")
+    unknown = {**batch, "lag_rows": None, "lag_seconds": None, "rate": None}
+    assert as_line(unknown) == "batch 12  4,031 rows  52,207 landed"
+
+
+def test_the_page_lists_exactly_the_settings_of_the_section() -> None:
+    declared = settings_of(LandSettings)
+    expected = [
+        f"| `{each.name}` | `{toml_text(declared[each.name], declared[each.name].default)}`"
+        f" | {declared[each.name].help} |"
+        for each in fields(LandSettings)
+    ]
+    page = PAGE.read_text("utf-8").partition("\n## The settings\n")[2]
+    assert [line for line in page.splitlines() if line.startswith("| `")] == expected
+
+
+def test_the_links_of_the_page_lead_somewhere() -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", PAGE.read_text("utf-8")):
+        assert (PAGE.parent / link).is_file(), link

@@ -1,0 +1,107 @@
+"""`semel land` as a process: it goes on with what comes, and ends in order."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from semel.store.sealing import environment_for_python
+from tests.pipeline.made import write_messages
+
+PATIENCE = 180.0
+
+
+class Process:
+    """A landing that runs, and the events that it has told."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.log = (folder / "log").open("a+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "semel", "land", "--root", "root", "--json", *flags],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            cwd=folder,
+            env=environment_for_python(os.environ),
+        )
+
+    def until(self, kind: str) -> dict[str, Any]:
+        """The next event of a kind."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == kind:
+                return event
+        raise AssertionError(f"it has ended without {kind}: {self.said()}")
+
+    def said(self) -> str:
+        self.log.seek(0)
+        return self.log.read()
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def landing(folder: Path, *flags: str) -> Iterator[Process]:
+    made = Process(folder, *flags)
+    try:
+        with made.process:
+            yield made
+            made.process.kill()
+    finally:
+        made.process.kill()
+        made.log.close()
+
+
+def landed(folder: Path) -> int:
+    return int(DeltaTable(str(folder / "semel-data" / "lake" / "messages")).count())
+
+
+def test_it_lands_what_comes_and_what_is_there_when_it_is_to_end(tmp_path: Path) -> None:
+    write_messages(tmp_path / "root", "all", "n1", 1, 1_000)
+    with landing(tmp_path, "--interval", "200ms") as made:
+        assert made.until("starting")["stream"] == "all"
+        made.until("ready")
+        batch = made.until("batch")
+        assert (batch["rows"], batch["landed"]) == (1_000, 1_000)
+        write_messages(tmp_path / "root", "all", "n1", 1_001, 10)
+        assert made.until("batch")["landed"] == 1_010
+        # What is sealed when the signal comes is landed.
+        write_messages(tmp_path / "root", "all", "n1", 1_011, 5)
+        assert made.end(signal.SIGTERM) == 0
+        assert made.until("ended")["landed"] == 1_015
+        assert made.said() == ""
+    assert landed(tmp_path) == 1_015
+
+
+def test_spark_that_is_gone_is_one_sentence_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    write_messages(tmp_path / "root", "all", "n1", 1, 1_000)
+    with landing(tmp_path, "--interval", "200ms") as made:
+        made.until("batch")
+        (java,) = [
+            int(pid)
+            for pid in Path(f"/proc/{made.process.pid}/task/{made.process.pid}/children")
+            .read_text()
+            .split()
+            if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(java, signal.SIGKILL)
+        failed = made.until("failed")
+        assert "the Java process of Spark has ended" in failed["problem"]
+        assert made.process.wait(PATIENCE) == 1
+        assert made.said().splitlines()[-1] == f"Error: {failed['problem']}"
+        assert "Traceback" not in made.said()
+    write_messages(tmp_path / "root", "all", "n1", 1_001, 7)
+    with landing(tmp_path, "--once") as made:
+        assert made.until("ended")["landed"] == 7
+        assert made.process.wait(PATIENCE) == 0
+    assert landed(tmp_path) == 1_007

@@ -1,0 +1,487 @@
+"""The supervisor, with small programs that stand in for its parts: real processes, real signals."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.up.supervisor import (
+    DIED,
+    LONGEST_LINE,
+    PROBLEM,
+    READY,
+    SAID,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    TETHER,
+    CannotStart,
+    Event,
+    Heard,
+    Part,
+    Supervisor,
+    Waits,
+)
+from semel.up.tether import NOTHING_TO_RUN, TERMINATE, processes
+from tests.broker.live import PATIENCE
+
+QUICK = Waits(first=0.01, longest=0.04, healthy=60.0)
+
+# Stand-ins. Each says `ready`, and ends when it is asked to, unless its words say otherwise.
+BEGIN = """
+import os, signal, subprocess, sys, time
+def say(*words): print(*words, flush=True)
+def on_term(what): signal.signal(signal.SIGTERM, lambda *_: what())
+"""
+SERVES = BEGIN + "on_term(lambda: (say('bye'), sys.exit(0)))\nsay('ready')\n" + "time.sleep(600)\n"
+STUBBORN = BEGIN + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('ready')\ntime.sleep(600)\n"
+# It leaves a child behind that is of another session and does not listen either.
+FAMILY = (
+    BEGIN
+    + "child = subprocess.Popen([sys.executable, '-c', '''if True:\n"
+    + "    import os, signal, time\n"
+    + "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    + '    print("child", os.getpid(), flush=True)\n'
+    + "    time.sleep(600)'''], start_new_session=True, stdout=subprocess.PIPE)\n"
+    + "say(child.stdout.readline().decode())\n"
+    + "say('pid', os.getpid())\n"
+    + "say('ready')\ntime.sleep(600)\n"
+)
+STUBBORN_FAMILY = BEGIN + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAMILY
+
+
+def hear(source: int, line: str) -> Heard | None:
+    if line == "ready":
+        return Heard(READY, line, {"source": source})
+    if line.startswith("Error: "):
+        return Heard(PROBLEM, line.removeprefix("Error: "))
+    return Heard(SAID, line)
+
+
+def part(name: str, program: str, *arguments: str, **how: Any) -> Part:
+    return Part(name, (sys.executable, "-c", program, *arguments), hear, **how)
+
+
+class Log:
+    """What a supervisor tells, to be waited for."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._news = asyncio.Event()
+
+    def tell(self, event: Event) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    def all(self, kind: str, name: str) -> list[Event]:
+        return [each for each in self.events if (each.kind, each.part) == (kind, name)]
+
+    def said(self, name: str) -> list[str]:
+        return [each.text for each in self.all(SAID, name)]
+
+    def numbers(self, word: str) -> list[int]:
+        """The numbers that parts said after this word."""
+        texts = [each.text.split() for each in self.events if each.kind == SAID]
+        return [int(words[1]) for words in texts if words[:1] == [word]]
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        while not is_so():
+            self._news.clear()
+            await self._news.wait()
+
+    async def has(self, kind: str, name: str, *, times: int = 1) -> None:
+        await self.until(lambda: len(self.all(kind, name)) >= times)
+
+
+Story = Callable[[Supervisor, Log], Awaitable[None]]
+
+
+def supervise(parts: list[Part], story: Story, waits: Waits = QUICK) -> Log:
+    """Run parts while the story happens, and stop them when it is told."""
+
+    async def run() -> Log:
+        log = Log()
+        supervisor = Supervisor(parts, log.tell, waits=waits)
+        async with asyncio.timeout(PATIENCE):
+            running = asyncio.ensure_future(supervisor.run())
+            telling = asyncio.ensure_future(story(supervisor, log))
+            await asyncio.wait((running, telling), return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                telling.result()
+                supervisor.stop()
+            try:
+                await running
+            finally:
+                telling.cancel()
+        return log
+
+    return asyncio.run(run())
+
+
+def is_there(pid: int) -> bool:
+    return pid in processes()
+
+
+def gone(*pids: int) -> bool:
+    """Wait until none of them is there."""
+    end = time.monotonic() + PATIENCE
+    while any(map(is_there, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not any(map(is_there, pids))
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def test_parts_start_in_their_order_and_stop_in_the_same() -> None:
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(READY, "third")
+        await log.has(READY, "second")
+
+    parts = [part("first", SERVES, is_needed=True), part("second", SERVES), part("third", SERVES)]
+    log = supervise(parts, story)
+    found = [(each.kind, each.part) for each in log.events]
+    assert found.index((READY, "first")) < found.index((STARTING, "second"))
+    ends = [each for each in found if each[0] in (STOPPING, STOPPED)]
+    assert ends == [
+        (kind, name) for name in ("first", "second", "third") for kind in (STOPPING, STOPPED)
+    ]
+    # Each was asked, and none was killed.
+    assert [log.said(name)[-1] for name in ("first", "second", "third")] == ["bye"] * 3
+
+
+def test_a_part_that_is_not_needed_keeps_nobody_waiting() -> None:
+    slow = BEGIN + "time.sleep(600)"
+
+    async def story(supervisor: Supervisor, log: Log) -> None:
+        await log.has(READY, "second")
+        assert supervisor.states == {"first": "starting", "second": "ready"}
+
+    supervise([part("first", slow), part("second", SERVES)], story)
+
+
+def test_a_stop_while_the_first_part_starts_leaves_the_others_out() -> None:
+    slow = BEGIN + "say('slowly'); time.sleep(600)"
+
+    async def story(supervisor: Supervisor, log: Log) -> None:
+        await log.has(SAID, "first")
+
+    log = supervise([part("first", slow, is_needed=True), part("second", SERVES)], story)
+    assert log.all(STARTING, "second") == []
+    assert log.all(STOPPED, "first") != []
+
+
+def test_parts_get_their_environment_and_no_terminal_of_ours() -> None:
+    program = BEGIN + (
+        "say(os.environ['WORD'], os.getsid(0), os.read(0, 1))\nsay('ready')\ntime.sleep(600)\n"
+    )
+
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(READY, "one")
+
+    log = supervise([part("one", program, environment={"WORD": "hello"})], story)
+    word, session, read = log.said("one")[0].split()
+    assert (word, read) == ("hello", "b''")
+    assert int(session) != os.getsid(0)
+
+
+# --- death ----------------------------------------------------------------------------------------
+
+
+def test_a_part_that_is_killed_is_started_again_and_its_last_words_are_told() -> None:
+    program = BEGIN + "say('pid', os.getpid())\nsay('ready')\nsay('at work')\ntime.sleep(600)\n"
+
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.until(lambda: "at work" in log.said("one"))
+        os.kill(log.numbers("pid")[0], signal.SIGKILL)
+        await log.has(READY, "one", times=2)
+
+    log = supervise([part("one", program), part("two", SERVES)], story)
+    (died,) = log.all(DIED, "one")
+    assert died.text == "signal 9, SIGKILL; its last words: at work"
+    assert log.all(DIED, "two") == []
+    assert len(log.all(READY, "two")) == 1
+
+
+def test_a_part_that_ends_by_itself_is_started_again_too() -> None:
+    program = BEGIN + "say('ready')\nsys.exit(0)"
+
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(READY, "one", times=2)
+
+    log = supervise([part("one", program, is_needed=True)], story)
+    assert log.all(DIED, "one")[0].text == "exit code 0"
+
+
+def test_each_wait_is_twice_the_last_up_to_a_bound() -> None:
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(DIED, "one", times=5)
+
+    log = supervise([part("one", BEGIN + "say('ready'); sys.exit(3)")], story)
+    waits = [each.facts["again"] for each in log.all(DIED, "one")][:5]
+    assert waits == [0.01, 0.02, 0.04, 0.04, 0.04]
+
+
+def test_a_while_of_health_makes_the_wait_short_again() -> None:
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(DIED, "one", times=4)
+
+    at_once = Waits(first=0.01, longest=0.04, healthy=0.0)
+    log = supervise([part("one", BEGIN + "say('ready'); sys.exit(3)")], story, at_once)
+    waits = [each.facts["again"] for each in log.all(DIED, "one")][:4]
+    # The first wait is doubled after it was used, and health is seen at the next death.
+    assert waits == [0.01] * 4
+
+
+def test_one_that_was_never_ready_was_not_healthy() -> None:
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(DIED, "one", times=3)
+
+    at_once = Waits(first=0.01, longest=0.04, healthy=0.0)
+    log = supervise([part("one", BEGIN + "sys.exit(3)")], story, at_once)
+    assert [each.facts["again"] for each in log.all(DIED, "one")][:3] == [0.01, 0.02, 0.04]
+
+
+# --- what cannot start ----------------------------------------------------------------------------
+
+
+async def forever(_: Supervisor, __: Log) -> None:
+    await asyncio.Event().wait()
+
+
+def test_a_needed_part_that_says_why_it_cannot_start_ends_all_with_its_sentence() -> None:
+    program = BEGIN + "say('looking'); say('Error: the port is in use'); sys.exit(1)"
+    with pytest.raises(CannotStart) as caught:
+        supervise([part("one", program, is_needed=True), part("two", SERVES)], forever)
+    assert str(caught.value) == "one cannot start: the port is in use"
+
+
+def test_one_that_was_ready_before_is_tried_again_whatever_it_says(tmp_path: Path) -> None:
+    program = BEGIN + (
+        "path = sys.argv[1]\n"
+        "if os.path.exists(path):\n    say('Error: the port is in use'); sys.exit(1)\n"
+        "open(path, 'w').close(); say('ready'); sys.exit(1)\n"
+    )
+
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(DIED, "one", times=3)
+
+    log = supervise([part("one", program, str(tmp_path / "was there"), is_needed=True)], story)
+    assert [each.text for each in log.all(DIED, "one")][:3] == [
+        "exit code 1",
+        "the port is in use",
+        "the port is in use",
+    ]
+
+
+def test_a_needed_part_that_dies_without_a_word_is_given_up_after_some_attempts() -> None:
+    program = BEGIN + "print('KeyError: 3', file=sys.stderr); sys.exit(1)"
+    with pytest.raises(CannotStart) as caught:
+        supervise([part("one", program, is_needed=True)], forever)
+    assert str(caught.value) == "one cannot start: exit code 1; its last words: KeyError: 3"
+
+
+def test_a_part_that_is_not_there_says_so() -> None:
+    nothing = Part("one", ("/nonesuch/program",), hear, is_needed=True)
+    with pytest.raises(CannotStart, match=r"/nonesuch/program cannot be run: No such file"):
+        supervise([nothing], forever)
+
+
+def test_a_part_that_is_not_needed_is_tried_until_it_can_start(tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    program = BEGIN + (
+        "if not os.path.exists(sys.argv[1]):\n    say('Error: there is no Java'); sys.exit(1)\n"
+    )
+
+    async def story(supervisor: Supervisor, log: Log) -> None:
+        await log.has(DIED, "two", times=3)
+        assert supervisor.states["one"] == "ready"
+        java.touch()
+        await log.has(READY, "two")
+
+    tried = program + SERVES.removeprefix(BEGIN)
+    log = supervise([part("one", SERVES, is_needed=True), part("two", tried, str(java))], story)
+    assert {each.text for each in log.all(DIED, "two")} == {"there is no Java"}
+    assert log.all(DIED, "one") == []
+
+
+# --- stopping -------------------------------------------------------------------------------------
+
+
+def test_a_second_request_hurries_a_part_that_takes_its_time() -> None:
+    program = BEGIN + (
+        "asked = []\n"
+        "def term():\n"
+        "    asked.append(1); say('asked', len(asked))\n"
+        "    if len(asked) == 2: sys.exit(0)\n"
+        "on_term(term)\nsay('ready')\n"
+        "while True: time.sleep(600)\n"
+    )
+
+    async def story(supervisor: Supervisor, log: Log) -> None:
+        await log.has(READY, "slow")
+        supervisor.stop()
+        await log.until(lambda: log.numbers("asked") == [1])
+        supervisor.stop()
+        await log.has(STOPPED, "slow")
+
+    log = supervise([part("quick", SERVES), part("slow", program)], story)
+    assert log.numbers("asked") == [1, 2]
+    assert "does not end, and is killed" not in log.said("slow")
+
+
+def test_a_third_request_kills() -> None:
+    async def story(supervisor: Supervisor, log: Log) -> None:
+        await log.has(READY, "one")
+        supervisor.stop()
+        await log.has(STOPPING, "one")
+        supervisor.stop()
+        supervisor.stop()
+        await log.has(STOPPED, "one")
+
+    log = supervise([part("one", STUBBORN)], story)
+    assert "does not end, and is killed" not in log.said("one")
+
+
+def test_a_part_that_does_not_end_is_killed_with_all_that_it_started() -> None:
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(READY, "one")
+
+    log = supervise([part("one", STUBBORN_FAMILY, stop_seconds=0.2)], story)
+    assert "does not end, and is killed" in log.said("one")
+    assert gone(*log.numbers("pid"), *log.numbers("child"))
+
+
+def test_nothing_that_a_part_left_behind_is_there_when_it_is_started_again() -> None:
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(READY, "one")
+        (child,) = log.numbers("child")
+        assert is_there(child)
+        os.kill(log.numbers("pid")[0], signal.SIGKILL)
+        await log.has(STARTING, "one", times=2)
+        assert not is_there(child)
+
+    log = supervise([part("one", FAMILY, stop_seconds=0.2)], story)
+    assert gone(*log.numbers("pid"), *log.numbers("child"))
+
+
+def test_a_part_whose_tether_is_killed_ends_and_is_started_again() -> None:
+    program = BEGIN + (
+        "say('tether', os.getppid())\nsay('pid', os.getpid())\n" + SERVES.removeprefix(BEGIN)
+    )
+
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(READY, "one")
+        os.kill(log.numbers("tether")[0], signal.SIGKILL)
+        await log.has(READY, "one", times=2)
+        assert not is_there(log.numbers("pid")[0])
+
+    log = supervise([part("one", program)], story)
+    assert "its tether was killed by signal 9" in log.all(DIED, "one")[0].text
+
+
+SUPERVISOR = """
+import asyncio, json, sys
+from semel.up.supervisor import Part, Supervisor
+from tests.up.test_supervisor import hear
+def tell(event): print(json.dumps([event.kind, event.text]), flush=True)
+async def main():
+    part = Part("one", (sys.executable, "-c", sys.argv[1]), hear, stop_seconds=0.2)
+    await Supervisor([part], tell).run()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("program", [FAMILY, STUBBORN_FAMILY], ids=["ends", "does not listen"])
+def test_nothing_is_left_of_a_supervisor_that_is_killed(program: str) -> None:
+    # Whether or not the part ends when it is asked to: its child does not listen.
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, program], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        pids = []
+        for line in process.stdout:
+            kind, text = json.loads(line)
+            if kind == SAID and text:
+                pids.append(int(text.split()[1]))
+            if kind == READY:
+                break
+        assert len(pids) == 2
+        parents = processes()
+        tethers = [pid for pid, parent in parents.items() if parent == process.pid]
+        assert len(tethers) == 1
+        assert all(map(is_there, pids))
+        process.kill()
+    assert gone(*pids, *tethers)
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def test_a_line_that_never_ends_is_heard_in_pieces_and_one_at_the_end_without_its_sign() -> None:
+    size = 3 * LONGEST_LINE
+    program = BEGIN + f"print('x' * {size}, end='', file=sys.stderr); sys.exit(0)"
+
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(DIED, "one")
+
+    log = supervise([part("one", program)], story, Waits(first=60.0))
+    pieces = log.said("one")
+    assert len(pieces) > 1
+    assert all(set(piece) == {"x"} and len(piece) <= LONGEST_LINE for piece in pieces)
+
+
+def test_bytes_that_are_no_text_do_no_harm() -> None:
+    program = BEGIN + "os.write(1, b'\\xff\\n\\nready\\n'); time.sleep(600)"
+
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(READY, "one")
+
+    log = supervise([part("one", program)], story)
+    assert log.said("one") == ["�"]
+    assert log.all(READY, "one")[0].facts == {"source": 1}
+
+
+# --- the tether alone -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("raise SystemExit(0)", 0),
+        ("raise SystemExit(7)", 7),
+        ("import os; os.kill(os.getpid(), 9)", 128 + 9),
+    ],
+)
+def test_a_tether_ends_as_its_command_does(program: str, code: int) -> None:
+    command = [sys.executable, "-I", "-S", TETHER, "5", sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert process.wait(PATIENCE) == code
+
+
+def test_a_tether_without_anything_to_run_says_so() -> None:
+    command = [sys.executable, "-I", "-S", TETHER, "5", "nonesuch-program"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.read().startswith("Error: nonesuch-program cannot be run")
+        assert process.wait(PATIENCE) == NOTHING_TO_RUN
+
+
+@pytest.mark.parametrize("attempt", range(10))
+def test_a_request_that_comes_while_the_command_starts_is_not_lost(attempt: int) -> None:
+    command = [sys.executable, "-I", "-S", TETHER, str(PATIENCE), "sleep", "600"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdin is not None
+        process.stdin.write(TERMINATE)
+        process.stdin.flush()
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM

@@ -1,0 +1,540 @@
+"""The parts of `semel up`: what is run and said, the real broker under the supervisor, and once the
+whole with Spark."""
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.cli.sections import SECTIONS
+from semel.extras import MissingExtra
+from semel.settings import SettingsError, load
+from semel.store.schema import VERSION
+from semel.up.parts import (
+    BROKER,
+    LANDING,
+    Extent,
+    Plan,
+    as_called,
+    check_extras,
+    extent,
+    hear_broker,
+    hear_landing,
+    landed,
+    landing_part,
+    make_plan,
+    parts,
+    sections,
+    to_try,
+)
+from semel.up.supervisor import (
+    DIED,
+    PROBLEM,
+    PROGRESS,
+    READY,
+    SAID,
+    STDERR,
+    STDOUT,
+    STOPPED,
+    CannotStart,
+    Heard,
+    Supervisor,
+)
+from semel.up.tether import processes
+from tests.broker.live import PATIENCE
+from tests.broker.live import Process as Broker
+from tests.kills.ingesting import Publisher
+from tests.up.test_supervisor import QUICK, Log, Story, gone
+from tests.up.test_supervisor import supervise as supervise_parts
+
+# Spark may take a minute to start on a machine that has other things to do.
+SPARK_PATIENCE = 400.0
+
+
+def plan_of(
+    *,
+    text: str = "",
+    environ: dict[str, str] | None = None,
+    folder: Path | None = None,
+    **flags: Any,
+) -> Plan:
+    """A plan from a file, variables and flags."""
+    path = None
+    if folder is not None:
+        path = folder / "semel.toml"
+        path.write_text(text)
+    homes = {"host": "broker", "port": "broker", "data": "store", "root": "store", "lake": "land"}
+    given: dict[str, dict[str, object]] = {}
+    for key, value in flags.items():
+        given.setdefault(homes[key], {})[key] = value
+    settings = load(sections(SECTIONS), path=path, environ=environ or {}, flags=given)
+    return make_plan(settings, config=path, lands=True, interval=None)
+
+
+# --- what is run ----------------------------------------------------------------------------------
+
+
+def test_everything_lies_in_semel_data_by_default() -> None:
+    plan = plan_of()
+    assert plan.places == {
+        "data": "semel-data",
+        "record": "semel-data/streams",
+        "lake": "semel-data/lake",
+    }
+    assert (plan.host, plan.port, plan.streams) == ("127.0.0.1", 1883, ("all=#",))
+
+
+def test_another_data_folder_takes_the_lake_along_unless_somebody_says_where_it_is() -> None:
+    assert plan_of(data="other").lake == "other/lake"
+    assert plan_of(data="other", lake="semel-data/lake").lake == "semel-data/lake"
+    environ = {"SEMEL_LAND_LAKE": "semel-data/lake"}
+    assert plan_of(data="other", environ=environ).lake == "semel-data/lake"
+
+
+def test_the_file_and_the_environment_are_obeyed(tmp_path: Path) -> None:
+    text = """
+    [broker]
+    port = 1999
+    [store]
+    data = "kept"
+    [land]
+    stream = "plant"
+    table = "plant"
+    [[stream]]
+    name = "plant"
+    filter = "plant/#"
+    """
+    plan = plan_of(text=text, folder=tmp_path, environ={"SEMEL_BROKER_HOST": "::1"})
+    assert (plan.host, plan.port, plan.data, plan.table) == ("::1", 1999, Path("kept"), "plant")
+    # The file has the stream that is landed: none is added.
+    assert plan.streams == ()
+    broker, landing = parts(plan, {})
+    assert ["--config", str(tmp_path / "semel.toml")] == list(broker.command[5:7])
+    assert "--stream" not in broker.command
+    assert "--config" in landing.command
+
+
+def test_the_stream_all_is_added_to_those_of_the_file(tmp_path: Path) -> None:
+    text = '[[stream]]\nname = "plant"\nfilter = "plant/#"\n'
+    assert plan_of(text=text, folder=tmp_path).streams == ("all=#",)
+
+
+def test_landing_a_stream_that_nobody_records_is_refused(tmp_path: Path) -> None:
+    text = '[land]\nstream = "plnt"\n[[stream]]\nname = "plant"\nfilter = "plant/#"\n'
+    with pytest.raises(SettingsError, match=r"\[land\] stream is plnt, and no \[\[stream\]\]"):
+        plan_of(text=text, folder=tmp_path)
+
+
+def test_a_store_that_keeps_nothing_is_refused() -> None:
+    with pytest.raises(SettingsError, match="durability memory keeps nothing"):
+        plan_of(environ={"SEMEL_STORE_DURABILITY": "memory"})
+    assert plan_of(environ={"SEMEL_STORE_DURABILITY": "os"}).lands
+
+
+@pytest.mark.parametrize("table", ["_hidden", "a/b"])
+def test_a_table_that_cannot_be_is_refused(table: str) -> None:
+    with pytest.raises(SettingsError, match=r"\[land\]: .* cannot name a table"):
+        plan_of(environ={"SEMEL_LAND_TABLE": table})
+
+
+def test_addresses_with_keys_are_neither_on_command_lines_nor_shown() -> None:
+    lake = "s3://key:secret@bucket/lake?region=eu-1"
+    plan = plan_of(lake=lake, root="s3://key:secret@bucket/root?region=eu-1")
+    for part in parts(plan, {}):
+        assert "secret" not in " ".join(part.command)
+        assert part.environment is not None
+        assert "secret" in " ".join(part.environment.values())
+    assert "secret" not in " ".join(plan.places.values())
+    # A lake that is no folder has Spark's notes with the data.
+    environment = landing_part(plan, {}).environment
+    assert environment is not None
+    assert environment["SEMEL_LAND_CHECKPOINT"] == "semel-data/checkpoints/messages"
+
+
+def test_without_landing_there_is_the_broker_alone() -> None:
+    assert [part.name for part in parts(replace(plan_of(), lands=False), {})] == [BROKER]
+    assert [part.name for part in parts(plan_of(), {})] == [BROKER, LANDING]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "sentence"),
+    [
+        ({"pyspark"}, "needs pyspark: pip install 'semel[spark]', or leave the landing out"),
+        ({"pyarrow", "pyspark"}, "needs pyarrow, pyspark: pip install 'semel[broker,spark]'"),
+    ],
+)
+def test_packages_that_are_not_installed_are_named_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, lacking: set[str], sentence: str
+) -> None:
+    for package in ("pyarrow", "pyspark", "deltalake"):
+        pytest.importorskip(package)
+    plan = plan_of()
+    check_extras(plan)
+    for package in lacking:
+        # As where it is not installed.
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra) as caught:
+        check_extras(plan)
+    assert sentence in str(caught.value)
+    if "pyarrow" not in lacking:
+        check_extras(replace(plan, lands=False))
+
+
+# --- what they say --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "heard"),
+    [
+        (
+            "2026-11-16 09:10:46,021 listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files",
+            Heard(
+                READY,
+                "listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files",
+                {"host": "::1", "port": 1884},
+            ),
+        ),
+        ("2026-11-16 09:10:46,021 stopping", Heard(SAID, "stopping")),
+        ("Error: 127.0.0.1:1883 is in use", Heard(PROBLEM, "127.0.0.1:1883 is in use")),
+    ],
+)
+def test_lines_of_a_broker_are_understood(line: str, heard: Heard) -> None:
+    assert hear_broker(STDERR, line) == heard
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "kind", "text"),
+    [
+        (STDOUT, '{"at": "…", "event": "starting"}', PROGRESS, "starting"),
+        (STDOUT, '{"event": "ready", "landed_before": 3}', READY, "messages go into the lake"),
+        (STDOUT, '{"event": "batch", "landed": 5}', PROGRESS, "batch"),
+        (STDOUT, '{"event": "failed", "problem": "no Java"}', PROBLEM, "no Java"),
+        (STDOUT, "[1]", SAID, "[1]"),
+        (STDOUT, "WARN something", SAID, "WARN something"),
+        (STDERR, '{"event": "ready"}', SAID, '{"event": "ready"}'),
+        (STDERR, "Error: no Java", PROBLEM, "no Java"),
+    ],
+)
+def test_lines_of_a_landing_are_understood(source: int, line: str, kind: str, text: str) -> None:
+    heard = hear_landing(source, line)
+    assert heard is not None
+    assert heard.kind == kind
+    assert heard.text.startswith(text)
+    assert not {"at", "event"} & heard.facts.keys()
+
+
+# --- what to try ----------------------------------------------------------------------------------
+
+
+def test_the_lines_to_try_are_short_where_nothing_was_said_otherwise() -> None:
+    assert to_try(plan_of(), "semel", host="127.0.0.1", port=1883) == [
+        "semel pub -t plant/1/temp -m 21.5 -q 2",
+        'semel sql "select topic, count(*) from messages_now group by 1"',
+    ]
+
+
+def test_the_lines_to_try_name_another_port_host_folder_and_lake() -> None:
+    publish, ask = to_try(plan_of(data="my data"), "semel", host="0.0.0.0", port=1884)
+    assert publish.startswith("semel pub -p 1884 -t")
+    assert shlex.split(ask)[2:4] == ["--lake", "my data/lake"]
+    publish, ask = to_try(
+        plan_of(data="d", lake="elsewhere", root="r"), "semel", host="::", port=1883
+    )
+    assert publish.startswith("semel pub -h ::1 -t")
+    assert shlex.split(ask)[2:8] == ["--lake", "elsewhere", "--data", "d", "--root", "r"]
+    _, read = to_try(replace(plan_of(), lands=False), "semel", host="127.0.0.1", port=1883)
+    assert read == "semel stream read all --data semel-data"
+
+
+def test_the_command_is_named_as_it_can_be_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / ".venv" / "bin" / "semel"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    # On the path; not on it but below this folder; somewhere else.
+    assert as_called([str(program)], {"PATH": str(program.parent)}) == "semel"
+    assert as_called([str(program)], {"PATH": "/nonesuch"}) == ".venv/bin/semel"
+    (tmp_path / "deeper").mkdir()
+    monkeypatch.chdir(tmp_path / "deeper")
+    assert as_called([str(program)], {"PATH": "/nonesuch"}) == str(program)
+    # By `python -m semel`, where no command was installed.
+    monkeypatch.setattr(sys, "executable", "/nonesuch/python")
+    called = as_called(["/somewhere/semel/__main__.py"], {"PATH": "/nonesuch"})
+    assert called == "/nonesuch/python -m semel"
+
+
+# --- the broker -----------------------------------------------------------------------------------
+
+
+def supervise(plan: Plan, story: Story) -> Log:
+    """Run the parts of a plan while the story happens."""
+    return supervise_parts(parts(plan, os.environ), story, QUICK)
+
+
+def broker_plan(folder: Path, **flags: Any) -> Plan:
+    pytest.importorskip("pyarrow")
+    return replace(plan_of(data=str(folder / "data"), **{"port": "0", **flags}), lands=False)
+
+
+async def publish(port: object, *payloads: str) -> None:
+    """At QoS 2, and acknowledged."""
+
+    def send() -> None:
+        with Publisher(int(str(port))) as publisher:
+            for payload in payloads:
+                publisher.publish("plant/1", payload.encode(), 2)
+            publisher.finish()
+
+    await asyncio.to_thread(send)
+
+
+def ports(log: Log) -> list[object]:
+    return [each.facts["port"] for each in log.all(READY, BROKER)]
+
+
+def test_a_broker_serves_records_and_keeps_what_it_has(tmp_path: Path) -> None:
+    plan = broker_plan(tmp_path)
+    assert extent(plan) is None
+
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(READY, BROKER)
+        await publish(ports(log)[0], "a", "b")
+
+    supervise(plan, story)
+    found = extent(plan)
+    assert found is not None
+    assert found.recorded == 2
+
+    async def second(_: Supervisor, log: Log) -> None:
+        await log.has(READY, BROKER)
+        await publish(ports(log)[0], "c")
+
+    supervise(plan, second)
+    found = extent(plan)
+    assert found is not None
+    assert found.recorded == 3
+
+
+def test_a_broker_that_is_killed_is_back_with_all_that_it_acknowledged(tmp_path: Path) -> None:
+    plan = broker_plan(tmp_path)
+
+    async def story(supervisor: Supervisor, log: Log) -> None:
+        await log.has(READY, BROKER)
+        await publish(ports(log)[0], "a", "b", "c")
+        lock = (plan.data / "lock").read_text()
+        os.kill(int(lock), signal.SIGKILL)
+        await log.has(READY, BROKER, times=2)
+        await publish(ports(log)[1], "d")
+
+    log = supervise(plan, story)
+    assert log.all(DIED, BROKER)[0].text.startswith("signal 9, SIGKILL")
+    found = extent(plan)
+    assert found is not None
+    assert found.recorded == 4
+
+
+async def never(_: Supervisor, log: Log) -> None:
+    await asyncio.Event().wait()
+
+
+def test_a_port_in_use_is_one_sentence_and_the_end(tmp_path: Path) -> None:
+    with Broker() as other:
+        port = other.address[1]
+        with pytest.raises(CannotStart) as caught:
+            supervise(broker_plan(tmp_path, port=str(port)), never)
+    sentence = f"broker cannot start: 127.0.0.1:{port} is in use by another program"
+    assert str(caught.value) == sentence
+
+
+def test_a_locked_store_is_one_sentence_and_the_end(tmp_path: Path) -> None:
+    plan = broker_plan(tmp_path)
+    with Broker("--data", str(plan.data)), pytest.raises(CannotStart) as caught:
+        supervise(plan, never)
+    assert f"{plan.data} is in use by another process" in str(caught.value)
+
+
+def test_a_newer_store_is_one_sentence_and_the_end(tmp_path: Path) -> None:
+    plan = broker_plan(tmp_path)
+    with Broker("--data", str(plan.data)):
+        pass
+    connection = sqlite3.connect(plan.data / "store.db")
+    connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.execute("CREATE TABLE later (x)")
+    connection.close()
+    with pytest.raises(CannotStart, match="written by a newer semel"):
+        supervise(plan, never)
+
+
+@pytest.fixture
+def little(tmp_path: Path) -> Iterator[Path]:
+    """A disk that is too small for a store."""
+    mount = shutil.which("mount")
+    if mount is None or os.geteuid() != 0:
+        pytest.skip("a small disk can be mounted by root only")
+    place = tmp_path / "little"
+    place.mkdir()
+    made = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(place)], capture_output=True
+    )
+    if made.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_without_space_is_one_sentence_and_the_end(little: Path) -> None:
+    with pytest.raises(CannotStart) as caught:
+        supervise(broker_plan(little), never)
+    assert "no space" in str(caught.value).lower() or "disk is full" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_landing_that_cannot_start_says_why_while_the_broker_serves(tmp_path: Path) -> None:
+    plan = broker_plan(tmp_path)
+    hopeless = landing_part(replace(plan, root="ftp://host/root"), os.environ)
+
+    async def story(supervisor: Supervisor, log: Log) -> None:
+        await log.has(DIED, LANDING, times=2)
+        await publish(ports(log)[0], "a")
+        assert supervisor.states[BROKER] == "ready"
+
+    log = supervise_parts([*parts(plan, os.environ), hopeless], story)
+    first, second = log.all(DIED, LANDING)[:2]
+    assert first.text == second.text
+    assert "ftp://host/root is no root" in first.text
+    assert "\n" not in first.text
+    assert log.all(DIED, BROKER) == []
+    found = extent(plan)
+    assert found is not None
+    assert found.recorded == 1
+
+
+def test_what_cannot_be_read_of_a_store_is_no_account(tmp_path: Path) -> None:
+    plan = broker_plan(tmp_path)
+    plan.data.mkdir()
+    (plan.data / "store.db").write_bytes(b"no database at all" * 1000)
+    assert extent(plan) is None
+
+
+# --- the whole ------------------------------------------------------------------------------------
+
+
+class Up:
+    """`semel up --json` as a program runs it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out = folder / "out"
+        self.err = folder / "err"
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "semel", "up", "--json", "--port", "0"],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "SEMEL_LAND_MASTER": "local[2]"},
+            )
+
+    def objects(self) -> list[dict[str, Any]]:
+        lines = self.out.read_bytes().split(b"\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def until(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first object of which it is so."""
+        end = time.monotonic() + SPARK_PATIENCE
+        while True:
+            for found in self.objects():
+                if is_so(found):
+                    return found
+            assert self.process.poll() is None, self.err.read_text()
+            assert time.monotonic() < end, self.err.read_text()
+            time.sleep(0.1)
+
+    def port(self) -> int:
+        return int(self.until(lambda each: each["event"] == "try")["port"])
+
+    def family(self) -> dict[int, str]:
+        """Processes below it, with their commands."""
+        parents = processes()
+        ours = [self.process.pid]
+        for pid in ours:
+            ours += [child for child, parent in parents.items() if parent == pid]
+        return {pid: Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in ours}
+
+
+@contextmanager
+def up(folder: Path) -> Iterator[Up]:
+    made = Up(folder)
+    try:
+        yield made
+    finally:
+        left = made.family() if made.process.poll() is None else {}
+        made.process.kill()
+        made.process.wait(PATIENCE)
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def test_what_is_published_lands_once_and_nothing_is_left_of_what_was_killed(
+    tmp_path: Path,
+) -> None:
+    for package in ("pyspark", "deltalake", "pyarrow"):
+        pytest.importorskip(package)
+    first = [f"first-{number}" for number in range(50)]
+    with up(tmp_path) as running:
+        asyncio.run(publish(running.port(), *first))
+        running.until(lambda each: each["event"] == "status" and each["landed"] == 50)
+        family = running.family()
+        commands = " ".join(family.values())
+        for name in ("semel broker", "semel.store.sealer", "semel land", "java", "pyspark"):
+            assert name in commands, name
+        running.process.kill()
+        assert gone(*family)
+        running.process.wait(PATIENCE)
+    second = [f"second-{number}" for number in range(30)]
+    with up(tmp_path) as running:
+        # The broker takes them while Spark starts.
+        asyncio.run(publish(running.port(), *second))
+        running.until(lambda each: each["event"] == "ready" and each["part"] == LANDING)
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(SPARK_PATIENCE) == 0, running.err.read_text()
+        last = running.objects()[-1]
+        ends = [each["part"] for each in running.objects() if each["event"] == STOPPED]
+    assert ends == [BROKER, LANDING]
+    del last["at"]
+    assert last == {
+        "event": "ended",
+        "recorded": 80,
+        "recorded_since_start": 30,
+        "landed": 80,
+        "waiting": 0,
+    }
+    plan = plan_of(data=str(tmp_path / "semel-data"))
+    found = extent(plan)
+    assert found is not None
+    assert found == Extent(found.node, 80, 80)
+    assert landed(plan, found.node) == 80
+    from deltalake import DeltaTable
+
+    table = DeltaTable(str(tmp_path / "semel-data" / "lake" / "messages")).to_pyarrow_table()
+    assert sorted(table.column("seq").to_pylist()) == list(range(1, 81))
+    payloads = [payload.decode() for payload in table.column("payload").to_pylist()]
+    assert sorted(payloads) == sorted(first + second)
