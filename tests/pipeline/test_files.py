@@ -5,7 +5,6 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +34,7 @@ def test_a_file_holds_its_rows_and_says_so(tmp_path: Path) -> None:
     assert pq.read_table(path).equals(table)
     assert file.size == path.stat().st_size
     assert file.rows == 3
-    assert file.extents == {}
+    assert file.runs == {}
     assert json.loads(file.statistics) == {
         "numRecords": 3,
         "minValues": {"a": 1, "b": "x"},
@@ -76,7 +75,7 @@ def test_a_partition_by_text_may_have_any_sign(tmp_path: Path) -> None:
     text = "50% of a/b: ü=?#"
     (file,) = written(tmp_path, pa.table({"a": [1], "t": [text]}), "t")
     assert file.partition == {"t": text}
-    path = tmp_path / unquote(file.path)
+    path = tmp_path / file.path
     assert path.is_file()
     assert path.parent.parent == tmp_path
 
@@ -105,25 +104,73 @@ def test_bounds_are_said_for_what_has_an_order(tmp_path: Path) -> None:
     assert found["maxValues"]["moment"] == "2026-03-01T12:00:00.000001Z"
 
 
-def test_bounds_that_would_mislead_are_left_out(tmp_path: Path) -> None:
+def test_what_has_no_order_has_no_bounds(tmp_path: Path) -> None:
     found = statistics(
         tmp_path,
-        # Spark orders it above all numbers, Parquet passes over it.
-        nan=[1.0, float("nan")],
-        infinite=[1.0, float("inf")],
-        long=["a" * 65, "b"],
         bytes=[b"a", b"b"],
-        truth=[True, False],
-        money=[Decimal("1.10"), Decimal("2.20")],
         nothing=pa.nulls(2, pa.string()),
         several=[[1], [2]],
+        both=[{"x": 1}, {"x": 2}],
+        a=[3, 4],
     )
-    assert found["minValues"] == {}
-    assert found["maxValues"] == {}
-    assert found["nullCount"]["nothing"] == 2
-    assert found["nullCount"]["nan"] == 0
-    assert "several" not in found["nullCount"]
-    assert "several.list.element" not in found["nullCount"]
+    assert found["minValues"] == {"a": 3}
+    assert found["maxValues"] == {"a": 4}
+    assert found["nullCount"] == {"bytes": 0, "nothing": 2, "a": 0}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        # Spark orders it above all numbers, Parquet passes over it.
+        [1.0, float("nan")],
+        [1.0, float("inf")],
+        [Decimal("1234567890123456.78"), Decimal("2.20")],
+        ["\U0010ffff" * 65, "b"],
+        pa.array([0, 300_000_000_000_000_000], pa.timestamp("us", tz="UTC")),
+    ],
+)
+def test_a_column_whose_bounds_cannot_be_said_leaves_the_number_of_rows(
+    tmp_path: Path, values: Any
+) -> None:
+    """Bounds of the others alone would have readers take this one for empty."""
+    assert statistics(tmp_path, a=[1, 2], b=values) == {"numRecords": 2}
+
+
+def test_bounds_of_texts_are_cut_so_that_all_texts_are_within(tmp_path: Path) -> None:
+    found = statistics(tmp_path, t=["b" * 100, "a" * 100])
+    assert found["minValues"] == {"t": "a" * 64}
+    assert found["maxValues"] == {"t": "b" * 63 + "c"}
+    found = statistics(tmp_path, t=["\ud7ff" * 100])
+    assert found["maxValues"] == {"t": "\ud7ff" * 63 + "\ue000"}
+    found = statistics(tmp_path, t=["a" * 63 + "\U0010ffff" * 9])
+    assert found["maxValues"] == {"t": "a" * 62 + "b"}
+
+
+def test_bounds_of_truth_money_and_old_times_are_said(tmp_path: Path) -> None:
+    found = statistics(
+        tmp_path,
+        truth=[True, False],
+        money=[Decimal("1.10"), Decimal("2.20")],
+        old=pa.array([datetime(1, 1, 1, tzinfo=UTC)] * 2, pa.timestamp("us", tz="UTC")),
+    )
+    assert found["minValues"] == {
+        "truth": False,
+        "money": 1.1,
+        "old": "0001-01-01T00:00:00.000000Z",
+    }
+
+
+def test_a_name_with_a_dot_is_not_taken_for_a_part_of_another(tmp_path: Path) -> None:
+    found = statistics(tmp_path, **{"a.b": [1, 2], "a": [{"b": 100}, {"b": 200}]})
+    assert found["minValues"] == {"a.b": 1}
+    found = statistics(tmp_path, **{"a": [{"b": 100}, {"b": 200}], "a.b": [1, 2]})
+    assert found["maxValues"] == {"a.b": 2}
+
+
+def test_a_value_that_is_too_long_for_the_name_of_a_folder_has_none(tmp_path: Path) -> None:
+    (file,) = written(tmp_path, pa.table({"a": [1], "t": ["x" * 300]}), "t")
+    assert file.partition == {"t": "x" * 300}
+    assert "/" not in file.path
 
 
 def test_a_row_group_of_nulls_does_not_hide_the_bounds_of_the_others(
@@ -159,10 +206,31 @@ def test_memory_is_bounded_by_writing_the_largest_partition(
     assert sorted(rows) == list(range(4_000))
 
 
-def test_numbered_rows_tell_first_last_and_count_of_each_node(tmp_path: Path) -> None:
-    table = pa.table({"node": ["a", "b", "a"], "seq": [7, 1, 9]})
+@pytest.mark.parametrize(
+    ("seqs", "runs"),
+    [
+        ([7], [(7, 7)]),
+        ([7, 8, 9], [(7, 9)]),
+        ([7, 9, 10, 20], [(7, 7), (9, 10), (20, 20)]),
+        ([9, 7, 8], [(7, 9)]),
+        ([20, 1, 2], [(1, 2), (20, 20)]),
+    ],
+)
+def test_numbered_rows_tell_the_runs_of_each_node(
+    tmp_path: Path, seqs: list[int], runs: list[tuple[int, int]]
+) -> None:
+    table = pa.table({"node": ["a"] * len(seqs), "seq": seqs})
     (file,) = written(tmp_path, table, is_numbered=True)
-    assert file.extents == {"a": (7, 9, 2), "b": (1, 1, 1)}
+    assert file.runs == {"a": runs}
+    mixed = pa.concat_tables([table, pa.table({"node": ["b", "b"], "seq": [1, 2]})])
+    (file,) = written(tmp_path, mixed, is_numbered=True)
+    assert file.runs == {"a": runs, "b": [(1, 2)]}
+
+
+@pytest.mark.parametrize("seqs", [[1, 1], [1, 2, 2, 9], [3, 1, 3]])
+def test_a_number_that_comes_twice_is_refused(tmp_path: Path, seqs: list[int]) -> None:
+    with pytest.raises(TableError, match="came twice"):
+        written(tmp_path, pa.table({"node": ["a"] * len(seqs), "seq": seqs}), is_numbered=True)
 
 
 @pytest.mark.parametrize(("node", "seq"), [(None, 1), ("a", None)])

@@ -6,8 +6,8 @@ the number of rows. A file has a name that nobody else can have, is synced befor
 and means nothing until a commit names it; one that no commit names is an orphan, which
 `semel lake vacuum` removes when it is a week old.
 
-Statistics are those of the Parquet footer, so that they cost nothing. What they cannot say exactly
-is left out, never guessed: a reader that finds no bounds reads the file.
+Statistics are those of the Parquet footer, so that they cost nothing. Bounds are said for every
+column that has an order, or for none: see `statistics_of`.
 """
 
 import json
@@ -16,7 +16,8 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
+from decimal import Decimal
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
@@ -34,20 +35,24 @@ from semel.store.roots import without_secrets
 # Rows in memory before a file is written, in bytes of Arrow.
 HELD_BYTES: Final = 128 * 1024 * 1024
 GROUP_ROWS: Final = 256 * 1024
-# A longer text is no bound that is worth its place in the log.
+# A bound that is a longer text is cut.
 BOUND_CHARACTERS: Final = 64
+# Decimal digits that a float keeps.
+EXACT_DIGITS: Final = 15
+# Bytes that a file system allows for a name.
+NAME_BYTES: Final = 255
 # What Hive and Spark call the folder of rows without a value.
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
-# First seq, last seq, number of rows.
-Extent = tuple[int, int, int]
+# First and last seq of rows without a gap, both included.
+Run = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class DataFile:
     """A file that is there whole, for the commit. Plain values: it crosses processes."""
 
-    # Below the table, as the Delta log has it: encoded as in an address.
+    # Below the table, as it is on disk.
     path: str
     size: int
     rows: int
@@ -55,8 +60,8 @@ class DataFile:
     statistics: str
     # In milliseconds.
     modified: int
-    # What it holds of each node, if rows are numbered.
-    extents: dict[str, Extent]
+    # What it holds of each node, ascending, if rows are numbered.
+    runs: dict[str, list[Run]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,13 @@ def _parts(
         yield (), table
         return
     rest = table.drop_columns(list(partition_by))
-    keys = table.select(list(partition_by)).group_by(list(partition_by)).aggregate([]).to_pylist()
+    try:
+        chosen = table.select(list(partition_by))
+        keys = chosen.group_by(list(partition_by)).aggregate([]).to_pylist()
+    except OverflowError as problem:
+        raise TableError(
+            f"partitionBy: a date or time is none of the calendar: {problem}"
+        ) from None
     if len(keys) == 1:
         yield tuple(keys[0].values()), rest
         return
@@ -134,7 +145,7 @@ def partition_value(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+        return value.replace(tzinfo=None).isoformat(" ", "microseconds")
     if isinstance(value, str | int | date):
         return str(value)
     raise TableError(f"a table cannot be partitioned by a value such as {value!r}")
@@ -144,11 +155,14 @@ def _write(folder: "Folder", table: pa.Table, layout: Layout, key: tuple[Any, ..
     partition = {
         name: partition_value(value) for name, value in zip(layout.partition_by, key, strict=True)
     }
-    # Twice encoded: a folder's name is encoded as Hive does it, and the log's path as an address.
+    # As Hive and Spark name folders. What the log has is encoded once more, by delta-rs.
     folders = [
         f"{quote(name, safe='')}={NO_VALUE if value is None else quote(value, safe='')}"
         for name, value in partition.items()
     ]
+    if any(len(each) > NAME_BYTES for each in folders):
+        # The log says what the partition is; folders are for people.
+        folders = []
     path = "/".join([*folders, f"part-{secrets.token_hex(16)}.zstd.parquet"])
     footers: list[pq.FileMetaData] = []
     try:
@@ -159,13 +173,14 @@ def _write(folder: "Folder", table: pa.Table, layout: Layout, key: tuple[Any, ..
         shown = without_secrets(layout.address)
         raise TableError(f"{shown} cannot be written: {said(problem)}") from problem
     return DataFile(
-        path=quote(path, safe="/="),
+        path=path,
         size=size,
         rows=table.num_rows,
         partition=partition,
-        statistics=json.dumps(statistics_of(footers[0], table)),
+        # As it is: there are readers that do not understand all of JSON's escapes.
+        statistics=json.dumps(statistics_of(footers[0], table), ensure_ascii=False),
         modified=time.time_ns() // 1_000_000,
-        extents=extents_of(table) if layout.is_numbered else {},
+        runs=runs_of(table) if layout.is_numbered else {},
     )
 
 
@@ -193,48 +208,59 @@ def _writer(sink: Any, schema: pa.Schema, footers: list[pq.FileMetaData]) -> pq.
     )
 
 
-def extents_of(table: pa.Table) -> dict[str, Extent]:
-    """First, last and number of the rows of each node."""
-    found = table.group_by("node").aggregate([("seq", "min"), ("seq", "max"), ("seq", "count")])
-    extents: dict[str, Extent] = {}
-    for row in found.to_pylist():
-        if row["node"] is None or row["seq_count"] == 0:
-            raise TableError("a row has no node or no seq: rows of a stream have both")
-        extents[row["node"]] = (row["seq_min"], row["seq_max"], row["seq_count"])
-    if pc.sum(found.column("seq_count")).as_py() != table.num_rows:
-        raise TableError("a row has no seq: rows of a stream have one")
-    return extents
+def runs_of(table: pa.Table) -> dict[str, list[Run]]:
+    """The numbers of the rows of each node. Refuses a row without one, and a number twice.
+
+    Rows of a record are in order, and then there is one run of them; but a program may have
+    shuffled them.
+    """
+    if table.column("node").null_count or table.column("seq").null_count:
+        raise TableError("a row has no node or no seq: rows of a stream have both")
+    nodes = table.column("node").unique().to_pylist()
+    found: dict[str, list[Run]] = {}
+    for node in nodes:
+        rows = table if len(nodes) == 1 else table.filter(pc.equal(table.column("node"), node))
+        seqs = rows.column("seq").combine_chunks()
+        steps = pc.pairwise_diff(seqs).slice(1)
+        if not pc.all(pc.equal(steps, 1), min_count=0).as_py():
+            seqs = seqs.take(pc.sort_indices(seqs))
+            steps = pc.pairwise_diff(seqs).slice(1)
+            if pc.any(pc.equal(steps, 0)).as_py():
+                raise TableError(f"a row of node {node} came twice, and nothing was committed")
+        breaks = pc.indices_nonzero(pc.not_equal(steps, 1)).to_pylist()
+        starts = [0, *(each + 1 for each in breaks)]
+        ends = [*breaks, len(seqs) - 1]
+        firsts, lasts = (seqs.take(pa.array(each)).to_pylist() for each in (starts, ends))
+        found[node] = list(zip(firsts, lasts, strict=True))
+    return found
 
 
 def statistics_of(footer: pq.FileMetaData, table: pa.Table) -> dict[str, Any]:
-    """What the Delta log is to say about a file, from its own footer."""
+    """What the Delta log is to say about a file, from its own footer.
+
+    Some readers take a column that has no bounds, beside others that have, for one that holds
+    nothing. So there are bounds for all columns that can have them, or for none.
+    """
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    plain = set(table.column_names)
-    for place in range(footer.num_columns):
-        chunks = [footer.row_group(each).column(place) for each in range(footer.num_row_groups)]
-        name = chunks[0].path_in_schema
-        if name not in plain:
-            continue  # a part of a list, map or struct
-        found = [chunk.statistics for chunk in chunks]
-        if any(each is None or not each.has_null_count for each in found):
-            continue
-        nulls[name] = sum(each.null_count for each in found)
-        # A row group of nulls alone has no bounds.
-        bounded = [
-            each
-            for each, chunk in zip(found, chunks, strict=True)
-            if each.null_count < chunk.num_values
-        ]
-        if not bounded or not all(each.has_min_max for each in bounded):
-            continue
-        low = _bound(min(each.min for each in bounded))
-        high = _bound(max(each.max for each in bounded))
-        if low is None or high is None or _has_nan(table.column(name)):
-            continue
-        lowest[name] = low
-        highest[name] = high
+    place = 0
+    for field in table.schema:
+        leaves = _leaves(field.type)
+        if leaves == 1 and not pa.types.is_nested(field.type):
+            found = [
+                footer.row_group(each).column(place).statistics
+                for each in range(footer.num_row_groups)
+            ]
+            if any(each is None or not each.has_null_count for each in found):
+                return {"numRecords": table.num_rows}
+            nulls[field.name] = sum(each.null_count for each in found)
+            if nulls[field.name] < table.num_rows and not pa.types.is_binary(field.type):
+                bounds = _bounds(found, table.column(field.name))
+                if bounds is None:
+                    return {"numRecords": table.num_rows}
+                lowest[field.name], highest[field.name] = bounds
+        place += leaves
     return {
         "numRecords": table.num_rows,
         "minValues": lowest,
@@ -243,28 +269,63 @@ def statistics_of(footer: pq.FileMetaData, table: pa.Table) -> dict[str, Any]:
     }
 
 
-def _bound(value: Any) -> Any:
-    """A value as JSON of the Delta log; None: it is not to be said."""
-    if isinstance(value, bool):
+def _leaves(kind: pa.DataType) -> int:
+    """How many columns of Parquet a column of Arrow is."""
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_leaves(kind.field(each).type) for each in range(kind.num_fields))
+
+
+def _bounds(statistics: list[Any], column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    """The lowest and the highest value of a column that has values; None: they cannot be said."""
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        # Spark orders NaN above all numbers, and Parquet's bounds pass over it.
         return None
-    if isinstance(value, int):
+    # A row group of nulls alone has none.
+    bounded = [each for each in statistics if each.num_values]
+    if not bounded or not all(each.has_min_max for each in bounded):
+        return None
+    try:
+        low = _lower(min(each.min for each in bounded))
+        high = _upper(max(each.max for each in bounded))
+    except (OverflowError, ValueError):
+        return None  # a day that Python's calendar does not have
+    return None if low is None or high is None else (low, high)
+
+
+def _lower(value: Any) -> Any:
+    """A lower bound as JSON of the Delta log."""
+    return value[:BOUND_CHARACTERS] if isinstance(value, str) else _said(value)
+
+
+def _upper(value: Any) -> Any:
+    """An upper bound as JSON of the Delta log. A text that is cut is made larger than it was."""
+    if not isinstance(value, str):
+        return _said(value)
+    if len(value) <= BOUND_CHARACTERS:
         return value
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            return value.strftime("%Y-%m-%dT%H:%M:%S.%f")
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, str) and len(value) <= BOUND_CHARACTERS:
-        return value
+    for end in range(BOUND_CHARACTERS, 0, -1):
+        sign = ord(value[end - 1])
+        if sign < 0x10FFFF:
+            # Between these two there are only surrogates.
+            return value[: end - 1] + chr(0xE000 if sign == 0xD7FF else sign + 1)
     return None
 
 
-def _has_nan(column: pa.ChunkedArray) -> bool:
-    """Spark orders NaN above all numbers, and Parquet's bounds pass over it."""
-    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
+def _said(value: Any) -> Any:
+    """A value as JSON of the Delta log; None: it cannot be said."""
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Decimal):
+        # A reader takes a number of JSON for a float: what does not fit into one is not said.
+        return float(value) if len(value.as_tuple().digits) <= EXACT_DIGITS else None
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    return None
 
 
 class Folder:

@@ -253,6 +253,31 @@ def _contents(table: "DeltaTable") -> tuple[int, int, int]:
     return sum(counts), actions.num_rows, size
 
 
+def dataset_of(table: "DeltaTable") -> Any:
+    """The files of a table as an Arrow dataset, of which the log tells the partitions alone.
+
+    deltalake's own goes by the statistics in the log too, and takes a column that has none there
+    for one without values. Parquet's own statistics serve instead.
+    """
+    dataset = need("pyarrow.dataset", extra="spark", by="a Delta table")
+    found = table.to_pyarrow_dataset()
+    partitions = table.metadata().partition_columns
+    fragments = []
+    for fragment in found.get_fragments():
+        keys = dataset.get_partition_keys(fragment.partition_expression)
+        holds = None
+        for name in partitions:
+            column = dataset.field(name)
+            same = column.is_null() if keys[name] is None else column == keys[name]
+            holds = same if holds is None else holds & same
+        fragments.append(
+            found.format.make_fragment(
+                fragment.path, fragment.filesystem, partition_expression=holds
+            )
+        )
+    return dataset.FileSystemDataset(fragments, found.schema, found.format, found.filesystem)
+
+
 def stream_of(table: "DeltaTable") -> str | None:
     """The stream whose rows a table takes, by its own numbers; None: it takes anything."""
     from semel.pipeline.table import stream_id

@@ -12,6 +12,8 @@ Who runs a landing is told of it by events, plain dictionaries, which a command 
 
 import json
 import logging
+import os
+import re
 import signal
 import threading
 import time
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.pipeline.errors import PipelineError, sentence_of
-from semel.pipeline.places import local_folder, split_address, table_address
+from semel.pipeline.places import checkpoint_folder, local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
 from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
 
@@ -46,7 +48,17 @@ _OTHER_LANDING: Final = (
     "CONCURRENT_QUERY",
     "Multiple streaming queries are concurrently using",
 )
-_DAMAGED: Final = ("Incomplete log file", "Malformed log file", "CHECKPOINT", "metadata file")
+_DAMAGED: Final = (
+    "Incomplete log file",
+    "MALFORMED_LOG_FILE",
+    "Failed to read log file",
+    "CHECKPOINT",
+    "JsonEOFException",
+    "JsonParseException",
+    "metadata file",
+)
+# What stands before Spark's own words about a query.
+_ENDED: Final = re.compile(r"\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL)
 
 Event = dict[str, Any]
 
@@ -97,17 +109,31 @@ def make_plan(wanted: LandSettings) -> Plan:
                 " where Spark's notes are"
             )
         checkpoint = lake / CHECKPOINTS / wanted.table
+    folder = checkpoint_folder(str(checkpoint))
+    if folder is None:
+        raise PipelineError(f"--checkpoint {checkpoint} is no folder of this machine: give one")
     return Plan(
         root=root,
         root_address=address,
         stream=wanted.stream,
         table=table,
-        checkpoint=checkpoint.absolute(),
+        checkpoint=folder.absolute(),
         interval=wanted.interval,
         max_rows=wanted.max_rows,
         master=wanted.master,
         fail_on_data_loss=wanted.fail_on_data_loss,
     )
+
+
+def check_can_be_made(folder: Path) -> None:
+    """Raise PipelineError unless there is a folder to write in, or one can be made."""
+    at = folder
+    while not at.exists() and at != at.parent:
+        at = at.parent
+    if not at.is_dir():
+        raise PipelineError(f"{folder}: {at} is no folder but a file")
+    if not os.access(at, os.W_OK | os.X_OK):
+        raise PipelineError(f"{folder} cannot be written: there is no right to write in {at}")
 
 
 class Landing:
@@ -118,9 +144,9 @@ class Landing:
         self._tell = tell
         self._stopping = threading.Event()
         self._hurry = threading.Event()
-        # What the table had of each node at the start, and has now.
-        self._begin: dict[str, int] = {}
-        self._landed: dict[str, int] = {}
+        # Rows landed since the start, as the log tells, and up to which version it was read.
+        self._landed = 0
+        self._version = -1
 
     def stop(self) -> None:
         """Land what is sealed, for a while, and end; called again, end at once."""
@@ -135,6 +161,8 @@ class Landing:
         """
         plan = self.plan
         self._check_root(once=once)
+        for folder in filter(None, (local_folder(plan.table), plan.checkpoint)):
+            check_can_be_made(folder)
         self._event("starting", table=plan.shown, stream=plan.stream, root=plan.root.address)
         if spark is not None:
             with _explained(plan):
@@ -156,8 +184,11 @@ class Landing:
     def _check_root(self, *, once: bool) -> None:
         root = self.plan.root
         if isinstance(root, LocalRoot) and not Path(root.address).is_dir():
+            if Path(root.address).exists():
+                raise PipelineError(f"{root.address} is no root but a file")
             if once:
                 raise PipelineError(f"{root.address} is no root: there is no such folder")
+            check_can_be_made(Path(root.address))
             LOG.warning("%s is not there yet: waiting for it", root.address)
             Path(root.address).mkdir(parents=True, exist_ok=True)
 
@@ -169,15 +200,17 @@ class Landing:
         plan = self.plan
         probe(plan.table)
         self._table = Table(plan.table)
-        self._begin = self._landed = self._positions()
+        there = self._table.load()
+        if there is not None:
+            self._version = there.version()
         query = self._start(spark, once=once)
         try:
-            self._event("ready", landed_before=sum(self._begin.values()))
+            self._event("ready", landed_before=0 if there is None else there.count())
             self._watch(query)
         finally:
             with suppress(Exception):
                 query.stop()
-        self._event("ended", landed=self._rows())
+        self._event("ended", landed=self._landed)
 
     def _start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
         from pyspark.sql import functions
@@ -218,7 +251,9 @@ class Landing:
 
     def _first(self) -> str:
         """Where a new checkpoint begins: after what the table has, and with what is not in it."""
-        after = {node: last + 1 for node, last in self._begin.items()}
+        plan = self.plan
+        landed = self._table.positions(plan.stream, plan.root.nodes(plan.stream))
+        after = {node: last + 1 for node, last in landed.items()}
         return json.dumps(after) if after else "earliest"
 
     def _watch(self, query: "StreamingQuery") -> None:
@@ -226,7 +261,8 @@ class Landing:
         told = -1
         draining: threading.Thread | None = None
         end = 0.0
-        while not query.awaitTermination(LOOK_SECONDS):
+        # Parts of a second are right; PySpark has declared whole ones.
+        while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]
             told = self._tell_batches(query, told)
             if self._stopping.is_set() and draining is None:
                 end = time.monotonic() + DRAIN_SECONDS
@@ -247,16 +283,15 @@ class Landing:
         return told
 
     def _tell_batch(self, progress: dict[str, Any]) -> None:
-        before = self._rows()
-        self._landed = self._positions()
         seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-        rows = self._rows() - before
+        rows = self._new_rows()
+        self._landed += rows
         newest = (progress.get("observedMetrics") or {}).get("landing", {}).get("newest")
         self._event(
             "batch",
             batch=progress["batchId"],
             rows=rows,
-            landed=self._rows(),
+            landed=self._landed,
             lag_rows=_behind(progress["sources"][0]),
             lag_seconds=None if newest is None else round(_age(newest), 3),
             rate=round(rows / seconds) if seconds else None,
@@ -265,13 +300,16 @@ class Landing:
 
     # --- what has landed --------------------------------------------------------------------------
 
-    def _positions(self) -> dict[str, int]:
-        plan = self.plan
-        return self._table.positions(plan.stream, plan.root.nodes(plan.stream))
+    def _new_rows(self) -> int:
+        """Rows that came into the table since the last look, as its log has it."""
+        from semel.pipeline.table import ROWS
 
-    def _rows(self) -> int:
-        """Rows that are in the table since the start, by the numbers of the rows themselves."""
-        return sum(last - self._begin.get(node, 0) for node, last in self._landed.items())
+        table = self._table.load()
+        if table is None or table.version() <= self._version:
+            return 0
+        commits = table.history(table.version() - self._version)
+        self._version = table.version()
+        return sum(int(each.get(ROWS, 0)) for each in commits)
 
     def _event(self, event: str, **facts: Any) -> None:
         self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
@@ -335,7 +373,7 @@ def _explained(plan: Plan) -> Iterator[None]:
 
 def explain(problem: BaseException, plan: Plan) -> str:
     """What a query ended with, in one sentence that says what to do."""
-    text = str(problem)
+    text = _ENDED.sub("", str(problem), count=1)
     if "No space left on device" in text or "ENOSPC" in text:
         return (
             f"no space is left for {plan.shown}, its checkpoint or Spark's own files: make room,"

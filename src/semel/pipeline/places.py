@@ -34,6 +34,8 @@ from semel.pipeline.errors import TableError
 from semel.store.roots import OBJECT_STORES, without_secrets
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# How an address begins for Hadoop, and after pathlib has made one slash of two.
+_HADOOP: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _NOT_IN_NAMES: Final = "/\\?#%:"
 # delta-rs takes these in the path of a folder for an escaped character, and looks elsewhere.
 _ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
@@ -95,6 +97,19 @@ def local_folder(address: str) -> Path | None:
     if _ESCAPED.search(str(folder)):
         raise TableError(f"{folder} can hold no Delta table: rename the folder with % in its name")
     return folder
+
+
+def checkpoint_folder(location: str) -> Path | None:
+    """Where Spark keeps a checkpoint; None: not on this machine.
+
+    Spark takes what it is given as it is: nothing in it is escaped.
+    """
+    address = _HADOOP.match(location)
+    if address is None:
+        return Path(location)
+    if address[1].lower() != "file":
+        return None
+    return Path("/" + location[len(address[0]) :].lstrip("/"))
 
 
 def check_table_name(table: str) -> None:

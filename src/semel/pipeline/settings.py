@@ -36,7 +36,10 @@ class LandSettings:
         unit=SECONDS,
     )
     max_rows: int = setting(
-        1_000_000, "A batch has at most so many rows; the rest is for the next.", minimum=1
+        1_000_000,
+        "A batch has at most so many rows; the rest is for the next.",
+        minimum=1,
+        maximum=1_000_000_000,
     )
     master: str | None = setting(
         None, "The Spark that does the work, such as spark://host:7077; this machine if not given."

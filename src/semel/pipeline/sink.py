@@ -10,11 +10,10 @@ orphans, and `semel lake vacuum` removes them.
 """
 
 import json
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -22,20 +21,42 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from semel.pipeline.errors import OptionError
+from semel.pipeline.places import checkpoint_folder
 from semel.pipeline.sink_options import SinkOptions, parse_sink_options
 from semel.store.roots import open_root
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from semel.pipeline.files import DataFile
     from semel.pipeline.table import Batch
 
+# Those of Delta, as Spark names them.
+TYPES: Final = frozenset(
+    {
+        "binary",
+        "boolean",
+        "byte",
+        "date",
+        "decimal",
+        "double",
+        "float",
+        "integer",
+        "long",
+        "short",
+        "string",
+        "timestamp",
+        "timestamp_ntz",
+    }
+)
 # Where a checkpoint says which it is.
 METADATA: Final = "metadata"
+# What Delta does not allow in the name of a column, and what can tell a partition.
+NOT_IN_NAMES: Final = " ,;{}()\n\t="
+PARTITION_TYPES: Final = TYPES - {"binary", "decimal", "double", "float"}
 
 
 @dataclass
@@ -71,13 +92,18 @@ class BatchWriter(DataSourceArrowWriter):
         self.options = parse_sink_options(options)
         self.schema = schema.json()
         self.overwrite = overwrite
+        # A commit whose answer is lost is tried again, and found to be there by this.
+        self.name = secrets.token_hex(16)
         check_columns(self.options, schema, overwrite=overwrite)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         return written(self.options, iterator)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
-        commit(batch_of(self.options, self.schema, messages, self.overwrite), self.options)
+        batch = batch_of(
+            self.options, self.schema, messages, self.overwrite, query=self.name, number=0
+        )
+        commit(batch, self.options)
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
         return
@@ -91,6 +117,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.schema = schema.json()
         self.overwrite = overwrite
         check_columns(self.options, schema, overwrite=overwrite)
+        if self.options.app_id is None:
+            if self.options.checkpoint is None:
+                raise OptionError(
+                    "give option checkpointLocation on the query itself (a default of the session"
+                    " does not reach the table), or option appId with a name of its own"
+                )
+            if checkpoint_folder(self.options.checkpoint) is None:
+                raise OptionError(
+                    f"checkpointLocation {self.options.checkpoint} is no folder of this machine,"
+                    " and its id cannot be read: give option appId with a name of its own"
+                )
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         return written(self.options, iterator)
@@ -125,9 +162,18 @@ def check_columns(options: SinkOptions, schema: "StructType", *, overwrite: bool
     for name in types:
         if lower.count(name.lower()) > 1:
             raise OptionError(f"two columns are called {name}: Delta does not tell case apart")
+    for field in schema.fields:
+        if any(sign in field.name for sign in NOT_IN_NAMES):
+            raise OptionError(f"column {field.name!r}: Delta allows none of ' ,;{{}}()=' in a name")
+        foreign = foreign_type(field.dataType)
+        if foreign is not None:
+            raise OptionError(f"column {field.name}: Delta has no type {foreign}: cast it")
     for name in options.partition_by:
         if name not in types:
             raise OptionError(f"partitionBy: there is no column {name}")
+        kind = schema[name].dataType
+        if kind.typeName() not in PARTITION_TYPES:
+            raise OptionError(f"partitionBy: {name} is {kind.simpleString()}, which tells no part")
     if options.partition_by and len(options.partition_by) == len(types):
         raise OptionError("partitionBy: a table cannot be partitioned by all of its columns")
     if options.stream is not None:
@@ -135,6 +181,22 @@ def check_columns(options: SinkOptions, schema: "StructType", *, overwrite: bool
             raise OptionError("option stream: rows of a stream are appended, never overwritten")
         if types.get("node") != "string" or types.get("seq") != "bigint":
             raise OptionError("option stream: its rows have the columns node STRING and seq BIGINT")
+        if {"node", "seq"} & set(options.partition_by):
+            raise OptionError("partitionBy: with option stream, node and seq are in the files")
+
+
+def foreign_type(kind: "DataType") -> str | None:
+    """What in a type is none of Delta's; None: nothing."""
+    inner: list[DataType] = []
+    if isinstance(kind, StructType):
+        inner = [field.dataType for field in kind.fields]
+    elif isinstance(kind, ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, MapType):
+        inner = [kind.keyType, kind.valueType]
+    elif kind.typeName() not in TYPES:
+        return str(kind.simpleString())
+    return next((found for each in inner if (found := foreign_type(each)) is not None), None)
 
 
 def written(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Written:
@@ -152,12 +214,13 @@ def batch_of(
     messages: "list[Any]",
     overwrite: bool,
     *,
-    query: str | None = None,
-    number: int | None = None,
+    query: str,
+    number: int,
 ) -> "Batch":
     """What the tasks have written, for the commit."""
     from semel.pipeline.table import Batch
 
+    earliest, owners = record_of(options)
     return Batch(
         files=[file for message in messages if message is not None for file in message.files],
         schema=schema,
@@ -165,7 +228,8 @@ def batch_of(
         query=query,
         number=number,
         stream=options.stream,
-        earliest=earliest_in(options),
+        earliest=earliest,
+        owners=owners,
         may_skip=not options.fail_on_data_loss,
         may_add_columns=options.merge_schema,
         overwrite=overwrite,
@@ -180,40 +244,30 @@ def commit(batch: "Batch", options: SinkOptions) -> None:
         Table(options.path).commit(batch)
 
 
-def earliest_in(options: SinkOptions) -> dict[str, int] | None:
-    """The first seq that there is of each node, if we were told where the stream is."""
+def record_of(options: SinkOptions) -> tuple[dict[str, int] | None, dict[str, list[str]] | None]:
+    """The first seq that there is of each node, and whose they are, if we know where that is."""
     if options.root is None:
-        return None
+        return None, None
     assert options.stream is not None
     root = open_root(options.root)
-    found = {}
+    earliest, owners = {}, {}
     for node in root.nodes(options.stream):
         segments = root.segments(options.stream, node)
         if segments:
-            found[node] = segments[0].first
-    return found
+            earliest[node] = segments[0].first
+        owners[node] = root.owners(options.stream, node)
+    return earliest, owners
 
 
 def query_of(options: SinkOptions) -> str:
     """What tells this query from others: its checkpoint's own id, or what the user says."""
     if options.app_id is not None:
         return options.app_id
-    if options.checkpoint is None:
-        raise OptionError(
-            "give option checkpointLocation on the query itself (a default of the session does not"
-            " reach the table), or option appId with a name that no other query has"
-        )
-    folder = options.checkpoint
-    if "://" in folder or folder.startswith("file:"):
-        parts = urlsplit(folder)
-        if parts.scheme != "file":
-            raise OptionError(
-                f"the checkpoint is on {parts.scheme}://, where its id cannot be read: give option"
-                " appId with a name that no other query has"
-            )
-        folder = unquote(parts.path)
+    assert options.checkpoint is not None
+    folder = checkpoint_folder(options.checkpoint)
+    assert folder is not None
     try:
-        return str(json.loads((Path(folder) / METADATA).read_text("utf-8"))["id"])
+        return str(json.loads((folder / METADATA).read_text("utf-8"))["id"])
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise OptionError(
             f"checkpointLocation: {folder} does not say which query it is of: {problem}; give"

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final
 
 from semel.pipeline.errors import OptionError
 from semel.pipeline.places import split_address
+from semel.store.roots import LocalRoot, RootError, check_folder_name, open_root
 
 KNOWN: Final = (
     "path",
@@ -57,8 +59,10 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     split_address(path)
     stream = values.get("stream") or None
     root = values.get("root") or None
-    if root is not None and stream is None:
-        raise OptionError("option root says where a stream is: give option stream with it")
+    if root is not None:
+        if stream is None:
+            raise OptionError("option root says where a stream is: give option stream with it")
+        root = _root(root, stream)
     return SinkOptions(
         path=path,
         partition_by=tuple(
@@ -71,6 +75,16 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         root=root,
         fail_on_data_loss=_boolean(values, "failOnDataLoss", True),
     )
+
+
+def _root(address: str, stream: str) -> str:
+    """A root that Spark's processes understand alike."""
+    try:
+        root = open_root(address)
+        check_folder_name("stream", stream)
+    except RootError as problem:
+        raise OptionError(f"option root: {problem}") from None
+    return str(Path(root.address).absolute()) if isinstance(root, LocalRoot) else address
 
 
 def _boolean(values: Mapping[str, str], name: str, default: bool) -> bool:

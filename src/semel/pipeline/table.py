@@ -5,6 +5,7 @@ A commit is one entry in the table's log, there or not there. It carries the fil
 
     semel/query/<checkpoint>      the batch of a query, for rows that have no numbers of their own
     semel/stream/<stream>/<node>  the last seq landed, for rows of a stream
+    semel/owner/<stream>/<node>   whose numbers these are: the id of the store, as a number
 
 Rows of a stream are judged by their own numbers, never by that of the batch. What is at or below
 the last seq landed is left out; what begins right after it is taken; what would leave a gap is
@@ -27,8 +28,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
-from urllib.parse import unquote
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any, Final
 
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -38,14 +40,19 @@ from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction
 
 from semel.pipeline.errors import DataLoss, TableError
-from semel.pipeline.files import DataFile, Folder, Layout, write_files
+from semel.pipeline.files import DataFile, Folder, Layout, Run, write_files
 from semel.pipeline.places import local_folder, naming, said, settle_log, split_address
+from semel.store.reading import said_rows
 from semel.store.roots import without_secrets
 
 LOG: Final = logging.getLogger("semel.pipeline")
 
 # How often a commit that others came before is tried again. Each time somebody has got further.
 ATTEMPTS: Final = 20
+# Entries of the log in which an earlier commit of ours is looked for.
+FOREIGN: Final = 50
+# What tells a commit of ours, in the log.
+ROWS: Final = "semel.rows"
 # How many commit at once to find out about an object store, and how often at most.
 CONTENDERS: Final = 6
 PROBES: Final = 20
@@ -76,6 +83,16 @@ def position_id(stream: str, node: str) -> str:
     return f"{stream_id(stream)}/{node}"
 
 
+def owner_id(stream: str, node: str) -> str:
+    """The app transaction that says whose numbers were landed as those of (stream, node)."""
+    return f"semel/owner/{stream}/{node}"
+
+
+def owner_number(store: str) -> int:
+    """The id of a store, as the version of an app transaction."""
+    return int.from_bytes(sha256(store.encode()).digest()[:7])
+
+
 def stream_id(stream: str) -> str:
     """What a table that takes rows of a stream is named in its metadata."""
     return f"semel/stream/{stream}"
@@ -101,6 +118,8 @@ class Batch:
     stream: str | None = None
     # The first seq that the record has of each node, for nodes that the table does not know yet.
     earliest: dict[str, int] | None = None
+    # The ids of the stores whose numbers each node's are, the last one first.
+    owners: dict[str, list[str]] | None = None
     may_skip: bool = False
     may_add_columns: bool = False
     overwrite: bool = False
@@ -145,25 +164,30 @@ class Table:
         """Commit what of a batch is not in the table yet. Raises TableError and DataLoss."""
         for _ in range(ATTEMPTS):
             table = self._ready(batch)
-            chosen, transactions = self._choose(table, batch)
-            rows = sum(each.rows for each in chosen)
-            known = sum(each.rows for each in batch.files) - rows
-            if not chosen and not (batch.overwrite and transactions):
+            chosen = self._choose(table, batch)
+            there = sum(each.rows for each in batch.files)
+            if chosen is None:
                 # Whoever committed this may have died before it was on disk.
                 self._settle(max(0, table.version() - RECENT), table.version())
-                return Outcome(None, 0, known)
+                return Outcome(None, 0, there)
+            files, transactions = chosen
+            rows = sum(each.rows for each in files)
             try:
                 table.create_write_transaction(
-                    [_action(each) for each in chosen],
+                    [_action(each) for each in files],
                     "overwrite" if batch.overwrite else "append",
                     table.schema(),
                     list(batch.partition_by) or None,
                     commit_properties=CommitProperties(
                         app_transactions=transactions,
-                        custom_metadata={"semel.rows": str(rows)},
+                        custom_metadata={ROWS: str(rows)},
                     ),
                 )
             except CommitFailedError as problem:
+                now = self.load()
+                if now is not None and now.version() == table.version():
+                    # Nobody was first: the table itself does not allow it.
+                    raise TableError(f"{self.shown}: {said(problem)}") from problem
                 LOG.info("%s: another writer was first: %s", self.shown, said(problem))
                 continue
             except (DeltaError, OSError) as problem:
@@ -171,7 +195,7 @@ class Table:
             before = table.version()
             table.update_incremental()
             self._settle(before + 1, table.version())
-            return Outcome(table.version(), rows, known)
+            return Outcome(table.version(), rows, there - rows)
         raise TableError(
             f"{self.shown}: {ATTEMPTS} commits of others came before this one; is something "
             "else writing to it all the time?"
@@ -179,7 +203,7 @@ class Table:
 
     def _ready(self, batch: Batch) -> DeltaTable:
         """The table, made or widened if need be, and fit for these rows."""
-        wanted = Schema.from_json(batch.schema)
+        wanted = Schema.from_json(json.dumps(nullable(json.loads(batch.schema))))
         table = self.load()
         if table is None:
             # One that is not there can only take rows from their beginning on.
@@ -189,8 +213,10 @@ class Table:
             table = self.load()
             assert table is not None
         self._check_fits(table, batch, wanted)
+        if batch.stream is not None:
+            self._check_not_restored(table)
         new = new_columns(table.schema(), wanted)
-        if new and not batch.overwrite:
+        if new:
             names = ", ".join(field.name for field in new)
             if not batch.may_add_columns:
                 raise TableError(
@@ -260,11 +286,15 @@ class Table:
                 " same numbers; choose another table"
             )
         there = {field.name: field for field in table.schema().fields}
+        given = {each["name"]: each for each in json.loads(batch.schema)["fields"]}
+        for field in there.values():
+            if not field.nullable and given.get(field.name, {}).get("nullable", True):
+                raise TableError(
+                    f"{self.shown}: column {field.name} is NOT NULL there and may be null here"
+                )
         for field in wanted.fields:
             known = there.get(field.name)
-            if known is not None and json.loads(known.type.to_json()) != json.loads(
-                field.type.to_json()
-            ):
+            if known is not None and _plain(known) != _plain(field):
                 raise TableError(
                     f"{self.shown}: column {field.name} is {_type(known)} there and {_type(field)}"
                     " here: cast it, or choose another table"
@@ -273,54 +303,75 @@ class Table:
             if known is None and near:
                 raise TableError(f"{self.shown}: column {field.name} is called {near[0]} there")
 
+    def _check_not_restored(self, table: DeltaTable) -> None:
+        """Refuse a table whose rows were taken back: what it says to have landed was not.
+
+        Restoring an older version of a table brings its rows back, but not its app transactions.
+        """
+        others, ours = _since_ours(table)
+        for commit in others:
+            if commit.get("operation") != "RESTORE":
+                continue
+            version = commit.get("operationParameters", {}).get("version")
+            if version is None or ours is None or int(version) < ours:
+                raise TableError(
+                    f"{self.shown} was restored to an older version, and so lacks rows that it"
+                    " says to have: land in another table (--table), or restore version"
+                    f" {commit['version'] - 1 if ours is None else ours}"
+                )
+            return
+
     # --- what of a batch is new -------------------------------------------------------------------
 
     def _choose(
         self, table: DeltaTable, batch: Batch
-    ) -> tuple[Sequence[DataFile], list[Transaction]]:
+    ) -> tuple[Sequence[DataFile], list[Transaction]] | None:
+        """The files and the app transactions of the commit; None: there is nothing to commit."""
         transactions = []
         if batch.query is not None:
             assert batch.number is not None
             app = query_id(batch.query)
             done = table.transaction_version(app)
             if batch.stream is None and done is not None and batch.number <= done:
-                return [], []
+                LOG.info("%s: batch %d of %s is there", self.shown, batch.number, batch.query)
+                return None
             if done is None or batch.number > done:
                 transactions.append(Transaction(app, batch.number))
         if batch.stream is None:
-            return batch.files, transactions
+            return (batch.files, transactions) if batch.files or batch.overwrite else None
         spans = self._spans(batch)
         landed = positions_in(table, batch.stream, spans)
         for node, (first, last) in sorted(spans.items()):
             at = landed.get(node)
             self._check_follows(batch, node, at, first)
+            self._check_owner(table, batch, node, at)
             if at is None or last > at:
                 transactions.append(Transaction(position_id(batch.stream, node), last))
+                for owner in (batch.owners or {}).get(node, [])[:1]:
+                    number = owner_number(owner)
+                    transactions.append(Transaction(owner_id(batch.stream, node), number))
         files = [new for each in batch.files for new in self._trimmed(each, landed)]
-        return files, transactions if files else []
+        return (files, transactions) if files else None
 
-    def _spans(self, batch: Batch) -> dict[str, tuple[int, int]]:
-        """First and last seq of each node. Refuses what is not whole."""
-        extents: dict[str, list[tuple[int, int, int]]] = {}
+    def _spans(self, batch: Batch) -> dict[str, Run]:
+        """First and last seq of each node. Refuses rows that come twice, or do not come."""
+        runs: dict[str, list[Run]] = {}
         for file in batch.files:
-            for node, extent in file.extents.items():
-                extents.setdefault(node, []).append(extent)
+            for node, found in file.runs.items():
+                runs.setdefault(node, []).extend(found)
         spans = {}
-        for node, found in extents.items():
-            first = min(each[0] for each in found)
-            last = max(each[1] for each in found)
-            rows = sum(each[2] for each in found)
-            if rows > last - first + 1:
-                raise TableError(
-                    f"{self.shown}: {rows} rows of node {node} have numbers from {first} to "
-                    f"{last}: some came twice, and nothing was committed"
-                )
-            if rows < last - first + 1 and not batch.may_skip:
-                raise DataLoss(
-                    f"{self.shown}: {last - first + 1 - rows} of the rows {first} to {last} of"
-                    f" stream {batch.stream}, node {node}, did not come, and nothing was committed"
-                )
-            spans[node] = (first, last)
+        for node, found in runs.items():
+            found.sort()
+            for (_, before), (after, _) in pairwise(found):
+                which = f"{self.shown}: stream {batch.stream}, node {node}"
+                if after <= before:
+                    raise TableError(f"{which}: row {after} came twice; nothing was committed")
+                if after > before + 1 and not batch.may_skip:
+                    raise DataLoss(
+                        f"{which}: {said_rows(before + 1, after - 1)} did not come, though later"
+                        " ones did; nothing was committed"
+                    )
+            spans[node] = (found[0][0], found[-1][1])
         return spans
 
     def _check_follows(self, batch: Batch, node: str, landed: int | None, first: int) -> None:
@@ -328,6 +379,11 @@ class Table:
         if landed is not None:
             expected = landed + 1
         else:
+            if batch.owners is not None and node not in batch.owners:
+                raise TableError(
+                    f"{self.shown}: the root has no node {node} of stream {batch.stream}, of which"
+                    " these rows are: give the root that they were read from"
+                )
             expected = (batch.earliest or {}).get(node, first)
         if first <= expected:
             return
@@ -338,17 +394,33 @@ class Table:
         raise DataLoss(
             f"{self.shown} lacks {gap}, and this batch begins after them: the table or the"
             " checkpoint is not the one that they were landed with; remove the checkpoint, and"
-            " landing goes on from what the table has"
+            " landing goes on from what the table has; if the record lacks them as well,"
+            " failOnDataLoss=false leaves them out"
+        )
+
+    def _check_owner(self, table: DeltaTable, batch: Batch, node: str, landed: int | None) -> None:
+        """Refuse the rows of another record that has the name of one that was landed."""
+        owners = (batch.owners or {}).get(node, [])
+        assert batch.stream is not None
+        if landed is None or not owners:
+            return
+        known = table.transaction_version(owner_id(batch.stream, node))
+        if known is None or known in map(owner_number, owners):
+            return
+        raise TableError(
+            f"{self.shown}: node {node} of stream {batch.stream} is now that of another store"
+            f" ({owners[0]}), whose numbers begin anew: give that broker a --node of its own, or"
+            " land in another table"
         )
 
     def _trimmed(self, file: DataFile, landed: dict[str, int]) -> list[DataFile]:
         """What of a file is not landed: the file, nothing, or a new file with the rest."""
-        at = {node: landed.get(node, 0) for node in file.extents}
-        if all(first > at[node] for node, (first, _, _) in file.extents.items()):
+        at = {node: landed.get(node, 0) for node in file.runs}
+        if all(runs[0][0] > at[node] for node, runs in file.runs.items()):
             return [file]
-        if all(last <= at[node] for node, (_, last, _) in file.extents.items()):
+        if all(runs[-1][1] <= at[node] for node, runs in file.runs.items()):
             return []
-        rows = Folder(self.address).read(unquote(file.path))
+        rows = Folder(self.address).read(file.path)
         mask = None
         for node, seq in at.items():
             new = pc.and_(pc.equal(rows.column("node"), node), pc.greater(rows.column("seq"), seq))
@@ -366,6 +438,21 @@ def positions_in(table: DeltaTable, stream: str, nodes: Iterable[str]) -> dict[s
         if at is not None:
             found[node] = at
     return found
+
+
+def _since_ours(table: DeltaTable) -> tuple[list[dict[str, Any]], int | None]:
+    """What others did to a table since our last commit, the newest first; the version of that.
+
+    None: it is further back than the log is looked at.
+    """
+    # Mostly the last commit is ours, and then one entry of the log is read.
+    for limit in (1, FOREIGN):
+        others = []
+        for commit in table.history(limit):
+            if ROWS in commit:
+                return others, commit["version"]
+            others.append(commit)
+    return others, None
 
 
 def new_columns(there: Schema, wanted: Schema) -> list[Field]:
@@ -389,8 +476,26 @@ def _action(file: DataFile) -> AddAction:
     )
 
 
+def _plain(field: Field) -> Any:
+    """The type of a column, but for what in it may be null."""
+    return nullable(json.loads(field.type.to_json()))
+
+
 def _type(field: Field) -> str:
     return str(json.loads(field.type.to_json()))
+
+
+def nullable(kind: Any) -> Any:
+    """A type or schema of Spark's in which everything may be null, as in those of files."""
+    if isinstance(kind, list):
+        return [nullable(each) for each in kind]
+    if not isinstance(kind, dict):
+        return kind
+    free = ("nullable", "containsNull", "valueContainsNull")
+    return {
+        name: True if name in free else {} if name == "metadata" else nullable(value)
+        for name, value in kind.items()
+    }
 
 
 def _listed(names: Sequence[str]) -> str:

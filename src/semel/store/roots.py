@@ -190,17 +190,22 @@ class Root(ABC):
 
     def owner(self, stream: str, node: str) -> str | None:
         """The id of the store whose folder this is; None: it does not say."""
+        return next(iter(self.owners(stream, node)), None)
+
+    def owners(self, stream: str, node: str) -> list[str]:
+        """The same, and then those that it was adopted from: its numbers go on from theirs."""
         path = self.place(stream, node, OWNER)
         try:
             with self.read(path) as file:
                 note = json.loads(bytes(file.read()))
         except FileNotFoundError:
-            return None
+            return []
         except ValueError as problem:
             raise RootError(f"{self.address}: {path} is damaged: {problem}") from problem
         if not isinstance(note, dict) or not isinstance(note.get("store"), str):
             raise RootError(f"{self.address}: {path} is damaged: it names no store")
-        return str(note["store"])
+        before = note.get("before")
+        return [note["store"], *map(str, before if isinstance(before, list) else [])]
 
     def claim(self, stream: str, node: str, store: str, *, adopt: bool = False) -> None:
         """Make the folder of (stream, node) that store's, or raise NotOwned if it is another's.
@@ -210,7 +215,8 @@ class Root(ABC):
         one of them claims again: nothing there can be made if and only if it is not there yet.
         """
         path = self.place(stream, node, OWNER)
-        owner = self.owner(stream, node)
+        before = self.owners(stream, node)
+        owner = before[0] if before else None
         if owner == store:
             return
         where = f"{self.address}: the folder of stream {stream}, node {node}"
@@ -220,7 +226,8 @@ class Root(ABC):
         if owner is not None and not adopt:
             raise NotOwned(f"{where} belongs to store {owner}, not to {store}: {advice}")
         with suppress(FileExistsError):
-            self._write_note(path, {"store": store}, fresh=owner is None)
+            note = {"store": store, **({"before": before} if before else {})}
+            self._write_note(path, note, fresh=owner is None)
         owner = self.owner(stream, node)
         if owner != store:
             raise NotOwned(f"{where} belongs to store {owner}, not to {store}: {advice}")

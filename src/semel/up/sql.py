@@ -45,7 +45,15 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.client.ingest import DATA_FOLDER
 from semel.extras import need
 from semel.pipeline.errors import TableError
-from semel.pipeline.lake import Behind, behind, beside, open_table, stream_of, table_names
+from semel.pipeline.lake import (
+    Behind,
+    behind,
+    beside,
+    dataset_of,
+    open_table,
+    stream_of,
+    table_names,
+)
 from semel.pipeline.places import absent, local_folder, naming, said, table_address
 from semel.store.folder import STORE, STREAMS
 from semel.store.reading import Holdings, NodeRecord
@@ -260,7 +268,7 @@ class LakeSql:
     def _register_table(self, table: str) -> None:
         opened = self._open(table)
         with naming(table_address(self._lake, table)):
-            self._connection.register(table, opened.to_pyarrow_dataset())
+            self._connection.register(table, dataset_of(opened))
 
     # --- rows that are not landed -----------------------------------------------------------------
 
