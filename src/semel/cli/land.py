@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,7 +48,8 @@ def command(config: Path | None, flags: Flags, once: bool, json_wanted: bool, qu
         landing.run(once=once)
     except (PipelineError, MissingExtra, OSError) as problem:
         sentence = shown_text(" ".join(str(problem).split()))
-        report.tell({"event": "failed", "problem": sentence})
+        at = datetime.now(UTC).isoformat()
+        report.tell({"at": at, "event": "failed", "problem": sentence})
         raise click.ClickException(sentence) from None
 
 
@@ -61,13 +63,20 @@ class Report:
 
     def tell(self, event: Event) -> None:
         """Tell of an event. That nobody listens any more is no reason to stop landing."""
+        try:
+            self._tell(event)
+        except BrokenPipeError:
+            # Python flushes it once more at the end.
+            quiet = open(os.devnull, "w")  # noqa: SIM115
+            if self._is_json:
+                sys.stdout = quiet
+            else:
+                sys.stderr = quiet
+            self._is_json, self._is_quiet = False, True
+
+    def _tell(self, event: Event) -> None:
         if self._is_json:
-            try:
-                print(json.dumps(event), flush=True)
-            except BrokenPipeError:
-                # Python flushes it once more at the end.
-                sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-                self._is_json = False
+            print(json.dumps(event), flush=True)
         elif not self._is_quiet and event["event"] != "failed":
             line = as_line(event)
             if self._is_terminal and event["event"] == "batch":

@@ -207,6 +207,11 @@ class Landing:
         try:
             self._event("ready", landed_before=0 if there is None else there.count())
             self._watch(query)
+        except Exception as problem:
+            # Who ends a service may end all of its processes at once, Spark's Java among them.
+            if not self._stopping.is_set() or sentence_of(problem) is not None:
+                raise
+            LOG.warning("Spark ended before all that is sealed had landed: the next start goes on")
         finally:
             with suppress(Exception):
                 query.stop()

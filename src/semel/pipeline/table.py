@@ -51,6 +51,7 @@ LOG: Final = logging.getLogger("semel.pipeline")
 ATTEMPTS: Final = 20
 # Entries of the log in which an earlier commit of ours is looked for.
 FOREIGN: Final = 50
+LOG_RETENTION: Final = "delta.logRetentionDuration"
 # What tells a commit of ours, in the log.
 ROWS: Final = "semel.rows"
 # How many commit at once to find out about an object store, and how often at most.
@@ -245,6 +246,8 @@ class Table:
                 schema,
                 mode="ignore",
                 partition_by=list(partition_by) or None,
+                # Landing commits every second: the notes of more than a day would be a burden.
+                configuration=None if stream is None else {LOG_RETENTION: "interval 1 days"},
                 name=None if stream is None else stream_id(stream),
                 description=None if stream is None else f"Messages of the MQTT stream {stream}",
                 storage_options=self.storage or None,
