@@ -125,6 +125,7 @@ def test_what_has_no_order_has_no_bounds(tmp_path: Path) -> None:
         [1.0, float("nan")],
         [1.0, float("inf")],
         [Decimal("1234567890123456.78"), Decimal("2.20")],
+        [Decimal("0.00001"), Decimal("1")],
         ["\U0010ffff" * 65, "b"],
         pa.array([0, 300_000_000_000_000_000], pa.timestamp("us", tz="UTC")),
     ],
@@ -167,10 +168,10 @@ def test_a_name_with_a_dot_is_not_taken_for_a_part_of_another(tmp_path: Path) ->
     assert found["maxValues"] == {"a.b": 2}
 
 
-def test_a_value_that_is_too_long_for_the_name_of_a_folder_has_none(tmp_path: Path) -> None:
-    (file,) = written(tmp_path, pa.table({"a": [1], "t": ["x" * 300]}), "t")
-    assert file.partition == {"t": "x" * 300}
-    assert "/" not in file.path
+def test_a_value_that_is_too_long_for_the_name_of_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="a value of t is too long for a folder's name"):
+        written(tmp_path, pa.table({"a": [1], "t": ["x" * 254]}), "t")
+    assert len(written(tmp_path, pa.table({"a": [1], "t": ["x" * 253]}), "t")) == 1
 
 
 def test_a_row_group_of_nulls_does_not_hide_the_bounds_of_the_others(

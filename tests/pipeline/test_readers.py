@@ -44,11 +44,17 @@ TYPES: dict[str, tuple[pa.DataType, str, list[Any], list[Any]]] = {
         [NOON, NOON + MICROSECOND, NOON - MICROSECOND],
         [datetime(500, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)],
     ),
+    "decimal(10,5)": (
+        pa.decimal128(10, 5),
+        "DECIMAL(10, 5)",
+        [Decimal("1.10000"), Decimal("0.00001"), Decimal("0.00000")],
+        [],
+    ),
     "decimal(20,2)": (
         pa.decimal128(20, 2),
         "DECIMAL(20, 2)",
         [Decimal("1.10"), Decimal("-2.20"), Decimal("0.00")],
-        [Decimal("123456789012345678.90")],
+        [Decimal("123456789012345678.90"), Decimal("0.01")],
     ),
 }
 SIGNS: dict[str, Callable[[Any, Any], Any]] = {

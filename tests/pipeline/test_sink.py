@@ -173,6 +173,9 @@ def test_options_are_texts_whose_names_have_no_case() -> None:
         ({"path": "t", "partition": "a"}, "did you mean partitionBy?"),
         ({"path": "t", "xyz": "a"}, "there is path, partitionBy"),
         ({"path": "ftp://x/t"}, "is no lake"),
+        ({"path": "t", "partitionBy": "a,b,a"}, "names a column twice"),
+        ({"path": "t", "stream": "a b"}, "option stream: 'a b'"),
+        ({"path": "t", "stream": "a", "root": "ftp://x"}, "option root: ftp://x is no root"),
     ],
 )
 def test_a_wrong_option_is_told_by_name(given: dict[str, str], said: str) -> None:

@@ -170,6 +170,7 @@ def test_a_batch_that_is_partly_there_is_trimmed(tmp_path: Path, task_rows: int)
     outcome = land(tmp_path, ("a", 11, 40), ("b", 1, 9), task_rows=task_rows)
     assert (outcome.rows, outcome.known) == (19, 20)
     assert rows(tmp_path) == of("a", 1, 40) + of("b", 1, 9)
+    assert polars.read_delta(str(tmp_path)).height == 49
     # The rows that were written anew are in the partition that they were in.
     table = DeltaTable(str(tmp_path)).to_pyarrow_table()
     pairs = zip(table["seq"].to_pylist(), table["day"].to_pylist(), strict=True)
@@ -233,6 +234,15 @@ def test_a_new_node_begins_at_its_own_beginning(tmp_path: Path) -> None:
     with pytest.raises(DataLoss, match="lacks rows 3 to 4 of stream all, node b"):
         land(tmp_path, ("b", 5, 9), earliest={"a": 1, "b": 3})
     assert land(tmp_path, ("b", 3, 9), earliest={"a": 1, "b": 3}).rows == 7
+
+
+def test_a_table_of_a_stream_takes_no_other_rows(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 10))
+    files = numbered(tmp_path, ("a", 1, 10))
+    for overwrite in (False, True):
+        with pytest.raises(TableError, match="takes the rows of a stream, each once"):
+            Table(str(tmp_path)).commit(Batch(files, NUMBERED, ("day",), overwrite=overwrite))
+    assert rows(tmp_path) == of("a", 1, 10)
 
 
 def test_a_table_takes_one_stream(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ class Layout:
     partition_by: tuple[str, ...] = ()
     # Whether rows have the columns `node` and `seq`, which the commit is to know.
     is_numbered: bool = False
+    # Where in the table files go that are of one partition, without its columns.
+    folder: str = ""
 
 
 def write_files(batches: Iterable[pa.RecordBatch], layout: Layout) -> list[DataFile]:
@@ -160,9 +162,13 @@ def _write(folder: "Folder", table: pa.Table, layout: Layout, key: tuple[Any, ..
         f"{quote(name, safe='')}={NO_VALUE if value is None else quote(value, safe='')}"
         for name, value in partition.items()
     ]
-    if any(len(each) > NAME_BYTES for each in folders):
-        # The log says what the partition is; folders are for people.
-        folders = []
+    for each in folders:
+        if len(each) > NAME_BYTES:
+            # For the log any folder would do, but there are readers that go by its name.
+            name = each.partition("=")[0]
+            raise TableError(f"partitionBy: a value of {name} is too long for a folder's name")
+    if layout.folder:
+        folders = [layout.folder]
     path = "/".join([*folders, f"part-{secrets.token_hex(16)}.zstd.parquet"])
     footers: list[pq.FileMetaData] = []
     try:
@@ -319,8 +325,11 @@ def _said(value: Any) -> Any:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, Decimal):
-        # A reader takes a number of JSON for a float: what does not fit into one is not said.
-        return float(value) if len(value.as_tuple().digits) <= EXACT_DIGITS else None
+        # There are readers that take a number of JSON for a float, and some that do not know
+        # exponents: what cannot be said to both is not said.
+        number = float(value)
+        is_plain = len(value.as_tuple().digits) <= EXACT_DIGITS and "e" not in repr(number)
+        return number if is_plain else None
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
     if isinstance(value, date):

@@ -57,6 +57,7 @@ _DAMAGED: Final = (
     "JsonParseException",
     "metadata file",
 )
+_ENDING: Final = ("SparkContext was shut down", "stopped SparkContext", "cleanupQueryJobs")
 # What stands before Spark's own words about a query.
 _ENDED: Final = re.compile(r"\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL)
 
@@ -128,9 +129,13 @@ def make_plan(wanted: LandSettings) -> Plan:
 def check_can_be_made(folder: Path) -> None:
     """Raise PipelineError unless there is a folder to write in, or one can be made."""
     at = folder
-    while not at.exists() and at != at.parent:
-        at = at.parent
-    if not at.is_dir():
+    try:
+        while not at.exists() and at != at.parent:
+            at = at.parent
+        is_folder = at.is_dir()
+    except OSError as problem:
+        raise PipelineError(f"{folder} cannot be looked at: {problem.strerror}") from None
+    if not is_folder:
         raise PipelineError(f"{folder}: {at} is no folder but a file")
     if not os.access(at, os.W_OK | os.X_OK):
         raise PipelineError(f"{folder} cannot be written: there is no right to write in {at}")
@@ -171,8 +176,14 @@ class Landing:
         # Slow to import, and a plan that cannot be carried out needs none of it.
         from semel.pipeline.session import close, session
 
-        with _keeping_interrupt():
-            made = session("semel land", master=plan.master)
+        try:
+            with _keeping_interrupt():
+                made = session("semel land", master=plan.master)
+        except PipelineError:
+            if not self._stopping.is_set():
+                raise
+            self._event("ended", landed=0)
+            return
         try:
             with _explained(plan):
                 self._land(made, once=once)
@@ -183,9 +194,16 @@ class Landing:
 
     def _check_root(self, *, once: bool) -> None:
         root = self.plan.root
-        if isinstance(root, LocalRoot) and not Path(root.address).is_dir():
-            if Path(root.address).exists():
-                raise PipelineError(f"{root.address} is no root but a file")
+        if not isinstance(root, LocalRoot):
+            return
+        try:
+            root.streams()
+            is_there = Path(root.address).is_dir()
+        except NotADirectoryError:
+            raise PipelineError(f"{root.address} is no root but a file") from None
+        except OSError as problem:
+            raise PipelineError(f"--root {root.address}: {problem.strerror}") from None
+        if not is_there:
             if once:
                 raise PipelineError(f"{root.address} is no root: there is no such folder")
             check_can_be_made(Path(root.address))
@@ -209,7 +227,7 @@ class Landing:
             self._watch(query)
         except Exception as problem:
             # Who ends a service may end all of its processes at once, Spark's Java among them.
-            if not self._stopping.is_set() or sentence_of(problem) is not None:
+            if not self._stopping.is_set() or not is_spark_gone(problem):
                 raise
             LOG.warning("Spark ended before all that is sealed had landed: the next start goes on")
         finally:
@@ -397,6 +415,11 @@ def explain(problem: BaseException, plan: Plan) -> str:
     if is_java_dead(problem):
         return "the Java process of Spark has ended: nothing is lost, start the landing again"
     return _first_line(text)
+
+
+def is_spark_gone(problem: BaseException) -> bool:
+    """Whether Spark has ended, or is ending, under a query."""
+    return is_java_dead(problem) or any(sign in str(problem) for sign in _ENDING)
 
 
 def is_java_dead(problem: BaseException) -> bool:

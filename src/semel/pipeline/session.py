@@ -419,4 +419,7 @@ def _why_not(problem: Exception, master: str) -> str:
     """One sentence about a Spark that did not start."""
     cause = getattr(problem, "java_exception", None)
     words = str(problem if cause is None else cause.getMessage()).strip().splitlines()
+    if words and "stopped SparkContext" in words[0]:
+        # All that is left of a master that never answered.
+        words = ["nobody answers there, or it has ended the program at once"]
     return f"Spark did not start with master {master}: {words[0] if words else problem!r}"

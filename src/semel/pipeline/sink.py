@@ -10,7 +10,6 @@ orphans, and `semel lake vacuum` removes them.
 """
 
 import json
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -23,10 +22,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from semel.pipeline.errors import OptionError
-from semel.pipeline.places import checkpoint_folder
+from semel.pipeline.errors import OptionError, PipelineError
+from semel.pipeline.places import checkpoint_folder, said
 from semel.pipeline.sink_options import SinkOptions, parse_sink_options
-from semel.store.roots import open_root
+from semel.store.roots import RootError, open_root
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,18 +91,15 @@ class BatchWriter(DataSourceArrowWriter):
         self.options = parse_sink_options(options)
         self.schema = schema.json()
         self.overwrite = overwrite
-        # A commit whose answer is lost is tried again, and found to be there by this.
-        self.name = secrets.token_hex(16)
         check_columns(self.options, schema, overwrite=overwrite)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         return written(self.options, iterator)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
-        batch = batch_of(
-            self.options, self.schema, messages, self.overwrite, query=self.name, number=0
-        )
-        commit(batch, self.options)
+        # It needs no name: if its answer is lost it is made again with the same files, and a file
+        # is in a table once.
+        commit(batch_of(self.options, self.schema, messages, self.overwrite), self.options)
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
         return
@@ -214,8 +210,8 @@ def batch_of(
     messages: "list[Any]",
     overwrite: bool,
     *,
-    query: str,
-    number: int,
+    query: str | None = None,
+    number: int | None = None,
 ) -> "Batch":
     """What the tasks have written, for the commit."""
     from semel.pipeline.table import Batch
@@ -249,13 +245,16 @@ def record_of(options: SinkOptions) -> tuple[dict[str, int] | None, dict[str, li
     if options.root is None:
         return None, None
     assert options.stream is not None
-    root = open_root(options.root)
     earliest, owners = {}, {}
-    for node in root.nodes(options.stream):
-        segments = root.segments(options.stream, node)
-        if segments:
-            earliest[node] = segments[0].first
-        owners[node] = root.owners(options.stream, node)
+    try:
+        root = open_root(options.root)
+        for node in root.nodes(options.stream):
+            segments = root.segments(options.stream, node)
+            if segments:
+                earliest[node] = segments[0].first
+            owners[node] = root.owners(options.stream, node)
+    except (RootError, OSError) as problem:
+        raise PipelineError(f"the root of stream {options.stream}: {said(problem)}") from None
     return earliest, owners
 
 

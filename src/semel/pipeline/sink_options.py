@@ -8,7 +8,8 @@ from typing import Final
 
 from semel.pipeline.errors import OptionError
 from semel.pipeline.places import split_address
-from semel.store.roots import LocalRoot, RootError, check_folder_name, open_root
+from semel.store.roots import LocalRoot, RootError, open_root
+from semel.store.settings import about_stream_name
 
 KNOWN: Final = (
     "path",
@@ -62,12 +63,17 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     if root is not None:
         if stream is None:
             raise OptionError("option root says where a stream is: give option stream with it")
-        root = _root(root, stream)
+        root = _root(root)
+    if stream is not None:
+        problem = about_stream_name(stream)
+        if problem is not None:
+            raise OptionError(f"option stream: {stream!r} {problem}")
+    partition_by = tuple(filter(None, map(str.strip, values.get("partitionBy", "").split(","))))
+    if len(set(partition_by)) < len(partition_by):
+        raise OptionError(f"partitionBy names a column twice: {', '.join(partition_by)}")
     return SinkOptions(
         path=path,
-        partition_by=tuple(
-            name.strip() for name in values.get("partitionBy", "").split(",") if name.strip()
-        ),
+        partition_by=partition_by,
         merge_schema=_boolean(values, "mergeSchema", False),
         app_id=values.get("appId") or None,
         checkpoint=values.get("checkpointLocation") or None,
@@ -77,11 +83,10 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _root(address: str, stream: str) -> str:
+def _root(address: str) -> str:
     """A root that Spark's processes understand alike."""
     try:
         root = open_root(address)
-        check_folder_name("stream", stream)
     except RootError as problem:
         raise OptionError(f"option root: {problem}") from None
     return str(Path(root.address).absolute()) if isinstance(root, LocalRoot) else address

@@ -184,15 +184,13 @@ class Table:
                         custom_metadata={ROWS: str(rows)},
                     ),
                 )
-            except CommitFailedError as problem:
+            except (DeltaError, OSError) as problem:
                 now = self.load()
                 if now is not None and now.version() == table.version():
-                    # Nobody was first: the table itself does not allow it.
+                    # Nobody was first: it cannot be done, or the table does not allow it.
                     raise TableError(f"{self.shown}: {said(problem)}") from problem
                 LOG.info("%s: another writer was first: %s", self.shown, said(problem))
                 continue
-            except (DeltaError, OSError) as problem:
-                raise TableError(f"{self.shown} cannot be written: {said(problem)}") from problem
             before = table.version()
             table.update_incremental()
             self._settle(before + 1, table.version())
@@ -281,6 +279,11 @@ class Table:
             raise TableError(
                 f"{self.shown} is partitioned by {_listed(metadata.partition_columns)}, "
                 f"not by {_listed(batch.partition_by)}: say partitionBy as the table does"
+            )
+        if batch.stream is None and (metadata.name or "").startswith(stream_id("")):
+            raise TableError(
+                f"{self.shown} takes the rows of a stream, each once: give option stream, or choose"
+                " another table"
             )
         if batch.stream is not None and metadata.name != stream_id(batch.stream):
             raise TableError(
@@ -428,8 +431,8 @@ class Table:
         for node, seq in at.items():
             new = pc.and_(pc.equal(rows.column("node"), node), pc.greater(rows.column("seq"), seq))
             mask = new if mask is None else pc.or_(mask, new)
-        # The new file lies beside the partitions' folders: the log says where it belongs.
-        rest = write_files(rows.filter(mask).to_batches(), Layout(self.address, is_numbered=True))
+        layout = Layout(self.address, is_numbered=True, folder=file.path.rpartition("/")[0])
+        rest = write_files(rows.filter(mask).to_batches(), layout)
         return [replace(each, partition=file.partition) for each in rest]
 
 
