@@ -34,7 +34,8 @@ MEASURED := env COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(INTERPRETED)
 SHARED := -n $(WORKERS) --dist worksteal
 
 # The pipeline is not compiled, and what it is made of is: one run, on the wheel.
-SPARK := tests/pipeline tests/up
+SPARK := tests/pipeline tests/up \
+    $(patsubst %,tests/cli/test_%.py,demo doctor lake land sql tables up)
 WITHOUT_SPARK := $(SPARK:%=--ignore=%)
 
 # What the suite must cover to the last branch. The broker's network shell runs in processes of
@@ -133,11 +134,15 @@ client-schedules: $(WHEEL_INSTALLED) ## Cut and crash a client's core at random 
 ingest-kills: $(WHEEL_INSTALLED) ## Kill semel ingest under load again and again (ARGS=...)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.ingest_kills $(ARGS)
 
+.PHONY: pipeline-kills
+pipeline-kills: $(WHEEL_INSTALLED) ## Kill everything from broker to Spark again and again (ARGS=...)
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills $(ARGS)
+
 .PHONY: coverage
 coverage: $(TOOLS) ## Check that each core module is covered by its own test file
 	env $(SOURCES) .venv/bin/python -m tests.long.coverage
 
-LONG := coverage schedules histories client-schedules simulate kills client-kills ingest-kills fuzz mutants
+LONG := coverage schedules histories client-schedules simulate kills client-kills ingest-kills pipeline-kills fuzz mutants
 
 .PHONY: test-long
 test-long: test $(LONG) ## Run everything, long runs too
