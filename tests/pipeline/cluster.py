@@ -1,13 +1,12 @@
-"""A Spark cluster on one machine: a master and workers, each a process, as Spark's scripts start it.
+"""A Spark cluster on one machine: a master and workers, as processes, by Spark's own scripts.
 
-They listen on this machine only, on ports that are free, and keep all files in one folder. The
-programs that a worker starts are its own children, and a cluster that is stopped leaves nothing
-running: not even what belongs to a worker that was killed.
+They listen on this machine only, on ports that are free, and keep all files in one folder. Each is
+on a tether (`semel.up.tether`), so that nothing outlives a test, not even one that is killed: what
+a worker has started, executors and their Python, ends with it.
 """
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -20,21 +19,22 @@ from typing import IO, Final
 
 import pyspark
 
-import semel
 from semel.pipeline.java import find, java_home
+from semel.up import tether
 
 # Generous: it only ends what would hang.
-PATIENCE: Final = 90.0
+PATIENCE: Final = 300.0
+GRACE: Final = "5"
 SPARK_CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
 MASTER: Final = re.compile(r"spark://127\.0\.0\.1:\d+")
 REGISTERED: Final = re.compile(r"Successfully registered with master")
-# A worker has one core, and room for one executor.
+# A worker has room for one executor, and two need not be large.
 MEMORY: Final = "600m"
 DEFAULTS: Final = """\
 spark.executor.memory 512m
-spark.ui.enabled false
+spark.driver.memory 512m
 """
-# What the cluster says is how a test knows that it is there; what a driver says is for people.
+# By what the cluster says a test knows that it is there.
 LOG: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -48,87 +48,109 @@ logger.deploy.level = info
 """
 
 
-class Cluster:
-    """A master and its workers."""
+class Part:
+    """A process of a cluster, and what it says."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.settings = folder / "conf"
-        self.settings.mkdir(parents=True)
-        (self.settings / "spark-defaults.conf").write_text(DEFAULTS)
-        (self.settings / "log4j2.properties").write_text(LOG)
-        self._processes: list[subprocess.Popen[str]] = []
-        self.master = ""
-
-    def environment(self) -> dict[str, str]:
-        """What a program needs that lets this cluster work for it, and the cluster itself."""
-        local = self.folder / "local"
-        local.mkdir(exist_ok=True)
-        return {
-            **os.environ,
-            "SPARK_CONF_DIR": str(self.settings),
-            "SPARK_LOCAL_DIRS": str(local),
-        }
-
-    def start(self, workers: int) -> None:
-        listening = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        self.master = self._start("master.Master", listening, MASTER)
-        for number in range(workers):
-            place = ["--work-dir", str(self.folder / f"worker{number}")]
-            size = ["--cores", "1", "--memory", MEMORY]
-            self._start("worker.Worker", [*listening, *place, *size, self.master], REGISTERED)
-
-    def _start(self, name: str, arguments: list[str], sign: re.Pattern[str]) -> str:
-        """Start a part, and wait until it says that it is there; what it said."""
-        process = subprocess.Popen(
-            [SPARK_CLASS, f"org.apache.spark.deploy.{name}", *arguments],
-            env={
-                **self.environment(),
-                "JAVA_HOME": str(java_home(find())),
-                "SPARK_NO_DAEMONIZE": "1",
-                "SPARK_DAEMON_MEMORY": "256m",
-            },
-            stdin=subprocess.DEVNULL,
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.name = command[1]
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", tether.__file__, GRACE, *command],
+            env=environment,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,
         )
-        self._processes.append(process)
-        lines: SimpleQueue[str] = SimpleQueue()
-        assert process.stderr is not None
-        # It is read to its end, so that nobody who writes has to wait.
-        threading.Thread(target=_read, args=(process.stderr, lines), daemon=True).start()
+        assert self._process.stderr is not None
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        # Read to its end, so that it never has to wait for us.
+        self._reader = threading.Thread(
+            target=_read, args=(self._process.stderr, self._lines), daemon=True
+        )
+        self._reader.start()
+
+    def says(self, sign: re.Pattern[str]) -> str:
+        """Wait until it says something; that part of it."""
         said = []
         end = time.monotonic() + PATIENCE
-        while time.monotonic() < end and process.poll() is None:
+        while time.monotonic() < end and self._process.poll() is None:
             with suppress(Empty):
-                said.append(lines.get(timeout=0.1))
+                said.append(self._lines.get(timeout=0.1))
                 found = sign.search(said[-1])
                 if found is not None:
                     return found[0]
-        raise AssertionError(f"{name} did not start: {''.join(said)}")
+        raise AssertionError(f"{self.name} did not start: {''.join(said)}")
 
-    def stop(self) -> None:
-        """End everything, and wait for it."""
-        groups = [process.pid for process in self._processes]
-        # Workers first: they end what they have started.
-        for process in reversed(self._processes):
-            process.terminate()
-        for process in self._processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-        for group in groups:
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
-        for process in self._processes:
-            process.wait()
+    def let_go(self) -> None:
+        """It is to end, with all that it has started."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def wait(self) -> None:
+        """Until nothing is left of it."""
+        self._process.wait()
+        self._reader.join()
 
 
 def _read(source: IO[str], lines: "SimpleQueue[str]") -> None:
     with source:
         for line in source:
             lines.put(line)
+
+
+class Cluster:
+    """A master and its workers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.master = ""
+        self._parts: list[Part] = []
+        settings = folder / "conf"
+        settings.mkdir(parents=True)
+        (settings / "spark-defaults.conf").write_text(DEFAULTS)
+        (settings / "log4j2.properties").write_text(LOG)
+        (folder / "local").mkdir()
+        self._places = {
+            "SPARK_CONF_DIR": str(settings),
+            "SPARK_LOCAL_DIRS": str(folder / "local"),
+        }
+
+    def environment(self) -> dict[str, str]:
+        """What a program needs that has this cluster work for it."""
+        return os.environ | self._places
+
+    def start(self, workers: int) -> None:
+        """Start all, and wait until the workers have found their master."""
+        listening = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        self.master = self._part("master.Master", *listening).says(MASTER)
+        size = ["--cores", "1", "--memory", MEMORY]
+        for each in [
+            self._part("worker.Worker", *listening, *size, "--work-dir", str(place), self.master)
+            for place in self.places(workers)
+        ]:
+            each.says(REGISTERED)
+
+    def places(self, workers: int) -> list[Path]:
+        """The folders of the workers, in which each has one for each program it worked for."""
+        return [self.folder / f"worker{number}" for number in range(workers)]
+
+    def _part(self, name: str, *arguments: str) -> Part:
+        environment = self.environment() | {
+            "JAVA_HOME": str(java_home(find())),
+            "SPARK_DAEMON_MEMORY": "256m",
+        }
+        # As on another machine, which knows nothing of where we have semel from.
+        environment.pop("PYTHONPATH", None)
+        command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{name}", *arguments]
+        self._parts.append(Part(command, environment))
+        return self._parts[-1]
+
+    def stop(self) -> None:
+        """End everything, and wait for it."""
+        for part in self._parts:
+            part.let_go()
+        for part in self._parts:
+            part.wait()
 
 
 @contextmanager
@@ -140,13 +162,3 @@ def running(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.stop()
-
-
-def source_folder() -> str:
-    """The folder that semel is imported from."""
-    return str(Path(semel.__file__).parent.parent)
-
-
-def python() -> str:
-    """The Python of the tests, for whoever is to have the same packages."""
-    return sys.executable

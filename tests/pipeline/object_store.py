@@ -12,6 +12,7 @@ answer may hold the interpreter.
 
 import json
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ SECRET: Final = "the/very+secret=sauce"
 # As people have to write it in an address.
 SECRET_IN_ADDRESS: Final = "the%2Fvery%2Bsecret%3Dsauce"
 REGION: Final = "us-east-1"
+CREDENTIAL: Final = re.compile(r"Credential=([^/]+)/")
 UNKNOWN_KEY: Final = (
     "InvalidAccessKeyId",
     "The AWS Access Key Id you provided does not exist in our records.",
@@ -99,7 +101,7 @@ def running() -> Iterator[Store]:
 
 def serve() -> None:
     """Serve until standard input ends."""
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -142,17 +144,16 @@ def for_those_with_a_key(application: Application) -> Application:
     """To others it says what Amazon's does."""
 
     def answer(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        signed = request.get("HTTP_AUTHORIZATION", "")
-        is_reader = f"Credential={READER}/" in signed
-        if f"Credential={KEY}/" in signed or (
-            is_reader and request["REQUEST_METHOD"] in ("GET", "HEAD")
-        ):
+        named = CREDENTIAL.search(request.get("HTTP_AUTHORIZATION", ""))
+        key = "" if named is None else named[1]
+        if key == KEY or (key == READER and request["REQUEST_METHOD"] in ("GET", "HEAD")):
             return application(request, start)
         # A client is to have sent all before it is answered.
         request["wsgi.input"].read(int(request.get("CONTENT_LENGTH") or 0))
         start("403 Forbidden", [("Content-Type", "application/xml")])
-        code, said = ("AccessDenied", "Access Denied") if is_reader else UNKNOWN_KEY
-        error = f"<Error><Code>{code}</Code><Message>{said}</Message></Error>"
+        code, said = ("AccessDenied", "Access Denied") if key == READER else UNKNOWN_KEY
+        whose = f"<AWSAccessKeyId>{key}</AWSAccessKeyId>"
+        error = f"<Error><Code>{code}</Code><Message>{said}</Message>{whose}</Error>"
         return [f'<?xml version="1.0" encoding="UTF-8"?>\n{error}'.encode()]
 
     return answer

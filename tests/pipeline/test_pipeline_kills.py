@@ -1,14 +1,14 @@
 """Every part of the pipeline killed under load, and each row compared. Many more kills are in
 `tests/long/pipeline_kills.py`.
 
-One run serves all tests here. What it leaves behind is clean; the others break a copy of it in every
-way that the account has to find.
+One run serves all tests here. What it leaves behind is clean; the others break a copy of it in
+every way that the account has to find.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +50,20 @@ class Ended:
     """A run that is over."""
 
     def __init__(self, folder: Path) -> None:
-        self.run = Run(Plan(STRIKES, seed=1, rate=30.0, echo=False), folder, lambda _: None)
+        self.run = Run(Plan(STRIKES, seed=1, batches=2, echo=False), folder, lambda _: None)
         self.result: Result = self.run()
 
     def verdict(self, lake: Lake | None = None) -> Verdict:
         """What the account says now, of this lake or of the one that there is."""
         found = Verdict()
-        pipeline_account.settle(lake or self.run.lake, self.run.root, self.run.nodes(), found)
+        fresh = Lake((lake or self.run.lake).table.parent)
+        pipeline_account.settle(fresh, self.run.root, self.run.nodes(), found)
         return found
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    yield Ended(tmp_path_factory.mktemp("pipeline"))
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return Ended(tmp_path_factory.mktemp("pipeline"))
 
 
 def test_kills_of_every_part_lose_no_row_and_double_none(ended: Ended) -> None:
@@ -113,7 +114,7 @@ def change_log(lake: Lake, change: Callable[[dict[str, Any]], dict[str, Any] | N
 
 def last_file(lake: Lake) -> dict[str, Any]:
     """The `add` of a file, as it is in the log."""
-    return dict(list(Lake(lake.table.parent).read_log().files.values())[-1])
+    return dict(list(lake.read_log().files.values())[-1])
 
 
 def test_rows_that_no_entry_names_are_missing_and_their_messages_lost(
@@ -130,11 +131,9 @@ def test_an_attempt_that_is_committed_twice_doubles_its_rows(ended: Ended, copy:
     again = f"{add['path']}.again.parquet"
     shutil.copy(copy.table / add["path"], copy.table / again)
     assert ended.verdict(copy).is_clean  # an orphan is none of the table
-    copy.log = type(copy.log)()
     add_entry(copy, {"add": {**add, "path": again}})
     faults = ended.verdict(copy).faults
     assert "rows there twice" in faults
-    copy.log = type(copy.log)()
     add_entry(copy, {"add": add})
     assert "added twice" in str(ended.verdict(copy).faults["log"])
 
@@ -145,8 +144,7 @@ def test_a_file_that_is_named_and_is_gone_or_cut_is_found(ended: Ended, copy: La
     path.write_bytes(data[:-1])
     assert "not whole" in str(ended.verdict(copy).faults["log"])
     path.unlink()
-    with pytest.raises(OSError, match=path.name):
-        ended.verdict(copy)
+    assert "is not there" in str(ended.verdict(copy).faults["log"])
 
 
 def test_a_row_that_differs_from_the_record_is_found(ended: Ended, copy: Lake) -> None:

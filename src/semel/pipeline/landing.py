@@ -19,11 +19,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.extras import need
 from semel.pipeline.errors import PipelineError, sentence_of
 from semel.pipeline.places import checkpoint_folder, local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
@@ -70,9 +71,9 @@ class Plan:
 
     root: Root
     # As the user gave it: what is secret in it is for Spark's workers alone.
-    root_address: str
+    root_address: str = field(repr=False)
     stream: str
-    table: str
+    table: str = field(repr=False)
     checkpoint: Path
     interval: float
     max_rows: int
@@ -169,6 +170,10 @@ class Landing:
         for folder in filter(None, (local_folder(plan.table), plan.checkpoint)):
             check_can_be_made(folder)
         self._event("starting", table=plan.shown, stream=plan.stream, root=plan.root.address)
+        need("deltalake", extra="spark", by="semel land")
+        from semel.pipeline.table import probe
+
+        probe(plan.table)
         if spark is not None:
             with _explained(plan):
                 self._land(spark, once=once)
@@ -213,10 +218,9 @@ class Landing:
     # --- the query --------------------------------------------------------------------------------
 
     def _land(self, spark: "SparkSession", *, once: bool) -> None:
-        from semel.pipeline.table import Table, probe
+        from semel.pipeline.table import Table
 
         plan = self.plan
-        probe(plan.table)
         self._table = Table(plan.table)
         there = self._table.load()
         if there is not None:
@@ -250,6 +254,7 @@ class Landing:
             .option("stream", plan.stream)
             .option("start", self._first())
             .option("maxRowsPerBatch", str(plan.max_rows))
+            .option("minPartitions", str(spark.sparkContext.defaultParallelism))
             .option("failOnDataLoss", _text(plan.fail_on_data_loss))
             .load()
         )

@@ -1,7 +1,7 @@
 """The options of `format("semel_delta")`, parsed once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,7 @@ BOOLEANS: Final = {"true": True, "false": False}
 class SinkOptions:
     """Where rows go, and by what they are told apart."""
 
-    path: str
+    path: str = field(repr=False)
     partition_by: tuple[str, ...]
     merge_schema: bool
     app_id: str | None
@@ -38,7 +38,7 @@ class SinkOptions:
     # The stream whose rows these are; None: rows without numbers of their own.
     stream: str | None
     # Its root: what of it there is, for nodes that the table does not know yet.
-    root: str | None
+    root: str | None = field(repr=False)
     fail_on_data_loss: bool
 
 

@@ -452,6 +452,7 @@ def _since_ours(table: DeltaTable) -> tuple[list[dict[str, Any]], int | None]:
     None: it is further back than the log is looked at.
     """
     # Mostly the last commit is ours, and then one entry of the log is read.
+    others: list[dict[str, Any]] = []
     for limit in (1, FOREIGN):
         others = []
         for commit in table.history(limit):

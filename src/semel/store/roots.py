@@ -380,9 +380,12 @@ def _sync_folder(folder: Path) -> None:
 class ObjectRoot(Root):
     """An object store that pyarrow can write: a file appears with the PUT of its final name."""
 
-    def __init__(self, filesystem: Any, path: str, address: str) -> None:
-        """For a pyarrow.fs.FileSystem, and a path in it."""
+    def __init__(
+        self, filesystem: Any, path: str, address: str, *, bucket: str | None = None
+    ) -> None:
+        """For a pyarrow.fs.FileSystem, and a path in it; `bucket` is one that has to be there."""
         super().__init__(address)
+        self._bucket = bucket
         self._filesystem = filesystem
         self._path = path.rstrip("/")
         self._fs = need("pyarrow.fs", extra="broker", by="a root on an object store")
@@ -399,7 +402,18 @@ class ObjectRoot(Root):
             is_folder = info.type == self._fs.FileType.Directory
             modified = 0.0 if info.mtime_ns is None else info.mtime_ns / 1e9
             found.append(Entry(info.base_name, is_folder, info.size or 0, modified))
+        if not found:
+            self._check_bucket()
         return found
+
+    def _check_bucket(self) -> None:
+        """Where there is no bucket there are no files; but nobody can have meant that."""
+        bucket = self._bucket
+        if bucket is None:
+            return
+        if self._filesystem.get_file_info(bucket).type == self._fs.FileType.NotFound:
+            raise OSError(f"{self.address}: there is no bucket {bucket}")
+        self._bucket = None  # asked once
 
     def write(self, path: str, fill: Callable[[Any], None], *, fresh: bool = False) -> int:
         full = self._full(path)
@@ -486,4 +500,4 @@ def open_root(address: str | Path) -> Root:
         raise RootError(f"the root {shown} cannot be opened: {problem}") from problem
     if not path:
         raise RootError(f"{shown} names no bucket")
-    return ObjectRoot(filesystem, path, shown)
+    return ObjectRoot(filesystem, path, shown, bucket=path.partition("/")[0])
