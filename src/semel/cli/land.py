@@ -40,6 +40,9 @@ def command(config: Path | None, flags: Flags, once: bool, json_wanted: bool, qu
     """
     settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        # The bridge to Java logs, with tracebacks, what it raises.
+        handler.addFilter(lambda record: "py4j" not in record.pathname)
     report = Report(json_wanted=json_wanted, quiet=quiet)
     try:
         landing = Landing(make_plan(settings.of(LandSettings)), report.tell)

@@ -184,11 +184,13 @@ class Landing:
         try:
             with _keeping_interrupt():
                 made = session("semel land", master=plan.master)
-        except PipelineError:
-            if not self._stopping.is_set():
+        except (PipelineError, OSError) as problem:
+            if self._stopping.is_set():
+                self._event("ended", landed=0)
+                return
+            if isinstance(problem, PipelineError):
                 raise
-            self._event("ended", landed=0)
-            return
+            raise PipelineError(f"Spark did not start, nothing is lost: {problem}") from None
         try:
             with _explained(plan):
                 self._land(made, once=once)
@@ -419,6 +421,9 @@ def explain(problem: BaseException, plan: Plan) -> str:
         )
     if is_java_dead(problem):
         return "the Java process of Spark has ended: nothing is lost, start the landing again"
+    if text.strip().startswith("SQLSTATE"):
+        # Spark has no words for it when its Python processes are gone.
+        return "the processes of Spark have ended: nothing is lost, start the landing again"
     return _first_line(text)
 
 
@@ -429,12 +434,12 @@ def is_spark_gone(problem: BaseException) -> bool:
 
 def is_java_dead(problem: BaseException) -> bool:
     """Whether nobody is there who could answer a call."""
-    from py4j.protocol import Py4JJavaError, Py4JNetworkError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     if isinstance(problem, PySparkException | Py4JJavaError):
         return False
-    return isinstance(problem, Py4JNetworkError | ConnectionError | EOFError)
+    return isinstance(problem, Py4JError | ConnectionError | EOFError)
 
 
 def _first_line(text: str) -> str:
