@@ -1,7 +1,8 @@
-"""`python -m bench [codec | imports | broker | store | client | soak]`: measure, print, judge.
+"""`python -m bench [codec | imports | broker | store | client | pipeline | soak]`: measure, judge.
 
-Without a word it measures everything but the soak. A missed target is printed, not an exit code:
-timing belongs to a machine and a moment. The soak does end with 1 if the broker's memory grows.
+Without a word it measures everything but the pipeline, which starts Spark, and the soak. A missed
+target is printed, not an exit code: timing belongs to a machine and a moment. The soak does end
+with 1 if the broker's memory grows.
 """
 
 import argparse
@@ -20,10 +21,12 @@ from bench.broker.report import crowded, losses, table, targets
 from bench.broker.scenarios import parse_scenarios, parse_versions
 from bench.broker.soak import soak
 from bench.client import measure as client
+from bench.pipeline import report as pipeline
+from bench.pipeline.queries import ROWS
 from bench.store.report import StoreReport, measure_store, parse_parts
 from bench.timing import import_milliseconds
 
-WORDS: Final = ("codec", "imports", "broker", "store", "client", "soak")
+WORDS: Final = ("codec", "imports", "broker", "store", "client", "pipeline", "soak")
 ROUNDS: Final = 15
 BROKER_ROUNDS: Final = 3
 IMPORT_TARGET: Final = 60.0
@@ -107,13 +110,18 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("what", nargs="?", choices=WORDS)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--rounds", type=int, help=f"default {ROUNDS}; for broker, store and client {BROKER_ROUNDS}"
+        "--rounds",
+        type=int,
+        help=f"default {ROUNDS}; for broker, store and client {BROKER_ROUNDS}, for pipeline "
+        f"{pipeline.ROUNDS}",
     )
     parser.add_argument(
         "--version", type=parse_versions, default="both", help="broker, store: 3.1.1, 5.0 or both"
     )
     parser.add_argument(
-        "--only", type=parse_scenarios, default="", help="broker: scenarios, such as a,c,p50"
+        "--only",
+        default="",
+        help="broker: scenarios, such as a,c,p50; pipeline: parts, such as source,sink",
     )
     parser.add_argument(
         "--contenders",
@@ -125,10 +133,19 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
         "--parts", type=parse_parts, default="", help="store: such as durable,capture"
     )
     parser.add_argument(
-        "--folder", type=Path, help="store: a folder on the disk to measure; default: temporary"
+        "--folder",
+        type=Path,
+        help="store, pipeline: a folder on the disk to measure; default: temporary",
     )
+    parser.add_argument("--rows", type=int, help=f"pipeline: rows that are read; default {ROWS:,}")
     parser.add_argument("--minutes", type=float, default=10.0, help="soak: how long")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    parse = pipeline.parse_parts if options.what == "pipeline" else parse_scenarios
+    try:
+        options.only = parse(options.only)
+    except argparse.ArgumentTypeError as problem:
+        parser.error(f"argument --only: {problem}")
+    return options
 
 
 def main() -> int:
@@ -136,7 +153,7 @@ def main() -> int:
     if options.what == "soak":
         return soak(options.minutes)
     compiled = str(semel.mqtt.codec.__file__).endswith(tuple(EXTENSION_SUFFIXES))
-    if not compiled and options.what in ("broker", "store", "client"):
+    if not compiled and options.what in ("broker", "store", "client", "pipeline"):
         print("bench: semel is not compiled here, its figures are those of Python", file=sys.stderr)
     elif not compiled:
         print("bench: semel.mqtt is not compiled here; `make bench` has it so", file=sys.stderr)
@@ -184,6 +201,16 @@ def main() -> int:
         clients = client.measure_client(broker_rounds)
         report["client"] = client.as_json(clients)
         report["targets"] += client.targets(clients)
+    landed = pipeline.PipelineReport()
+    if options.what == "pipeline":
+        rounds = options.rounds or pipeline.ROUNDS
+        report["rounds"] = rounds
+        report["versions"] |= {
+            name: installed(name) for name in ("pyspark", "pyarrow", "deltalake")
+        }
+        landed = pipeline.measure_pipeline(rounds, options.only, options.rows, options.folder)
+        report["pipeline"] = landed.as_json()
+        report["targets"] += landed.targets()
     if options.json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
         return 0
@@ -198,7 +225,7 @@ def main() -> int:
         print("\n".join([*table(cells), "", losses(cells), crowded(cells), ""]))
     if clients:
         print("\n".join([*client.lines(clients), ""]))
-    print("\n".join([*store.lines(), *report["targets"]]))
+    print("\n".join([*store.lines(), *landed.lines(), *report["targets"]]))
     return 0
 
 

@@ -88,9 +88,11 @@ _ALWAYS: Final = {
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.pollingDelay": "100ms",
-    # A writer in Python gets record batches of this many rows, or of 64 MiB if that is less.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+    # A writer in Python gets record batches of this many rows. They have no bound in bytes, because
+    # Spark would ask for the size of a batch after each row, which takes ten times as long as all
+    # else; so a task may hold this many of the largest messages.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # Batch reads of `format("mqtt")` skip what a filter rules out.
     "spark.sql.python.filterPushdown.enabled": "true",
 }

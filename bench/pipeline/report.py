@@ -1,0 +1,95 @@
+"""All parts of the pipeline's bench: measure those asked for, print, judge."""
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bench.pipeline import commits, latency, queries, sustained
+from bench.pipeline.commits import Commits
+from bench.pipeline.latency import Latency
+from bench.pipeline.queries import ROWS, SCALE, SINK, SOURCE, Bench, Compared
+from bench.pipeline.sustained import Sustained
+from bench.store.brokers import fresh_folder
+
+COMMIT: Final = "commit"
+LATENCY: Final = "latency"
+SUSTAINED: Final = "sustained"
+PARTS: Final = (SOURCE, SINK, COMMIT, LATENCY, SUSTAINED, SCALE)
+ROUNDS: Final = 5
+
+
+@dataclass
+class PipelineReport:
+    """What was measured; what was not is empty."""
+
+    compared: list[Compared] = field(default_factory=list)
+    commits: Commits | None = None
+    latency: Latency | None = None
+    sustained: list[Sustained] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Markdown."""
+        told: list[str] = []
+        if self.compared:
+            told += [*queries.lines(self.compared), ""]
+        if self.commits is not None:
+            told += [*commits.lines(self.commits), ""]
+        if self.latency is not None:
+            told += [*latency.lines(self.latency), ""]
+        if self.sustained:
+            told += [*sustained.lines(self.sustained), ""]
+        return told
+
+    def targets(self) -> list[str]:
+        return [
+            *queries.targets(self.compared),
+            *([] if self.commits is None else commits.targets(self.commits)),
+            *([] if self.latency is None else latency.targets(self.latency)),
+            *sustained.targets(self.sustained),
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "compared": [each.as_json() for each in self.compared],
+            COMMIT: None if self.commits is None else self.commits.as_json(),
+            LATENCY: None if self.latency is None else self.latency.as_json(),
+            SUSTAINED: [each.as_json() for each in self.sustained],
+        }
+
+
+def parse_parts(text: str) -> list[str]:
+    """Those with these names, parted by commas; all for none."""
+    wanted = text.split(",") if text else list(PARTS)
+    unknown = set(wanted) - set(PARTS)
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"there is no part {', '.join(sorted(unknown))}: there is {', '.join(PARTS)}"
+        )
+    return [part for part in PARTS if part in wanted]
+
+
+def measure_pipeline(
+    rounds: int, parts: list[str], rows: int | None, parent: Path | None
+) -> PipelineReport:
+    """Measure the parts asked for; progress goes to standard error."""
+    report = PipelineReport()
+    count = rows or ROWS
+    with fresh_folder(parent) as folder:
+        # What has a Spark of its own comes first: two at a time would share the memory.
+        if LATENCY in parts:
+            report.latency = latency.measure_latency(folder)
+        if SUSTAINED in parts:
+            report.sustained = sustained.measure_sustained(folder)
+        if COMMIT in parts:
+            report.commits = commits.measure_commits(folder)
+        bench = Bench(folder)
+        try:
+            for part in (SOURCE, SINK):
+                if part in parts:
+                    report.compared.append(queries.measure_part(bench, part, count, rounds))
+            if SCALE in parts:
+                report.compared.append(queries.measure_scale(bench, count))
+        finally:
+            bench.close()
+    return report

@@ -1,0 +1,290 @@
+"""The arithmetic of the pipeline's bench: a figure that is wrong is worse than none."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.pipeline import commits, latency, processes, queries, sustained
+from bench.pipeline.commits import Commits
+from bench.pipeline.latency import Latency
+from bench.pipeline.processes import Seen
+from bench.pipeline.queries import SCALE, SINK, SOURCE, Compared, Contender, Cost, Series
+from bench.pipeline.report import PARTS, PipelineReport, parse_parts
+from bench.pipeline.running import TableLog, position_in
+from bench.pipeline.segments import (
+    NODE,
+    PAYLOAD,
+    SEGMENT_ROWS,
+    STREAM,
+    TOPICS,
+    group,
+    make_record,
+    numbered,
+)
+from bench.pipeline.sustained import Sample, Sustained
+from semel.store.roots import open_root
+from semel.store.segments import GROUP_ROWS, check_segment, schema
+
+# --- the record -----------------------------------------------------------------------------------
+
+
+def test_rows_are_those_of_a_record_with_payloads_of_one_size_that_differ() -> None:
+    table = numbered(group(5_000), 7, 5_000)
+    assert table.schema.equals(schema())
+    assert table.column("seq").to_pylist() == list(range(7, 5_007))
+    payloads = table.column("payload").to_pylist()
+    assert {len(each) for each in payloads} == {PAYLOAD}
+    assert len(set(payloads)) == 5_000
+    assert len(json.loads(payloads[0])["values"]) == 11
+    assert len(set(table.column("topic").to_pylist())) > TOPICS / 10
+
+
+def test_a_record_is_of_one_day_and_in_segments_that_hold_what_they_say(tmp_path: Path) -> None:
+    rows = SEGMENT_ROWS + 10
+    made = make_record(tmp_path, rows, base=group())
+    assert made == tmp_path / STREAM / NODE
+    root = open_root(tmp_path)
+    segments = root.segments(STREAM, NODE)
+    assert [each.range for each in segments] == [(1, SEGMENT_ROWS), (SEGMENT_ROWS + 1, rows)]
+    for first, last in (each.range for each in segments):
+        check_segment(root, STREAM, NODE, first=first, last=last)
+    last = numbered(group(1), 16_000_000, 1).column("received")[0].as_py()
+    first = numbered(group(1), 1, 1).column("received")[0].as_py()
+    assert first.date() == last.date()
+    assert SEGMENT_ROWS % GROUP_ROWS == 0
+
+
+# --- processor time -------------------------------------------------------------------------------
+
+
+def test_a_process_is_known_by_its_words_and_by_who_started_it() -> None:
+    python = "/usr/bin/python"
+    assert processes.role_of((python, "-P", "-m", "semel", "broker"), "rest") == "broker"
+    assert processes.role_of((python, "-m", "semel.store.sealer", "x"), "broker") == "sealer"
+    assert processes.role_of((python, "-m", "semel", "land", "--json"), "rest") == "landing"
+    assert processes.role_of((python, "-m", "semel", "load", "u"), "rest") == "publishers"
+    assert processes.role_of(("/opt/jdk/bin/java", "-cp", "x"), "landing") == "java"
+    assert processes.role_of((python, "-m", "pyspark.daemon"), "java") == "workers"
+    assert processes.role_of((python,), "workers") == "workers"
+    assert processes.role_of((python, "-m", "semel", "up"), "rest") == "rest"
+
+
+def test_the_time_of_a_family_is_that_of_all_below_and_of_those_who_ended() -> None:
+    seen = {
+        1: Seen(0, 100.0, 100.0, ("init",)),
+        10: Seen(1, 1.0, 0.25, ("python", "-m", "semel", "land")),
+        11: Seen(10, 5.0, 0.5, ("java",)),
+        12: Seen(11, 2.0, 0.125, ("python", "-m", "pyspark.daemon")),
+    }
+    told = processes.by_role(seen, [10])
+    assert told == {"landing": 1.25, "java": 5.0, "workers": 2.625}
+    assert processes.by_role(seen, [99]) == {}
+    assert processes.since({"java": 1.0}, told)["java"] == 4.0
+    assert processes.since({"gone": 1.0}, told) == {"java": 5.0, "landing": 1.25, "workers": 2.625}
+
+
+def test_a_name_with_brackets_and_spaces_does_not_shift_the_fields() -> None:
+    fields = " ".join(["S", "77", *["0"] * 9, "100", "50", "30", "20", "0"])
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    assert processes.parse_stat(f"5 (a) b) {fields}") == pytest.approx((77, 150 * tick, 50 * tick))
+
+
+def test_the_time_of_a_child_that_ended_is_kept() -> None:
+    before = sum(processes.used(os.getpid()).values())
+    subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
+    assert sum(processes.used(os.getpid()).values()) > before
+
+
+def test_what_others_had_is_what_was_busy_and_not_ours() -> None:
+    assert processes.share(busy=12.0, ours=10.0, elapsed=10.0, processors=2) == 0.1
+    assert processes.share(busy=9.0, ours=10.0, elapsed=10.0, processors=2) == 0.0
+    assert processes.share(busy=1.0, ours=0.0, elapsed=0.0, processors=2) == 0.0
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    line = "cpu  1 2 4 100 200 8 16 300 0 0\ncpu0 9 9 9 9 9 9 9 9 9 9\n"
+    assert processes.busy_seconds(line) == pytest.approx(31 * tick)
+    assert not processes.crowded(0.1)
+    assert "25%" in processes.crowded(0.25)
+
+
+# --- queries --------------------------------------------------------------------------------------
+
+
+def contender(name: str, start: float, whole: float, rows: int = 1_000_000) -> Contender:
+    """With three rounds, of which one was disturbed."""
+    tiny = Series(1_000, [Cost(start, 0.5, 0.25)] * 2 + [Cost(99.0, 99.0, 99.0)])
+    large = Series(rows + 1_000, [Cost(whole, 2.5, 1.25)] * 2 + [Cost(0.1, 0.1, 0.1)])
+    return Contender(name, tiny, large)
+
+
+def test_the_start_is_taken_off_each_contender_and_medians_count() -> None:
+    first, second = contender("semel", 2.0, 4.0), contender("native", 1.0, 2.0)
+    assert first.rate == pytest.approx(500_000)
+    assert second.rate == pytest.approx(1_000_000)
+    assert first.microseconds(lambda cost: cost.java) == pytest.approx(2.0)
+    assert first.microseconds(lambda cost: cost.python) == pytest.approx(1.0)
+    assert first.microseconds(lambda cost: cost.processor) == pytest.approx(3.0)
+    assert Compared(SOURCE, [first, second]).ratio == pytest.approx(0.5)
+    assert Compared(SOURCE, [first, second]).processor_ratio == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "sign"),
+    [(SOURCE, 3.6, "✓"), (SOURCE, 3.8, "✗"), (SINK, 2.8, "✓"), (SINK, 2.9, "✗")],
+)
+def test_source_and_sink_are_judged_by_their_ratio(part: str, whole: float, sign: str) -> None:
+    # Spark's own takes one second after its start.
+    pair = [contender("semel", 2.0, whole), contender("native", 1.0, 2.0)]
+    (line,) = queries.targets([Compared(part, pair)])
+    assert line.startswith(sign)
+
+
+@pytest.mark.parametrize(("whole", "sign"), [(6.0, "✓"), (6.9, "✓"), (7.1, "✗"), (5.1, "✗")])
+def test_scale_is_judged_both_ways(whole: float, sign: str) -> None:
+    pair = [contender("many", 2.0, whole, 4_000_000), contender("few", 2.0, 3.0)]
+    (line,) = queries.targets([Compared(SCALE, pair)])
+    assert line.startswith(sign)
+
+
+def test_a_part_with_a_fault_meets_no_target_and_is_not_hidden() -> None:
+    result = Compared(SINK, [contender("semel", 1.0, 2.0)], fault="semel wrote 1 of 2 rows")
+    assert queries.targets([result]) == ["✗ sink: semel wrote 1 of 2 rows"]
+    assert "wrote 1 of 2" in "\n".join(queries.lines([result]))
+    assert result.as_json()["ratio"] is None
+
+
+def test_the_table_has_as_many_cells_in_each_row() -> None:
+    pair = [contender("semel", 2.0, 4.0), contender("native", 1.0, 2.0)]
+    told = queries.lines([Compared(SOURCE, pair), Compared(SINK, fault="x")])
+    assert {line.count("|") for line in told} == {9}
+    told = queries.lines([Compared(SOURCE, pair, others=0.5), Compared(SINK, pair, others=0.5)])
+    assert [line for line in told if line.startswith("⚠")] == [processes.crowded(0.5)]
+
+
+def test_the_first_round_is_thrown_away_unless_all_is_warm() -> None:
+    costs = iter([Cost(float(number)) for number in range(10)])
+    one, two = Series(1), Series(2)
+    jobs = [("one", one, lambda: next(costs)), ("two", two, lambda: next(costs))]
+    queries.interleaved(jobs, 2, warm=False)
+    assert [each.seconds for each in one.costs] == [2.0, 4.0]
+    assert [each.seconds for each in two.costs] == [3.0, 5.0]
+    queries.interleaved(jobs[:1], 2, warm=True)
+    assert [each.seconds for each in one.costs] == [2.0, 4.0, 6.0, 7.0]
+
+
+# --- commits, latency -----------------------------------------------------------------------------
+
+
+def test_median_and_the_slowest_twentieth_are_told_apart() -> None:
+    assert commits.parts([1.0] * 94 + [9.0] * 6) == (1.0, 9.0)
+    assert commits.parts([1.0] * 96 + [9.0] * 4) == (1.0, 1.0)
+    assert commits.parts([]) == (0.0, 0.0)
+
+
+def test_commits_are_judged_by_their_median() -> None:
+    assert commits.targets(Commits([100.0] * 9 + [900.0]))[0].startswith("✓")
+    assert commits.targets(Commits([101.0] * 9 + [1.0]))[0].startswith("✗")
+    assert commits.targets(Commits([1.0] * 9, fault="no space")) == ["✗ commit: no space"]
+
+
+def test_latency_is_judged_by_its_slowest_twentieth() -> None:
+    assert latency.targets(Latency([2.0] * 99 + [60.0]))[0].startswith("✓")
+    assert latency.targets(Latency([2.0] * 90 + [6.0] * 10))[0].startswith("✗")
+    assert latency.targets(Latency())[0].startswith("✗")
+    assert latency.targets(Latency([1.0] * 9, fault="landing died"))[0] == "✗ latency: landing died"
+
+
+def entry(**transactions: int) -> str:
+    actions: list[dict[str, Any]] = [{"commitInfo": {}}]
+    actions += [
+        {"txn": {"appId": f"semel/stream/all/{node}", "version": version}}
+        for node, version in transactions.items()
+    ]
+    return "\n".join(json.dumps(each) for each in actions)
+
+
+def test_the_log_of_a_table_says_how_far_it_is(tmp_path: Path) -> None:
+    assert position_in(entry(plant=7), "semel/stream/all/") == 7
+    assert position_in(entry(plant=7), "semel/query/") is None
+    log = TableLog(tmp_path / "_delta_log", "semel/stream/all/")
+    assert log.look() == 0
+    (tmp_path / "_delta_log").mkdir()
+    for number, text in enumerate([entry(), entry(plant=5), entry(plant=9), entry()]):
+        (tmp_path / "_delta_log" / f"{number:020}.json").write_text(text)
+    assert log.look() == 9
+    (tmp_path / "_delta_log" / f"{4:020}.json").write_text(entry(plant=11))
+    assert log.look() == 11
+
+
+# --- sustained ------------------------------------------------------------------------------------
+
+
+def run(lag_per_second: float, *, rate: int = 10_000, true: float = 1.0) -> Sustained:
+    """A minute with batches of three seconds, so that the lag goes up and down."""
+    samples = []
+    for second in range(60):
+        lag = rate * (second % 3) + lag_per_second * second
+        samples.append(Sample(second, rate * second, round(rate * second - lag), 1.5))
+    return Sustained(rate, int(rate * 60 * true), 60.0, samples, {"java": 40.0, "broker": 9.0})
+
+
+def test_a_lag_that_goes_up_and_down_is_bounded_and_one_that_grows_is_not() -> None:
+    assert abs(run(0).growth) < 200
+    assert run(0).is_bounded
+    assert run(2_000).growth == pytest.approx(2_000, rel=0.1)
+    assert not run(2_000).is_bounded
+    assert run(-500).is_bounded
+
+
+def test_a_rate_that_was_not_reached_is_not_sustained() -> None:
+    assert not run(0, true=0.9).is_bounded
+    faulty = run(0)
+    faulty.fault = "landing died"
+    assert not faulty.is_bounded
+    assert not Sustained(10_000, 600_000, 60.0).is_bounded
+
+
+def test_samples_are_what_was_told_between_two_moments() -> None:
+    status: dict[str, Any] = {"event": "status", "recorded": 9, "landed": 4, "lag_seconds": None}
+    early = status | {"landed": None}
+    said: dict[str, Any] = {"event": "said"}
+    events = [(1.0, status), (10.0, status), (11.0, said), (12.0, early)]
+    assert sustained.samples(events, 5.0, 20.0) == [Sample(5.0, 9, 4, None)]
+    assert Sample(5.0, 9, 4, None).lag == 5
+
+
+def test_the_first_bounded_rate_is_told() -> None:
+    slow = run(2_000, rate=30_000)
+    (line,) = sustained.targets([slow, run(0, rate=20_000)])
+    assert (line[0], line.endswith("20,000 messages/s")) == ("✗", True)
+    assert sustained.targets([run(0, rate=30_000)])[0].startswith("✓")
+    assert sustained.targets([slow])[0].endswith("none of those tried")
+    assert sustained.targets([]) == []
+
+
+def test_progress_shows_some_samples_always_the_last_and_the_busiest_first() -> None:
+    told = sustained.lines([run(0), Sustained(5, fault="did not start")])
+    assert {line.count("|") for line in told[:4]} == {told[0].count("|")}
+    assert sustained.chosen(run(0))[-1].second == 59
+    assert "java 40.0, broker 9.0" in told[5]
+    assert told[-1] == "sustained, 5/s: ⚠ did not start"
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def test_parts_are_taken_in_their_order_and_unknown_ones_refused() -> None:
+    assert parse_parts("") == list(PARTS)
+    assert parse_parts("scale,source") == ["source", "scale"]
+    with pytest.raises(argparse.ArgumentTypeError, match="no part speed"):
+        parse_parts("source,speed")
+
+
+def test_a_report_of_nothing_says_nothing() -> None:
+    assert (PipelineReport().lines(), PipelineReport().targets()) == ([], [])
+    assert json.loads(json.dumps(PipelineReport().as_json()))["compared"] == []
