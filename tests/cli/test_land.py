@@ -34,7 +34,7 @@ def test_help_names_every_setting() -> None:
         (["--root", "ftp://x/y"], "--root: ftp://x/y is no root"),
         (["--root", "r", "--once"], "r is no root: there is no such folder"),
         (["--root", "r", "--lake", "ftp://x"], "ftp://x is no lake"),
-        (["--root", "r", "--lake", "s3://b/l"], "say by --checkpoint"),
+        (["--root", "r", "--lake", "s3://b/l?region=eu-1"], "say by --checkpoint"),
         (["--root", "r", "--lake", "s3://b/l?nonesuch=1"], "option 'nonesuch' of the address"),
         (["--root", "r", "--table", "a/b"], "'a/b' cannot name a table"),
     ],

@@ -185,11 +185,11 @@ def test_a_plan_needs_a_root_and_a_checkpoint_where_spark_is() -> None:
     with pytest.raises(PipelineError, match="--root"):
         make_plan(LandSettings())
     with pytest.raises(PipelineError, match="--checkpoint"):
-        make_plan(LandSettings(root="r", lake="s3://bucket/lake"))
+        make_plan(LandSettings(root="r", lake="s3://bucket/lake?region=eu-1"))
     plan = make_plan(
-        LandSettings(root="r", lake="s3://bucket/lake", checkpoint=Path("c"), table="t")
+        LandSettings(root="r", lake="s3://bucket/lake?region=eu-1", checkpoint=Path("c"), table="t")
     )
-    assert plan.table == "s3://bucket/lake/t"
+    assert plan.table == "s3://bucket/lake/t?region=eu-1"
     assert plan.checkpoint.is_absolute()
 
 
