@@ -131,6 +131,10 @@ def check_pure(wheel: Path, output: str, reason: str) -> None:
     assert sentences[0].startswith(SENTENCE + reason)
 
 
+# PySpark looks for data sources in modules that are called so.
+PACKAGES = ("semel", "pyspark_mqtt", "pyspark_semel_delta")
+
+
 def check_contents(names: list[str]) -> None:
     """All data is there, and nothing that is not the package."""
     package = REPOSITORY / "src" / "semel"
@@ -143,7 +147,7 @@ def check_contents(names: list[str]) -> None:
         assert path.relative_to(package.parent).as_posix() in names
     for name in names:
         top = name.partition("/")[0]
-        assert top == "semel" or top.startswith(("semel-", "semel__mypyc.")), name
+        assert top in PACKAGES or top.startswith(("semel-", "semel__mypyc.")), name
 
 
 @builds

@@ -53,7 +53,6 @@ _DAMAGED: Final = (
     "Incomplete log file",
     "MALFORMED_LOG_FILE",
     "Failed to read log file",
-    "CHECKPOINT",
     "JsonEOFException",
     "JsonParseException",
     "metadata file",
