@@ -83,7 +83,6 @@ def doctor_where(statement: str, **environ: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.skipif(bool(missing("client")), reason="the extra client is not installed")
 def test_a_package_that_is_not_there_is_no_failure_and_one_that_does_not_load_is(
     tmp_path: Path,
 ) -> None:
@@ -206,7 +205,6 @@ def test_a_spark_home_without_spark_or_with_another_is_a_problem(
     assert same.state == OK
 
 
-@pytest.mark.skipif(bool(missing("spark")), reason="the extra spark is not installed")
 def test_a_session_that_does_not_start_is_told_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

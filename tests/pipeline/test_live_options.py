@@ -7,7 +7,7 @@ import pytest
 from semel.client.ingest_settings import IngestSettings
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.pipeline.errors import OptionError
-from semel.pipeline.live_options import OPTIONS, Wanted, is_option, read_options
+from semel.pipeline.live_options import OPTIONS, Wanted, read_options
 from semel.settings import settings_of
 from semel.store.settings import StoreSettings
 
@@ -87,8 +87,6 @@ def test_names_are_the_same_in_small_and_capital_letters() -> None:
     # As Spark gives them.
     lower = read({**BROKER, "keepalive": "7", "CLIENTID": "one"})
     assert (lower.plan.greeting.keep_alive, lower.plan.client_id) == (7, "one")
-    assert is_option("KEEPALIVE")
-    assert not is_option("root")
 
 
 def test_topics_have_commas_between_them_or_are_a_json_list() -> None:

@@ -14,7 +14,6 @@ import pytest
 
 import semel
 import semel.pipeline
-from semel.extras import missing
 from semel.pipeline import register, session
 from semel.pipeline import session as lent
 from semel.pipeline.errors import PipelineError
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 # The module, whose name in the package is the function's.
 MODULE = sys.modules["semel.pipeline.session"]
 SOURCES = Path(semel.__file__).parent.parent
-
-pytestmark = pytest.mark.skipif(bool(missing("spark")), reason="the extra spark is not installed")
 
 
 def test_the_name_in_the_package_is_the_function_whatever_was_imported_before() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from semel.cli.safe_text import shown_text
+from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.lab.demo import Demo, DemoFailed, Status, Wanted
 from semel.lab.demo_account import MOST_MESSAGES, Verdict
 from semel.lab.fleet.devices import MOST_SEED
@@ -25,8 +25,6 @@ SECONDS: Final = 180.0
 # Where there is no terminal, numbers are printed so often.
 PLAIN_SECONDS: Final = 10.0
 LINE_SECONDS: Final = 0.25
-CLEAR_LINE: Final = "\r\x1b[K"
-MOST_COLUMNS: Final = 200
 INTERRUPTED: Final = 128 + signal.SIGINT
 
 

@@ -34,7 +34,7 @@ from semel.cli.mqtt_client import (
 )
 from semel.cli.mqtt_options import QOS, Connection, MqttCommand, check_topic, connection_options
 from semel.cli.mqtt_options import option as section_option
-from semel.cli.safe_text import shown_text
+from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.client import Backoff, Client, Disconnected, Refused
 from semel.client.address import BadAddress
 from semel.client.purge import purge
@@ -67,8 +67,6 @@ CONNECTING: Final = 50
 PURGE_SECONDS: Final = 5.0
 REPORT_SECONDS: Final = 1.0
 LINE_SECONDS: Final = 0.25
-CLEAR_LINE: Final = "\r\x1b[K"
-MOST_COLUMNS: Final = 200
 JOURNAL: Final = "journal"
 DESCRIPTION: Final = "fleet.json"
 

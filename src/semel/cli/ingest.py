@@ -18,7 +18,7 @@ import click
 
 from semel import __version__
 from semel.cli.pipes import Output
-from semel.cli.safe_text import shown_text
+from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.cli.sections import SECTIONS
 from semel.client.errors import Disconnected, Refused
 from semel.client.ingest import Counters, Ingest, Plan, make_plan
@@ -31,9 +31,6 @@ from semel.store.settings import StoreSettings
 LOG: Final = logging.getLogger("semel.ingest")
 
 REPORT_SECONDS: Final = 1.0
-CLEAR_LINE: Final = "\r\x1b[K"
-# Of a terminal that does not say how wide it is.
-MOST_COLUMNS: Final = 200
 
 
 @click.command(short_help="Record the messages of any broker in a stream.")

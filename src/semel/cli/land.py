@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from semel import __version__
-from semel.cli.safe_text import shown_text
+from semel.cli.safe_text import CLEAR_LINE, shown_text
 from semel.cli.sections import SECTIONS
 from semel.extras import MissingExtra
 from semel.pipeline.errors import PipelineError
@@ -21,7 +21,6 @@ from semel.pipeline.settings import LandSettings
 from semel.settings import Flags, load, options
 
 LOG: Final = logging.getLogger("semel.land")
-CLEAR_LINE: Final = "\r\x1b[K"
 
 
 @click.command(short_help="Land the messages of a stream in a Delta table, each once.")

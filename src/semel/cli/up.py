@@ -16,7 +16,7 @@ import click
 
 from semel import __version__
 from semel.cli.pipes import Output
-from semel.cli.safe_text import shown_text
+from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.cli.sections import SECTIONS
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.places import local_folder
@@ -50,9 +50,6 @@ from semel.up.supervisor import (
 REPORT_SECONDS: Final = 1.0
 # Without a terminal, how often it is told how things stand, if they have changed.
 QUIET_SECONDS: Final = 60.0
-CLEAR_LINE: Final = "\r\x1b[K"
-# Of a terminal that does not say how wide it is.
-MOST_COLUMNS: Final = 200
 # Lines, or objects, that wait for whoever reads them; more are left out, and counted.
 MOST_WAITING: Final = 1_000
 

@@ -11,7 +11,6 @@ column that has an order, or for none: see `statistics_of`.
 """
 
 import json
-import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator
@@ -29,7 +28,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from semel.pipeline.errors import TableError
-from semel.pipeline.places import local_folder, said
+from semel.pipeline.places import local_folder, said, sync
 from semel.store.roots import without_secrets
 
 # Rows in memory before a file is written, in bytes of Arrow.
@@ -365,8 +364,8 @@ class Folder:
             # What was put lasts.
             return int(self._remote.get_file_info(f"{self._path}/{path}").size)
         target = self.local / path
-        _sync(target)
-        _sync(target.parent)
+        sync(target)
+        sync(target.parent)
         return target.stat().st_size
 
     def read(self, path: str) -> pa.Table:
@@ -387,13 +386,4 @@ def _make_folder(folder: Path) -> None:
         return
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync(folder.parent)
-
-
-def _sync(path: Path) -> None:
-    """Let a file or a folder last. An error of this is never tried again: it comes out."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(folder.parent)

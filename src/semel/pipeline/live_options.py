@@ -96,11 +96,6 @@ class Wanted:
         return sorted(each for each in names if self.identity.get(each) != identity.get(each))
 
 
-def is_option(name: str) -> bool:
-    """Whether an option is about a live broker, in small or capital letters."""
-    return name.lower() in _BY_SMALL_NAME
-
-
 def read_options(options: Mapping[str, str], *, root: str, stream: str) -> Wanted:
     """What these options ask for. Raises OptionError with everything that is wrong."""
     problems: list[str] = []

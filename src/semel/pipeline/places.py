@@ -382,16 +382,16 @@ def settle_log(address: str, version: int, *, files: bool = False) -> None:
         for path in (*added, *{path.parent for path in added}):
             # Another commit may have removed it since, and a vacuum deleted it.
             with suppress(FileNotFoundError):
-                _sync(path)
-    _sync(entry)
+                sync(path)
+    sync(entry)
     for checkpoint in log.glob(f"{version:020}.checkpoint*"):
         with suppress(FileNotFoundError):
-            _sync(checkpoint)
+            sync(checkpoint)
     with suppress(FileNotFoundError):
-        _sync(log / "_last_checkpoint")
+        sync(log / "_last_checkpoint")
     # The table may be new, and so may be the lake.
     for each in (log, folder, folder.parent):
-        _sync(each)
+        sync(each)
 
 
 def _added(entry: Path) -> list[str]:
@@ -404,7 +404,8 @@ def _added(entry: Path) -> list[str]:
     return found
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Let a file or a folder last. An error of this is never tried again: it comes out."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
 from semel.pipeline.errors import OptionError
 from semel.pipeline.places import split_address
+from semel.pipeline.source_options import boolean, near
 from semel.store.roots import LocalRoot, RootError, open_root
 from semel.store.settings import about_stream_name
 
@@ -23,7 +23,6 @@ KNOWN: Final = (
 )
 # What Spark itself adds for a streaming query, or reads from the same options.
 SPARKS: Final = ("queryname", "outputmode", "triggerinterval")
-BOOLEANS: Final = {"true": True, "false": False}
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         if known is not None:
             values[known] = value
         elif name.lower() not in SPARKS:
-            near = get_close_matches(name.lower(), names, n=1)
-            hint = f"did you mean {names[near[0]]}?" if near else f"there is {', '.join(KNOWN)}"
+            meant = near(name, names)
+            hint = f"did you mean {meant}?" if meant else f"there is {', '.join(KNOWN)}"
             raise OptionError(f"semel_delta has no option {name}: {hint}")
     path = values.get("path", "").strip()
     if not path:
@@ -74,12 +73,12 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         path=path,
         partition_by=partition_by,
-        merge_schema=_boolean(values, "mergeSchema", False),
+        merge_schema=boolean(values, "mergeSchema", False),
         app_id=values.get("appId") or None,
         checkpoint=values.get("checkpointLocation") or None,
         stream=stream,
         root=root,
-        fail_on_data_loss=_boolean(values, "failOnDataLoss", True),
+        fail_on_data_loss=boolean(values, "failOnDataLoss", True),
     )
 
 
@@ -90,12 +89,3 @@ def _root(address: str) -> str:
     except RootError as problem:
         raise OptionError(f"option root: {problem}") from None
     return str(Path(root.address).absolute()) if isinstance(root, LocalRoot) else address
-
-
-def _boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
-    text = values.get(name)
-    if text is None:
-        return default
-    if text.strip().lower() not in BOOLEANS:
-        raise OptionError(f"option {name} is true or false, not {text!r}")
-    return BOOLEANS[text.strip().lower()]

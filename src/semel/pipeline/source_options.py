@@ -148,7 +148,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         start=_points("start", values.get("start", EARLIEST)),
         end=_points("end", values["end"]) if "end" in values else None,
         max_rows=_number(values, "maxRowsPerBatch", None),
-        fail_on_data_loss=_boolean(values, "failOnDataLoss", True),
+        fail_on_data_loss=boolean(values, "failOnDataLoss", True),
         rows_per_partition=_number(values, "rowsPerPartition", None) or ROWS_PER_PARTITION,
         min_partitions=_number(values, "minPartitions", None) or len(os.sched_getaffinity(0)),
         live=live,
@@ -229,7 +229,8 @@ def _number(values: Mapping[str, str], name: str, default: int | None) -> int | 
     return int(text)
 
 
-def _boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
+def boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is true or false. Raises OptionError."""
     text = values.get(name)
     if text is None:
         return default
