@@ -230,7 +230,8 @@ class Bearer(Raw):
         if self.parted is None and (not self.driver.loading or self.random.random() < 0.005):
             self.parted = (self.key, self.life)
             self.ledger.mark(self.key, "DISCONNECT", self.life)
-            # The broker closes: that is how we know that it has read this.
+            # The broker closes: that is how we know that it has read this. So nobody else may.
+            self.cut_at = 0.0
             self.out += wire.disconnect()
 
     def left(self) -> None:

@@ -148,7 +148,8 @@ class Raw:
             if self.held and now >= self.held_until:
                 self.out += b"".join(self.held)
                 self.held.clear()
-            if self.cut_at and now >= self.cut_at:
+            # Its work may have been to leave.
+            if self.socket is not None and self.cut_at and now >= self.cut_at:
                 self.cut()
         self.flush()
 
