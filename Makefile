@@ -33,7 +33,13 @@ MEASURED := env COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(INTERPRETED)
 # has done them.
 SHARED := -n $(WORKERS) --dist worksteal
 
-# The pipeline is not compiled, and what it is made of is: one run, on the wheel.
+# What is compiled is tested in both forms, by the tests that run it in their own process. All that
+# starts others, or is not compiled, is tested once: on the wheel, as users have it.
+IN_PROCESS := tests/mqtt tests/peers tests/store \
+    $(filter-out tests/broker/test_field_% tests/broker/test_clients_% tests/broker/test_server% \
+        %_live.py,$(wildcard tests/broker/test_*.py)) \
+    $(wildcard tests/client/test_core*.py tests/test_*.py) \
+    tests/lab/test_simulation.py tests/lab/test_broken_variants.py
 SPARK := tests/pipeline tests/up \
     $(patsubst %,tests/cli/test_%.py,demo doctor lake land sql tables up)
 WITHOUT_SPARK := $(SPARK:%=--ignore=%)
@@ -61,13 +67,13 @@ test: test-interpreted test-compiled test-spark ## Run the suite in all its part
 	.venv/bin/python -m coverage report $(COVERED) --fail-under=100
 
 .PHONY: test-interpreted
-test-interpreted: $(TOOLS) | .build ## Run the suite on the source tree, measuring coverage
+test-interpreted: $(TOOLS) | .build ## Test what is compiled on the source tree, with coverage
 	rm -f .build/coverage .build/coverage.*
-	$(MEASURED) -m pytest $(SHARED) $(WITHOUT_SPARK) $(ARGS)
+	$(MEASURED) -m pytest $(SHARED) $(IN_PROCESS) $(ARGS)
 	.venv/bin/python -m coverage combine --quiet
 
 .PHONY: test-compiled
-test-compiled: $(WHEEL_INSTALLED) ## Run the suite on the installed wheel
+test-compiled: $(WHEEL_INSTALLED) ## Run all but the pipeline's tests on the installed wheel
 	$(COMPILED) -m pytest $(SHARED) $(WITHOUT_SPARK) $(ARGS)
 
 .PHONY: test-spark

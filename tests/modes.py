@@ -1,10 +1,11 @@
 """In which of its two modes the suite runs, and how often each of them repeats what is random.
 
-Both modes run every test. What a test repeats (random histories, examples of hypothesis, rounds
-that must leave nothing behind) it repeats in full when semel is compiled: that takes a fraction of
-the time, and is what users run. The interpreted run is there to measure coverage and to show that
-both forms behave alike, and a part of the repetitions is enough for that. TEST_REPEATS=full makes
-it repeat everything in full; that is how mutants, which are interpreted, are hunted.
+The compiled run has every test, the interpreted one those of what is compiled. What a test repeats
+(random histories, examples of hypothesis, rounds that must leave nothing behind) it repeats in full
+when semel is compiled: that takes a fraction of the time, and is what users run. The interpreted
+run is there to measure coverage and to show that both forms behave alike, and a part of the
+repetitions is enough for that. TEST_REPEATS=full makes it repeat everything in full; that is how
+mutants, which are interpreted, are hunted.
 """
 
 import os

@@ -32,6 +32,24 @@ def full(authority: Authority | None = None) -> World:
 # --- sessions -------------------------------------------------------------------------------------
 
 
+def test_a_session_that_comes_and_goes_ends_when_it_said_last() -> None:
+    """[MQTT-3.1.2-23]: more often than appointments are kept"""
+    world = World()
+    persistent(world, "other", MQTT5).cut()
+    for seconds in range(400, 100, -1):
+        client = world.connect(
+            "comes and goes",
+            clean_start=False,
+            properties=Properties(session_expiry_interval=seconds),
+            present=seconds < 400,
+        )
+        client.cut()
+    world.wait(100.0)
+    assert "comes and goes" in world.broker.router.sessions
+    world.wait(2.0)
+    assert set(world.broker.router.sessions) == {"other"}
+
+
 @VERSIONS
 @pytest.mark.parametrize("client_id", ["third", ""])
 def test_a_session_above_the_limit_is_refused_with_the_limit(version: int, client_id: str) -> None:
