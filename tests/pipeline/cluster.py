@@ -30,7 +30,9 @@ MASTER: Final = re.compile(r"spark://127\.0\.0\.1:\d+")
 REGISTERED: Final = re.compile(r"Successfully registered with master")
 # A worker has room for one executor, and two need not be large.
 MEMORY: Final = "600m"
-DEFAULTS: Final = """\
+SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+DEFAULTS: Final = f"""\
+spark.executor.extraJavaOptions {SHORT_LIVED}
 spark.executor.memory 512m
 spark.driver.memory 512m
 """
@@ -138,6 +140,7 @@ class Cluster:
         environment = self.environment() | {
             "JAVA_HOME": str(java_home(find())),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
         }
         # As on another machine, which knows nothing of where we have semel from.
         environment.pop("PYTHONPATH", None)
