@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, Final
 
 import pyarrow.compute as pc
@@ -128,9 +128,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a commit did. Without a version it had nothing to do."""
+    """What a commit did."""
 
-    version: int | None
+    # False: there was nothing to do.
+    is_committed: bool
     rows: int
     # Rows that were in the table before.
     known: int
@@ -170,7 +171,7 @@ class Table:
             if chosen is None:
                 # Whoever committed this may have died before it was on disk.
                 self._settle(max(0, table.version() - RECENT), table.version())
-                return Outcome(None, 0, there)
+                return Outcome(False, 0, there)
             files, transactions = chosen
             rows = sum(each.rows for each in files)
             try:
@@ -191,10 +192,8 @@ class Table:
                     raise TableError(f"{self.shown}: {said(problem)}") from problem
                 LOG.info("%s: another writer was first: %s", self.shown, said(problem))
                 continue
-            before = table.version()
-            table.update_incremental()
-            self._settle(before + 1, table.version())
-            return Outcome(table.version(), rows, there - rows)
+            self._settle_after(table.version())
+            return Outcome(True, rows, there - rows)
         raise TableError(
             f"{self.shown}: {ATTEMPTS} commits of others came before this one; is something "
             "else writing to it all the time?"
@@ -261,6 +260,15 @@ class Table:
             # The log of old versions is cleaned away, when a checkpoint holds what they say.
             with suppress(FileNotFoundError):
                 settle_log(self.address, version)
+
+    def _settle_after(self, version: int) -> None:
+        """What came after a version is to last: our commit, and what others did meanwhile."""
+        if local_folder(self.address) is None:
+            return
+        settle_log(self.address, version + 1)
+        with suppress(FileNotFoundError):
+            for later in count(version + 2):
+                settle_log(self.address, later)
 
     def _check_fits(self, table: DeltaTable, batch: Batch, wanted: Schema) -> None:
         metadata = table.metadata()
