@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.landing import Event, Landing, make_plan
+from semel.pipeline.landing import Event, Landing, explain, make_plan
 from semel.pipeline.settings import LandSettings
 from semel.store.segments import schema
 from tests.pipeline.made import received_at, write_messages
@@ -198,3 +198,28 @@ def test_the_time_of_an_event_is_a_moment(place: Place) -> None:
     place.land()
     assert all(datetime.fromisoformat(event["at"]).tzinfo for event in place.events)
     assert [event["event"] for event in place.events] == ["starting", "ready", "batch", "ended"]
+
+
+FAILED = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FAILED + "Stream closed SQLSTATE: XXKST",
+        FAILED + "Broken pipe SQLSTATE: XXKST",
+        FAILED + " SQLSTATE: XXKST",
+        "Python worker exited unexpectedly (crashed)",
+    ],
+)
+def test_a_spark_whose_processes_were_killed_says_what_to_do(text: str, tmp_path: Path) -> None:
+    plan = make_plan(LandSettings(root=str(tmp_path), lake=str(tmp_path)))
+    assert explain(RuntimeError(text), plan) == (
+        "the processes of Spark have ended: nothing is lost, start the landing again"
+    )
+
+
+def test_what_spark_says_else_is_told_without_its_codes(tmp_path: Path) -> None:
+    plan = make_plan(LandSettings(root=str(tmp_path), lake=str(tmp_path)))
+    problem = RuntimeError(FAILED + "The broken pipe of hall 7 SQLSTATE: XXKST")
+    assert explain(problem, plan) == "The broken pipe of hall 7"

@@ -58,6 +58,13 @@ _DAMAGED: Final = (
     "metadata file",
 )
 _ENDING: Final = ("SparkContext was shut down", "stopped SparkContext", "cleanupQueryJobs")
+# What Java says of a Python process that is gone; sometimes it has no words at all.
+_CUT: Final = re.compile(
+    r"\s*(SQLSTATE|Stream closed|Broken pipe|Connection reset|Socket closed|Socket is closed"
+    r"|Python worker exited unexpectedly|java\.io\.EOFException|java\.net\.SocketException)"
+)
+# What Spark adds for programs.
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
 # What stands before Spark's own words about a query.
 _ENDED: Final = re.compile(r"\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL)
 
@@ -420,8 +427,7 @@ def explain(problem: BaseException, plan: Plan) -> str:
         )
     if is_java_dead(problem):
         return "the Java process of Spark has ended: nothing is lost, start the landing again"
-    if text.strip().startswith("SQLSTATE"):
-        # Spark has no words for it when its Python processes are gone.
+    if _CUT.match(text):
         return "the processes of Spark have ended: nothing is lost, start the landing again"
     return _first_line(text)
 
@@ -446,4 +452,4 @@ def _first_line(text: str) -> str:
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         # What Java said comes after what the bridge to it says.
         lines = lines[1:]
-    return lines[0][:SHOWN_CHARACTERS] if lines else "Spark gave no reason"
+    return _STATE.sub("", lines[0])[:SHOWN_CHARACTERS] if lines else "Spark gave no reason"
