@@ -12,10 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
-    ReadMaxBytes,
-    ReadMaxFiles,
     ReadMaxRows,
-    ReadMinRows,
 )
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
@@ -235,12 +232,7 @@ def test_what_the_engine_asks_for_goes_before_the_option(tmp_path: Path) -> None
         write(tmp_path, first, 10)
     query = Query(tmp_path, maxRowsPerBatch="4")
     assert query.step(ReadMaxRows(3)) == rows("n1", 1, 3)
-    assert query.step(ReadMinRows(28)) == []
-    assert query.step(ReadMaxFiles(1)) == rows("n1", 4, 10)
-    assert query.step(ReadMaxBytes(1)) == rows("n1", 11, 20)
-    assert query.step(ReadMinRows(10)) == rows("n1", 21, 30)
-    query = Query(tmp_path, maxRowsPerBatch="4")
-    assert query.step(ReadAllAvailable()) == rows("n1", 1, 30)
+    assert query.step(ReadAllAvailable()) == rows("n1", 4, 30)
     assert Query(tmp_path).reader.getDefaultReadLimit() == ReadAllAvailable()
 
 
@@ -317,7 +309,7 @@ def test_a_node_that_vanishes_is_a_loss(tmp_path: Path) -> None:
     (tmp_path / STREAM / "n3").mkdir()
     query = Query(tmp_path)
     query.drain()
-    assert query.offset == {"n1": 10, "n2": 10, "n3": 0}
+    assert query.offset == {"n1": 10, "n2": 10}
     (tmp_path / STREAM / "n3").rmdir()
     assert query.drain() == []
     lose(tmp_path, STREAM, "n2", 1, 10)
@@ -327,7 +319,79 @@ def test_a_node_that_vanishes_is_a_loss(tmp_path: Path) -> None:
     query.begin(failOnDataLoss="false")
     write(tmp_path, 11, 4)
     assert query.drain() == rows("n1", 11, 14)
-    assert query.offset == {"n1": 14, "n2": 10, "n3": 0}
+    assert query.offset == {"n1": 14, "n2": 10}
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_node_that_goes_on_with_the_numbers_of_another_is_read(
+    tmp_path: Path, fail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who changes the name of a node has its rows in a new folder, from the next number on."""
+    write(tmp_path, 1, 10)
+    query = Query(tmp_path, failOnDataLoss=fail)
+    query.drain()
+    write(tmp_path, 501, 20, "n2")
+    assert query.drain() == rows("n2", 501, 520)
+    assert query.offset == {"n1": 10, "n2": 520}
+    # Each batch can be read again, and no row is said to be lost.
+    assert [row for batch in query.batches for row in query.read(*batch)] == query.rows
+    assert not caplog.records
+    # But rows that there were are a loss, also for who reads the node for the first time.
+    query.begin(failOnDataLoss="true")
+    lose(tmp_path, STREAM, "n1", 1, 10)
+    with pytest.raises(DataLoss, match=r"rows 1 to 10 .*n1"):
+        query.read({}, {"n1": 10})
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", "1", "2026-03-01T12:00:00Z"])
+def test_a_node_that_is_quiet_when_a_query_begins_is_read_when_it_speaks(
+    tmp_path: Path, start: str
+) -> None:
+    write(tmp_path, 1, 10)
+    (tmp_path / STREAM / "n2").mkdir()
+    query = Query(tmp_path, start=start)
+    query.drain()
+    write(tmp_path, 501, 20, "n2")
+    assert query.drain() == rows("n2", 501, 520)
+
+
+def test_rows_that_go_between_planning_and_reading_end_a_task(tmp_path: Path) -> None:
+    write(tmp_path, 1, 500)
+    write(tmp_path, 501, 500)
+    for fail in ("true", "false"):
+        query = Query(tmp_path, failOnDataLoss=fail)
+        (partition, *_) = query.reader.partitions({"n1": 400}, {"n1": 1_000})
+        kept = tmp_path / STREAM / "n1" / "kept"
+        (file,) = [
+            each for each in (tmp_path / STREAM / "n1").glob("*.parquet") if "501" in each.name
+        ]
+        file.rename(kept)
+        if fail == "true":
+            with pytest.raises(DataLoss, match="rows 501 to 1000"):
+                list(query.reader.read(partition))
+        else:
+            found = [batch.num_rows for batch in query.reader.read(partition)]
+            assert sum(found) == 100
+        kept.rename(file)
+
+
+def test_a_time_is_found_in_a_record_with_a_gap(tmp_path: Path) -> None:
+    write(tmp_path, 1, 10)
+    write(tmp_path, 21, 10)
+    query = Query(tmp_path, start="2026-03-01T12:00:00.025Z")
+    assert query.drain() == rows("n1", 25, 30)
+    query = Query(tmp_path, start="2026-03-01T12:00:00Z", failOnDataLoss="false")
+    assert query.drain() == rows("n1", 1, 10) + rows("n1", 21, 30)
+    query = Query(tmp_path, start="2026-03-01T12:00:00Z")
+    with pytest.raises(DataLoss, match="rows 11 to 20"):
+        query.drain()
+
+
+def test_an_empty_root_may_be_asked_for_a_time_of_a_node(tmp_path: Path) -> None:
+    query = Query(tmp_path, start='{"n1": "2026-03-01T12:00:00.005Z"}')
+    assert query.drain() == []
+    write(tmp_path, 1, 10)
+    assert query.drain() == rows("n1", 1, 10)
 
 
 def test_a_root_that_has_lost_everything_is_a_loss(tmp_path: Path) -> None:
@@ -459,6 +523,9 @@ def test_a_column_that_may_not_be_null_is_taken(tmp_path: Path) -> None:
     (partition,) = reader.partitions()
     (batch,) = reader.read(partition)
     assert batch.schema.equals(to_arrow_schema(columns, timezone="UTC"))
+    columns = StructType().add("user_name", StringType(), nullable=False)
+    with pytest.raises(OptionError, match="column user_name of the record may be null"):
+        source_of(tmp_path).reader(columns)
 
 
 # --- batch reads ----------------------------------------------------------------------------------
@@ -485,7 +552,45 @@ def test_a_batch_read_goes_from_a_place_to_a_place(tmp_path: Path) -> None:
     given = {"start": "2026-03-01T12:00:00.005Z", "end": "2026-03-01T12:00:00.025Z"}
     assert rows_of(batch_read(tmp_path, **given)[0]) == rows("n1", 5, 24)
     assert rows_of(batch_read(tmp_path, start="latest")[0]) == []
-    assert rows_of(batch_read(tmp_path, start="20", end="10")[0]) == []
+    with pytest.raises(OptionError, match="option end is before option start"):
+        batch_read(tmp_path, start="20", end="10")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"nodes": "n3"}, "option nodes: there is no node n3: there is n1, n2"),
+        ({"start": '{"north": "latest"}'}, "option start: there is no node north: there is n1"),
+        ({"end": '{"north": 5}'}, "option end: there is no node north"),
+        ({"end": '{"n2": 5}', "nodes": "n1"}, "option end: node n2 is not one of option nodes"),
+    ],
+)
+def test_a_batch_read_refuses_nodes_that_are_not_there(
+    tmp_path: Path, options: dict[str, str], said: str
+) -> None:
+    write(tmp_path, 1, 10)
+    write(tmp_path, 1, 10, "n2")
+    with pytest.raises(OptionError, match=said):
+        batch_read(tmp_path, **options)
+    found, _ = batch_read(tmp_path, nodes="n1", start='{"n1": 5}', end='{"n1": 6}')
+    assert rows_of(found) == rows("n1", 5, 6)
+
+
+def test_a_root_one_level_too_high_or_too_low_is_refused(tmp_path: Path) -> None:
+    streams = tmp_path / "data" / "streams"
+    write(streams, 1, 10)
+    for place in (tmp_path / "data", streams / STREAM):
+        with pytest.raises(OptionError, match=r"option root: .* has no segments of stream"):
+            batch_read(place)
+    with pytest.raises(OptionError, match=r"option root: .* has no segments of stream streams"):
+        Query(tmp_path / "data").step()
+    assert rows_of(batch_read(streams)[0]) == rows("n1", 1, 10)
+
+
+def test_a_stream_that_has_an_owner_and_no_rows_yet_is_empty(tmp_path: Path) -> None:
+    open_root(str(tmp_path)).claim(STREAM, "n1", "store")
+    assert rows_of(batch_read(tmp_path)[0]) == []
+    assert Query(tmp_path).drain() == []
 
 
 @pytest.mark.parametrize(

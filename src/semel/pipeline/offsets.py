@@ -23,11 +23,11 @@ from semel.pipeline.errors import DataLoss
 from semel.pipeline.source_options import EARLIEST, LATEST, Point, Points
 from semel.store.reading import said_rows, uncovered
 from semel.store.roots import Root, Segment, segments_in, trimmed_in
-from semel.store.segments import LISTINGS
+from semel.store.segments import LISTINGS, Range
 
 Offset = dict[str, int]
-# The first row at or after a time on a node, or None.
-Since = Callable[[str, int], int | None]
+# The first row of what there is of a node that was received at a time or later, or None.
+Since = Callable[["Extent", int], int | None]
 
 _LOG: Final = logging.getLogger("semel.pipeline.source")
 
@@ -88,10 +88,9 @@ class Extent:
             yield begins, at - 1, segment
 
 
-def look(root: Root, stream: str, nodes: Iterable[str] | None = None) -> dict[str, Extent]:
-    """What there is of a stream, by node; of these nodes, or of all, sorted."""
-    names = root.nodes(stream) if nodes is None else sorted(nodes)
-    return {node: _extent(root, stream, node) for node in names}
+def look(root: Root, stream: str, nodes: Iterable[str]) -> dict[str, Extent]:
+    """What there is of a stream on these nodes, sorted."""
+    return {node: _extent(root, stream, node) for node in sorted(nodes)}
 
 
 def _extent(root: Root, stream: str, node: str) -> Extent:
@@ -150,11 +149,15 @@ class Losses:
 def first_offset(
     points: Points, extents: Mapping[str, Extent], since: Since, losses: Losses
 ) -> Offset:
-    """The offset of a query that begins at these places."""
+    """The offset of a query that begins at these places.
+
+    A node that has had no rows is not in it, unless a row of its own was asked for: it enters when
+    it has some, wherever its numbers begin.
+    """
     absent = {node: Extent(node, 0, ()) for node in points.by_node if node not in extents}
     # A number that is for all nodes: those that have not come so far yet begin with what comes.
     furthest = max((each.last for each in extents.values()), default=0)
-    return {
+    found = {
         node: _before(
             points.of(node),
             extent,
@@ -164,6 +167,9 @@ def first_offset(
         )
         for node, extent in sorted({**extents, **absent}.items())
     }
+    asked = {node for node, point in points.by_node.items() if point.seq is not None}
+    known = {node for node, extent in extents.items() if extent.last} | asked
+    return {node: done for node, done in found.items() if node in known}
 
 
 def _before(point: Point, extent: Extent, since: Since, losses: Losses, *, is_met: bool) -> int:
@@ -176,7 +182,7 @@ def _before(point: Point, extent: Extent, since: Since, losses: Losses, *, is_me
     if point.name == LATEST:
         return extent.last
     if point.time is not None:
-        found = since(extent.node, point.time)
+        found = since(extent, point.time)
         return extent.last if found is None else found - 1
     assert point.seq is not None
     done = point.seq - 1
@@ -208,8 +214,9 @@ def _through(point: Point, extent: Extent, since: Since) -> int:
     if point.name == EARLIEST:
         return extent.first - 1
     if point.time is not None:
-        found = since(extent.node, point.time)
-        return extent.last if found is None else found - 1
+        found = since(extent, point.time)
+        # What was sealed since the look at it is for the next read.
+        return extent.last if found is None else min(found - 1, extent.last)
     if point.seq is not None:
         return min(point.seq, extent.last)
     return extent.last
@@ -218,28 +225,31 @@ def _through(point: Point, extent: Extent, since: Since) -> int:
 # --- the next batch -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Limit:
-    """How much a batch may have; None: there is no such limit."""
-
-    rows: int | None = None
-    # No batch before there are so many rows.
-    least_rows: int | None = None
-    files: int | None = None
-    bytes: int | None = None
+def spans_of(
+    start: Mapping[str, int], end: Mapping[str, int], extents: Mapping[str, Extent]
+) -> dict[str, Range]:
+    """First and last row of a batch on each node that has any in it."""
+    spans = {}
+    for node, extent in extents.items():
+        if node not in start and not extent.trimmed and end[node] < extent.first:
+            continue  # it enters the offset: these rows never were on this node
+        first = start.get(node, 0) + 1
+        if first <= end[node]:
+            spans[node] = (first, end[node])
+    return spans
 
 
 def next_offset(
     start: Mapping[str, int],
     extents: Mapping[str, Extent],
-    limit: Limit,
+    limit: int | None,
     losses: Losses,
     target: Mapping[str, int] | None = None,
 ) -> Offset:
     """The offset to which the next batch goes; equal to `start` if there is nothing to read.
 
-    Nodes of `start` that are not in `extents` are left as they are. With a target, nothing goes
-    beyond it.
+    `limit` is the rows that it may have; None: all. Nodes of `start` that are not in `extents` are
+    left as they are. With a target, nothing goes beyond it.
     """
     ends: Offset = dict(start)
     # What each node could give: the rows after the first number, up to the second.
@@ -266,23 +276,13 @@ def next_offset(
             ready[node] = (done, last)
         elif lost is not None:
             ends[node] = max(start.get(node, 0), min(done, furthest))
-    rows = sum(last - done for done, last in ready.values())
-    if limit.least_rows is not None and target is None and rows < limit.least_rows:
-        return dict(sorted(start.items()))
-    for node, count in _shares(ready, extents, limit, turn=sum(start.values())).items():
+    have = {node: last - done for node, (done, last) in ready.items()}
+    if limit is not None:
+        have = share(have, limit, turn=sum(start.values()))
+    for node, count in have.items():
         if count:
             ends[node] = ready[node][0] + count
     return dict(sorted(ends.items()))
-
-
-def _shares(
-    ready: Mapping[str, tuple[int, int]], extents: Mapping[str, Extent], limit: Limit, *, turn: int
-) -> dict[str, int]:
-    """How many rows each node gives."""
-    have = {node: last - done for node, (done, last) in ready.items()}
-    if limit.files is not None or limit.bytes is not None:
-        have = _whole_segments(ready, extents, limit)
-    return have if limit.rows is None else share(have, limit.rows, turn=turn)
 
 
 def share(have: Mapping[str, int], limit: int, *, turn: int) -> dict[str, int]:
@@ -307,28 +307,4 @@ def share(have: Mapping[str, int], limit: int, *, turn: int) -> dict[str, int]:
             given[node] = have[node]
             left -= have[node]
         hungry = [node for node in hungry if node not in content]
-    return given
-
-
-def _whole_segments(
-    ready: Mapping[str, tuple[int, int]], extents: Mapping[str, Extent], limit: Limit
-) -> dict[str, int]:
-    """Rows of whole segments, by turns, until there are enough files or bytes; one at least."""
-    given = dict.fromkeys(ready, 0)
-    queues = {
-        node: list(extents[node].pieces(done + 1, last)) for node, (done, last) in ready.items()
-    }
-    files = size = 0
-    while any(queues.values()):
-        for queue, node in ((queues[node], node) for node in sorted(queues)):
-            if not queue:
-                continue
-            first, last, segment = queue.pop(0)
-            files += 1
-            size += segment.size
-            too_many = limit.files is not None and files > limit.files
-            too_large = limit.bytes is not None and size > limit.bytes
-            if files > 1 and (too_many or too_large):
-                return given
-            given[node] += last - first + 1
     return given

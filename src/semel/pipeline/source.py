@@ -12,7 +12,7 @@ there what it warned of, whether the live broker is attached, and where Availabl
 copies of it that go to tasks have none of this, and no options of a live broker.
 """
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +28,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
     ReadMaxRows,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -40,13 +37,13 @@ from semel.extras import MissingExtra
 from semel.pipeline.errors import OptionError, PipelineError
 from semel.pipeline.offsets import (
     Extent,
-    Limit,
     Losses,
     Offset,
     first_offset,
     last_offset,
     look,
     next_offset,
+    spans_of,
 )
 from semel.pipeline.source_filters import (
     Condition,
@@ -60,7 +57,7 @@ from semel.pipeline.source_options import SourceOptions, near, parse_source_opti
 from semel.pipeline.source_partitions import Rows, SegmentPartition, partitions_of, there
 from semel.store.reading import Choice, MissingRows, NodeRecord
 from semel.store.roots import LocalRoot, Root, RootError, open_root
-from semel.store.segments import Range, RecordError, first_since
+from semel.store.segments import LISTINGS, Range, RecordError, first_among
 
 NAME: Final = "mqtt"
 # The row of a segment in Spark's words; it is that of semel.store.segments.schema().
@@ -84,6 +81,9 @@ COLUMNS: Final = {
     "message_expiry": "bigint",
     "user_properties": "array<struct<key:string,value:string>>",
 }
+NEVER_NULL: Final = frozenset(
+    ("seq", "node", "received", "topic", "payload", "qos", "retain", "dup")
+)
 SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 # Rows of an Arrow batch; a row group, which a batch never exceeds, is bounded by its bytes.
 BATCH_ROWS: Final = 16_384
@@ -127,6 +127,8 @@ def check_columns(schema: StructType) -> tuple[str, ...]:
         if column.dataType.simpleString() != kind:
             given = column.dataType.simpleString()
             raise OptionError(f"column {column.name} of the record is {kind}, not {given}")
+        if not column.nullable and column.name not in NEVER_NULL:
+            raise OptionError(f"column {column.name} of the record may be null: leave NOT NULL out")
     names = tuple(column.name for column in schema.fields)
     twice = next((each for each in names if names.count(each) > 1), None)
     if twice is not None:
@@ -170,6 +172,33 @@ def stream_of(root: Root, options: SourceOptions, *, may_wait: bool) -> str | No
     )
 
 
+def check_is_record(root: Root, stream: str | None, extents: Mapping[str, Extent]) -> None:
+    """Refuse folders that are no nodes: those of a root one level too high or too low."""
+    if stream is None or any(extent.last for extent in extents.values()):
+        return
+    nodes = root.nodes(stream)
+    if any(root.owners(stream, node) for node in nodes):
+        return  # there is nothing in it yet
+    if any(extent.last for extent in look(root, stream, nodes).values()):
+        return  # there is something on a node that is not read
+    raise OptionError(
+        f"option root: {root.address} has no segments of stream {stream}: give the folder that has"
+        " <stream>/<node>/<segments> in it, such as data/streams"
+    )
+
+
+def check_nodes(options: SourceOptions, nodes: Sequence[str]) -> None:
+    """Refuse names of nodes that are not there, for a read that does not wait for them."""
+    named = {"nodes": options.nodes or (), "start": options.start.by_node}
+    named["end"] = {} if options.end is None else options.end.by_node
+    for option, names in named.items():
+        for name in names:
+            if name not in nodes:
+                meant = near(name, {each.lower(): each for each in nodes})
+                hint = f"did you mean {meant}?" if meant else f"there is {', '.join(nodes[:20])}"
+                raise OptionError(f"option {option}: there is no node {name}: {hint}")
+
+
 def _said_streams(root: Root, streams: Sequence[str]) -> str:
     if not streams:
         return f"{root.address} has none"
@@ -186,8 +215,10 @@ def read_rows(root: Root, stream: str, rows: Rows, choice: Choice, losses: Losse
             return
         except MissingRows as missing:
             extent = look(root, stream, [rows.node])[rows.node]
-            losses.gone(extent, missing.first, min(missing.last, rows.last))
-            at = missing.last + 1
+            # With nothing of the record behind them, all that is left to read is gone.
+            last = rows.last if extent.last < missing.first else min(missing.last, rows.last)
+            losses.gone(extent, missing.first, last)
+            at = last + 1
 
 
 def read_partition(
@@ -240,10 +271,20 @@ class _Place:
             return {node: Extent(node, 0, ()) for node in nodes}
         return look(self.root, self.stream, nodes)
 
-    def since(self, node: str, time: int) -> int | None:
+    def since(self, extent: Extent, time: int) -> int | None:
         """The first row at or after a time."""
-        assert self.stream is not None
-        return first_since(self.root, self.stream, node, time)
+        if self.stream is None:
+            return None
+        for _ in range(LISTINGS):
+            ranges = [segment.range for segment in extent.segments]
+            try:
+                return first_among(self.root, self.stream, extent.node, ranges, time)
+            except FileNotFoundError:
+                extent = look(self.root, self.stream, [extent.node])[extent.node]
+            except OSError as problem:
+                which = f"stream {self.stream}, node {extent.node}"
+                raise RecordError(f"{which}: a segment cannot be read: {problem}") from problem
+        raise RecordError(f"stream {self.stream}, node {extent.node}: its segments come and go")
 
     def partitions(
         self, extents: dict[str, Extent], spans: dict[str, Range]
@@ -306,12 +347,15 @@ class SegmentReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         with explained():
             place = _Place(self._options, may_wait=False)
+            assert place.stream is not None
             extents = place.look()
+            check_nodes(self._options, place.root.nodes(place.stream))
+            check_is_record(place.root, place.stream, extents)
             start = first_offset(self._options.start, extents, place.since, place.losses)
             end = last_offset(self._options.end, extents, place.since)
             low, high = seqs_that_may_hold(self._conditions)
             spans = {
-                node: (max(start[node] + 1, low), min(end[node], high))
+                node: (max(start.get(node, 0) + 1, low), min(end[node], high))
                 for node in end
                 if node_may_hold(node, self._conditions)
             }
@@ -363,14 +407,18 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802
         with explained():
             place = self._place()
-            return first_offset(self._options.start, place.look(), place.since, place.losses)
+            extents = place.look()
+            if extents and not self._options.is_live:
+                check_is_record(place.root, place.stream, extents)
+            return first_offset(self._options.start, extents, place.since, place.losses)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         with explained():
             place = self._place()
             extents = place.look(also=start)
             self._latest = {node: extent.last for node, extent in extents.items()}
-            return next_offset(start, extents, limit_of(limit), place.losses, self._target)
+            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            return next_offset(start, extents, rows, place.losses, self._target)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_rows is None:
@@ -386,16 +434,13 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        spans = {
-            node: (start.get(node, 0) + 1, last)
-            for node, last in end.items()
-            if last > start.get(node, 0)
-        }
-        if not spans:
+        moved = [node for node, last in end.items() if last > start.get(node, 0)]
+        if not moved:
             return []
         with explained():
             place = self._place()
-            return place.partitions(place.look_at(spans), spans)
+            extents = place.look_at(moved)
+            return place.partitions(extents, spans_of(start, end, extents))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, self._schema, partition)
@@ -405,16 +450,3 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         self._forget()
-
-
-def limit_of(limit: ReadLimit) -> Limit:
-    """Spark's word for how much to read, in ours."""
-    if isinstance(limit, ReadMaxRows):
-        return Limit(rows=limit.max_rows)
-    if isinstance(limit, ReadMinRows):
-        return Limit(least_rows=limit.min_rows)
-    if isinstance(limit, ReadMaxFiles):
-        return Limit(files=limit.max_files)
-    if isinstance(limit, ReadMaxBytes):
-        return Limit(bytes=limit.max_bytes)
-    return Limit()

@@ -59,7 +59,6 @@ _ELSEWHERE: Final = {
     "host": "url",
     "failondatalost": "failOnDataLoss",
     "streams": "stream",
-    "node": "nodes",
 }
 # The stream that a live broker's messages go to, if nothing else is said.
 LIVE_STREAM: Final = "all"
@@ -153,12 +152,27 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         min_partitions=_number(values, "minPartitions", None) or len(os.sched_getaffinity(0)),
         live=live,
     )
+    _check_range(options)
     if live:
         from semel.pipeline.live_options import read_options
 
         assert stream is not None
         read_options(live, root=root, stream=stream)
     return options
+
+
+def _check_range(options: SourceOptions) -> None:
+    """Refuse places that cannot be meant together."""
+    for option, points in (("start", options.start), ("end", options.end)):
+        for node in () if points is None else points.by_node:
+            if options.nodes is not None and node not in options.nodes:
+                raise OptionError(f"option {option}: node {node} is not one of option nodes")
+    if options.end is None:
+        return
+    start, end = options.start.others, options.end.others
+    for first, last in ((start.seq, end.seq), (start.time, end.time)):
+        if first is not None and last is not None and last < first:
+            raise OptionError("option end is before option start")
 
 
 def near(name: str, names: Mapping[str, str]) -> str | None:
@@ -248,7 +262,7 @@ def _points(option: str, text: str) -> Points:
         return Points(_point(option, stripped, text))
     try:
         given = json.loads(stripped, object_pairs_hook=_once)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise OptionError(f"option {option} is no JSON: {problem}; it is {_POINTS}") from None
     found = {}
     for node, value in given.items():

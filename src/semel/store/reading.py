@@ -552,7 +552,7 @@ class NodeRecord:
             why += " and from the store"
             after = self._store.next_after(self._id, seq)
             later += [] if after is None else [after]
-        through = min(later, default=look.last + 1) - 1
+        through = max(seq, min(later, default=look.last + 1) - 1)
         if seq <= look.trimmed:
             through = min(through, look.trimmed)
             verb, why = "were", "deleted, by retention or by `semel stream trim`"

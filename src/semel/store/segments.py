@@ -660,14 +660,17 @@ def first_since(root: "Root", stream: str, node: str, received: int) -> int | No
     """The lowest seq of a row that was received at that time (in microseconds) or later."""
     for _ in range(LISTINGS - 1):
         try:
-            return _first_since(root, stream, node, received)
+            return first_among(root, stream, node, listed(root, stream, node), received)
         except FileNotFoundError:
             continue
-    return _first_since(root, stream, node, received)
+    return first_among(root, stream, node, listed(root, stream, node), received)
 
 
-def _first_since(root: "Root", stream: str, node: str, received: int) -> int | None:
-    for low, high in listed(root, stream, node):
+def first_among(
+    root: "Root", stream: str, node: str, segments: Iterable[Range], received: int
+) -> int | None:
+    """The same, of these segments. Raises FileNotFoundError if one is gone."""
+    for low, high in segments:
         opened = open_segment(root, stream, node, first=low, last=high)
         try:
             metadata = opened.metadata
