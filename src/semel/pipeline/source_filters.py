@@ -9,16 +9,15 @@ least and the greatest value of a row group whether any row of it could meet it:
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import datasource as spark
 
-from semel.store.segments import MAXIMUM_SEQ, Range, schema
+from semel.pipeline.source_options import microseconds
+from semel.store.segments import MAXIMUM_SEQ, WITH_STATISTICS, Range, schema
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_WITH_STATISTICS: Final = ("seq", "received", "topic")
 _COMPARISONS: Final = {
     spark.EqualTo: "=",
     spark.EqualNullSafe: "=",
@@ -127,8 +126,7 @@ def _value(column: str, value: Any) -> Any:
         is_number = isinstance(value, int) and not isinstance(value, bool)
         return value if is_number and abs(value) <= MAXIMUM_SEQ else None
     if pa.types.is_timestamp(kind) and isinstance(value, datetime) and value.tzinfo is not None:
-        since = value - _EPOCH
-        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        return microseconds(value)
     return None
 
 
@@ -181,7 +179,7 @@ class Wanted:
         return all(
             _group_may_hold(each, metadata.row_group(group))
             for each in self.conditions
-            if each.column in _WITH_STATISTICS
+            if each.column in WITH_STATISTICS
         )
 
 

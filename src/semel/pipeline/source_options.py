@@ -15,9 +15,8 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from types import MappingProxyType
 from typing import Any, Final
 
 from semel.pipeline.errors import OptionError
@@ -68,7 +67,7 @@ _POINTS: Final = (
     "earliest, latest, a seq such as 1000, a time such as 2026-03-01T12:00:00Z, or one of these "
     'for each node as JSON: {"n1": 1000, "n2": "latest"}'
 )
-_NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -293,6 +292,9 @@ def _point(option: str, word: str, shown: str) -> Point:
         raise OptionError(f"option {option} is {_POINTS}, not {shown!r}") from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    since = time - epoch
-    return Point(time=(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+    return Point(time=microseconds(time))
+
+
+def microseconds(time: datetime) -> int:
+    """A time as rows have it: microseconds since 1970, exactly."""
+    return (time - _EPOCH) // timedelta(microseconds=1)

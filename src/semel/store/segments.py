@@ -87,7 +87,7 @@ _DICTIONARIES: Final = (
 )
 # Numbers that grow by little.
 _DELTAS: Final = ("seq", "received")
-_WITH_STATISTICS: Final = ("seq", "received", "topic")
+WITH_STATISTICS: Final = ("seq", "received", "topic")
 
 # In the order of their identifiers, in which they come back.
 _PROPERTIES: Final = (
@@ -388,7 +388,7 @@ def write_tables(sink: Any, tables: Iterable[Any]) -> int:
         store_schema=False,
         use_dictionary=list(_DICTIONARIES),
         column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
-        write_statistics=list(_WITH_STATISTICS),
+        write_statistics=list(WITH_STATISTICS),
     )
     with writer:
         for table in tables:
