@@ -1,6 +1,7 @@
 """An address of a lake means to delta-rs what it means to pyarrow, and shows no secret."""
 
 import os
+import traceback
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from semel.pipeline.places import (
     split_address,
     table_address,
 )
+from tests.store.wrong_secrets import WRONG_SECRETS
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +62,9 @@ def test_another_name_cannot(name: str) -> None:
         check_table_name(name)
 
 
+_S3_KEYS = {"aws_access_key_id": "k", "aws_secret_access_key": "s"}
+
+
 @pytest.mark.parametrize(
     ("address", "uri", "options"),
     [
@@ -87,7 +92,16 @@ def test_another_name_cannot(name: str) -> None:
             "s3://bucket/lake",
             {"aws_region": "eu-1"},
         ),
+        # delta-rs unescapes it, as pyarrow does.
+        ("s3://k:s@bucket/a%40b?region=x", "s3://bucket/a%40b", _S3_KEYS | {"aws_region": "x"}),
+        ("s3://bucket/a@b?region=x&scheme=https", "s3://bucket/a@b", {"aws_region": "x"}),
         ("gs://bucket/lake", "gs://bucket/lake", {}),
+        ("gs://bucket/lake?scheme=https&project_id=p", "gs://bucket/lake", {}),
+        (
+            "gs://bucket/lake?retry_limit_seconds=1.5",
+            "gs://bucket/lake",
+            {"retry_timeout": "1.5s"},
+        ),
         (
             "gcs://anonymous@bucket/lake?endpoint_override=localhost:1&scheme=http",
             "gs://bucket/lake",
@@ -122,6 +136,36 @@ def test_another_name_cannot(name: str) -> None:
             "az://box/lake",
             {"azure_storage_account_name": "acct", "azure_skip_signature": "true"},
         ),
+        (
+            "abfs://acct@box/lake?credential_kind=cli&enable_tls=TRUE",
+            "az://box/lake",
+            {"azure_storage_account_name": "acct", "azure_use_azure_cli": "true"},
+        ),
+        (
+            "abfs://acct@box/lake?credential_kind=default",
+            "az://box/lake",
+            {"azure_storage_account_name": "acct"},
+        ),
+        (
+            "abfs://acct@127.0.0.1:10000/box/lake?enable_tls=0&client_id=c",
+            "az://box/lake",
+            {
+                "azure_endpoint": "http://127.0.0.1:10000/acct",
+                "allow_http": "true",
+                "azure_storage_account_name": "acct",
+                "azure_storage_client_id": "c",
+            },
+        ),
+        (
+            "abfs://acct@box/lake?client_id=c&client_secret=a@b&tenant_id=t",
+            "az://box/lake",
+            {
+                "azure_storage_account_name": "acct",
+                "azure_storage_client_id": "c",
+                "azure_storage_client_secret": "a@b",
+                "azure_storage_tenant_id": "t",
+            },
+        ),
     ],
 )
 def test_what_pyarrow_reads_from_an_address_is_told_to_delta_rs(
@@ -141,6 +185,10 @@ def test_the_environment_is_left_to_speak_for_itself(monkeypatch: pytest.MonkeyP
         "aws_endpoint_url": "http://minio:9000",
         "aws_allow_http": "true",
     }
+    # It says how it is asked, and the address may say so, too, but nothing else.
+    assert split_address("s3://bucket/lake?scheme=http") == split_address("s3://bucket/lake")
+    with pytest.raises(TableError, match=r"'scheme' of the address is https, but .* by http:"):
+        split_address("s3://bucket/lake?scheme=https")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +197,10 @@ def test_the_environment_is_left_to_speak_for_itself(monkeypatch: pytest.MonkeyP
         ("", "empty"),
         ("ftp://host/lake", "is no lake"),
         ("file://host/lake", "no folder of this machine"),
-        ("/srv/a%20b/lake", "rename the folder"),
+        ("/srv/a%20b/lake", "rename the folder with % in its name"),
+        ("/srv/C#/lake", "rename the folder with # in its name"),
+        ("/srv/what?/lake", "rename the folder with [?] in its name"),
+        ("/srv/a\\\\b/lake", "rename the folder with"),
         ("s3:///lake", "names no bucket"),
         ("s3://bucket/lake?region", "name=value"),
         ("s3://bucket/lake?tls_ca_file_path=/x", "'tls_ca_file_path'.*endpoint_override"),
@@ -160,6 +211,25 @@ def test_the_environment_is_left_to_speak_for_itself(monkeypatch: pytest.MonkeyP
         ("gs://bucket/lake?region=x", "'region'"),
         ("abfs://box/lake", "no account"),
         ("abfs://acct@box/lake?credential_kind=guess", "credential_kind"),
+        ("s3://bucket/lake?region=x&scheme=http", "'scheme'.*endpoint_override=host:port"),
+        ("s3://bucket/lake?scheme=http&endpoint_override=https://y&region=x", "'scheme'"),
+        ("gs://bucket/lake?scheme=http", "'scheme'.*endpoint_override=host:port"),
+        ("s3://bucket/lake?region=a&region=b", "'region' of the address is given twice"),
+        ("s3://bucket/lake?region=", "'region' of the address is empty"),
+        ("gs://bucket/lake?retry_limit_seconds=abc", "'retry_limit_seconds'.*more than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=0.0", "'retry_limit_seconds'.*more than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=-1", "'retry_limit_seconds'.*more than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=inf", "'retry_limit_seconds'.*more than 0"),
+        ("abfs://box@acct.dfs.core.windows.net/lake?enable_tls=false", "'enable_tls'.*https"),
+        ("abfs://acct@box/lake?enable_tls=0", "'enable_tls'.*https"),
+        ("abfs://acct@127.0.0.1:1/box/lake?enable_tls=no", "'enable_tls'.*true or false"),
+        ("abfs://acct@box/lake?credential_kind=environment", "'credential_kind'.*default, anon"),
+        ("abfs://acct@box/lake?credential_kind=managed_identity", "'credential_kind'"),
+        ("abfs://acct@box/lake?credential_kind=workload_identity", "'credential_kind'"),
+        ("abfs://acct@box/lake?credential_kind=cli&client_id=c", "'client_id'.*credential_kind"),
+        ("abfs://acct@box/lake?client_id=c&client_secret=s", "'client_secret'.*tenant_id"),
+        ("abfs://acct@box/lake?tenant_id=t", "'tenant_id'.*client_secret"),
+        ("http://[host/lake", "no address may have"),
     ],
 )
 def test_an_address_that_cannot_be_obeyed_is_refused_in_one_sentence(
@@ -181,6 +251,17 @@ def test_no_sentence_shows_a_secret() -> None:
         with pytest.raises(TableError) as caught:
             split_address(address)
         assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("address", "shown", "words"), WRONG_SECRETS)
+def test_a_wrong_secret_is_refused_and_not_shown_by_whoever_reads_the_address(
+    address: str, shown: str, words: str
+) -> None:
+    for read in (split_address, local_folder, lambda lake: table_address(lake, "t")):
+        with pytest.raises(TableError, match=f"^{shown}: .*{words}") as caught:
+            read(address)
+        assert "hid" not in "".join(traceback.format_exception(caught.value, limit=0))
+        assert "\n" not in str(caught.value)
 
 
 # --- what is said ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from semel.store.roots import (
 )
 from semel.store.segments import segment_name
 from tests.store.memory_root import MemoryRoot, ObjectStore, object_root
+from tests.store.wrong_secrets import WRONG_SECRETS
 
 pa = need("pyarrow", extra="broker", by="this test")
 fs = need("pyarrow.fs", extra="broker", by="this test")
@@ -493,6 +495,7 @@ def test_an_object_store_has_its_address_without_secrets() -> None:
         ("file://", "names no folder of this machine"),
         ("s3://", "names no bucket"),
         ("s3://key:secret@bucket/x?region=a&nonsense=secret", "s3://bucket/x cannot be opened"),
+        ("http://[host/x", "no address may have"),
     ],
 )
 def test_an_address_that_is_no_root_is_refused_with_a_sentence(address: str, words: str) -> None:
@@ -501,9 +504,86 @@ def test_an_address_that_is_no_root_is_refused_with_a_sentence(address: str, wor
     assert "key:secret" not in str(caught.value)
 
 
-def test_addresses_for_people_have_no_secrets() -> None:
-    assert without_secrets("abfs://container:secret@host/p?sig=x") == "abfs://host/p"
-    assert without_secrets("/plain/path?x@y") == "/plain/path?x@y"
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("abfs://container:secret@host/p?sig=x", "abfs://host/p"),
+        ("/plain/path?x@y", "/plain/path?x@y"),
+        ("s3://bucket/a@b.csv?region=a@b", "s3://bucket/a@b.csv"),
+        ("s3://bucket/a:b", "s3://bucket/a:b"),
+        ("abfs://box@acct.dfs.core.windows.net/a@b", "abfs://acct.dfs.core.windows.net/a@b"),
+        ("abfs://acct:key@127.0.0.1:10000/box", "abfs://127.0.0.1:10000/box"),
+        ("file:///srv/a:b@c", "file:///srv/a:b@c"),
+        ("hdfs://host:8020/x", "hdfs://host:8020/x"),
+    ],
+)
+def test_addresses_for_people_have_no_secrets_and_all_the_rest(address: str, shown: str) -> None:
+    assert without_secrets(address) == shown
+
+
+@pytest.mark.parametrize(("address", "shown", "words"), WRONG_SECRETS)
+def test_an_address_with_a_wrong_secret_is_refused_and_shows_nothing_of_it(
+    address: str, shown: str, words: str
+) -> None:
+    with pytest.raises(RootError, match=f"^{shown}: .*{words}") as caught:
+        open_root(address)
+    assert "hid" not in without_secrets(address)
+    assert "hid" not in str(caught.value)
+    # Nor does a traceback, which Spark shows of a task that failed.
+    raised = "".join(traceback.format_exception(caught.value, limit=0))
+    assert "hid" not in raised
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://AKIA:hidden-away@bucket/a b?region=eu-1",
+        "s3://AKIA:hidden-away@bucket/x?endpoint_override=a b",
+        "s3://AKIA:hid@bucket/x?region=%ZZ",
+    ],
+)
+def test_what_pyarrow_says_of_an_address_is_left_out_where_it_shows_it(address: str) -> None:
+    with pytest.raises(ValueError, match="hid"):
+        fs.FileSystem.from_uri(address)
+    with pytest.raises(
+        RootError, match=r"s3://bucket/.* cannot be opened: .*hexadecimal"
+    ) as caught:
+        open_root(address)
+    assert "hid" not in "".join(traceback.format_exception(caught.value, limit=0))
+
+
+def test_what_pyarrow_says_of_an_address_is_kept_where_it_does_not() -> None:
+    with pytest.raises(RootError, match=r"Unexpected query parameter .*'nonsense'"):
+        open_root("s3://key:hidden-away@bucket/x?region=a&nonsense=1")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://AKIA:hid%2Fden%40%3F%23%20+=@bucket/a%40b?region=eu-1",
+        "s3://bucket/a@b?region=eu-1",
+        "s3://bucket/a%40b?region=eu-1&endpoint_override=localhost:9000",
+        "gs://bucket/a@b",
+        "abfs://bucket@acct.dfs.core.windows.net/a@b",
+        "abfs://bucket@a.dfs.core.windows.net/a@b?client_id=a&tenant_id=b&client_secret=c@d",
+        "abfs://acct:hidden@127.0.0.1:10000/bucket/a%40b?enable_tls=false",
+    ],
+)
+def test_an_at_sign_in_a_path_is_escaped_after_a_secret_and_may_be_plain_without(
+    address: str,
+) -> None:
+    root = open_root(address)
+    assert isinstance(root, ObjectRoot)
+    assert root._full("x") == "bucket/a@b/x"
+    assert "hid" not in root.address
+
+
+def test_a_server_in_brackets_is_refused_and_one_by_its_number_is_not() -> None:
+    # pyarrow ends the process.
+    with pytest.raises(RootError, match="IPv4"):
+        open_root("abfs://acct:key@[::1]:10000/box")
+    assert open_root("abfs://acct:key@127.0.0.1:10000/box").address == "abfs://127.0.0.1:10000/box"
 
 
 def test_without_pyarrow_a_folder_works_and_an_object_store_says_what_to_install() -> None:

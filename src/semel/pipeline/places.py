@@ -10,11 +10,14 @@ the address of a lake as they write that of a root, in the form that pyarrow rea
 
 Keys may be in it (`s3://key:secret@bucket/…`), but are better left to the environment, which
 delta-rs reads as pyarrow does. delta-rs takes options beside an address, not in it, and calls them
-by other names: `split_address` translates. An option that it could not obey is refused by name,
-never dropped: what is written would be elsewhere, or be written in another way, than was asked.
+by other names: `split_address` translates. An option that it could not obey is refused by name:
+what is written would be elsewhere, or be written in another way, than was asked. The few that say
+only how pyarrow opens files and makes buckets (`…_WITHOUT_EFFECT`) mean nothing to a table: they
+are allowed, so that root and lake can have one address, and do nothing.
 
 Addresses go to people without user, password and options (`semel.store.roots.without_secrets`),
-and what delta-rs says about a problem through `said`, which makes one line of it.
+and what delta-rs says about a problem through `said`, which makes one line of it. An address of
+which it is not certain where its secret ends is refused by `read_address`, as that of a root is.
 
 delta-rs does not fsync. On a folder of this machine `settle_log` makes up for it: what a commit
 names reaches the disk, then the commit, then the folders in which both are.
@@ -27,18 +30,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote
 
 from semel.extras import need
 from semel.pipeline.errors import TableError
-from semel.store.roots import OBJECT_STORES, without_secrets
+from semel.store.roots import OBJECT_STORES, RootError, read_address, without_secrets
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # How an address begins for Hadoop, and after pathlib has made one slash of two.
 _HADOOP: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _NOT_IN_NAMES: Final = "/\\?#%:"
 # delta-rs takes these in the path of a folder for an escaped character, and looks elsewhere.
-_ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+# In the path of a table delta-rs takes these for parts of an address: it finds no history there.
+_MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|[#?\\]")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 # Where an answer of a server or a trace of delta-rs itself begins.
 _BESIDE_THE_POINT: Final = re.compile(r"<\?xml|\n\s*0: ")
@@ -46,6 +50,7 @@ _BESIDE_THE_POINT: Final = re.compile(r"<\?xml|\n\s*0: ")
 _UNREACHABLE: Final = re.compile(r"performing \w+ \w+://([^/\s]+).* client error \(Connect\) (.+)")
 _REFUSED: Final = re.compile(r"non-2xx status code (40[13] \w+)")
 _NO_BUCKET: Final = re.compile(r"performing list request .*non-2xx status code 404")
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _AZURE_HOSTS: Final = (".dfs.core.windows.net", ".blob.core.windows.net")
 
 # How delta-rs says that a table asks for what it cannot do.
@@ -68,6 +73,14 @@ _AZURE_OPTIONS: Final = (
     "enable_tls",
     "tenant_id",
 )
+_AZURE_CREDENTIAL: Final = ("client_id", "client_secret", "tenant_id")
+# Which of pyarrow's kinds can be told to delta-rs, and how. The others it cannot be held to: it
+# looks at the environment, and takes what it finds there.
+_AZURE_KINDS: Final[dict[str, dict[str, str]]] = {
+    "default": {},
+    "anonymous": {"azure_skip_signature": "true"},
+    "cli": {"azure_use_azure_cli": "true"},
+}
 _AZURE_WITHOUT_EFFECT: Final = ("background_writes",)
 
 
@@ -84,7 +97,7 @@ def local_folder(address: str) -> Path | None:
     if not _SCHEME.match(address):
         folder = Path(address).absolute()
     else:
-        parts = urlsplit(address)
+        parts = _parts(address)
         if parts.scheme.lower() in OBJECT_STORES:
             return None
         shown = without_secrets(address)
@@ -94,9 +107,19 @@ def local_folder(address: str) -> Path | None:
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise TableError(f"{shown} names no folder of this machine: write file:///folder")
         folder = Path(unquote(parts.path))
-    if _ESCAPED.search(str(folder)):
-        raise TableError(f"{folder} can hold no Delta table: rename the folder with % in its name")
+    misread = _MISREAD.search(str(folder))
+    if misread is not None:
+        raise TableError(
+            f"{folder} can hold no Delta table: rename the folder with {misread[0][0]} in its name"
+        )
     return folder
+
+
+def _parts(address: str) -> SplitResult:
+    try:
+        return read_address(address)
+    except RootError as problem:
+        raise TableError(str(problem)) from None
 
 
 def checkpoint_folder(location: str) -> Path | None:
@@ -145,16 +168,11 @@ def split_address(address: str) -> tuple[str, dict[str, str]]:
     folder = local_folder(address)
     if folder is not None:
         return str(folder), {}
-    parts = urlsplit(address)
-    if parts.fragment or "#" in address:
-        raise TableError(f"{without_secrets(address)} contains '#', which no address may")
+    parts = _parts(address)
     shown = without_secrets(address)
-    try:
-        given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
-    except ValueError:
-        if parts.query:
-            raise TableError(f"{shown}: write its options as ?name=value&name=value") from None
-        given = {}
+    if parts.fragment or "#" in address:
+        raise TableError(f"{shown} contains '#', which no address may")
+    given = _given(shown, parts.query)
     scheme = parts.scheme.lower()
     user, password, host = _user(parts.netloc)
     if not host:
@@ -176,6 +194,24 @@ def _user(netloc: str) -> tuple[str, str, str]:
     return unquote(user), unquote(password), host
 
 
+def _given(shown: str, query: str) -> dict[str, str]:
+    """The options of an address."""
+    if not query:
+        return {}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
+    except ValueError:
+        raise TableError(f"{shown}: write its options as ?name=value&name=value") from None
+    given: dict[str, str] = {}
+    for name, value in pairs:
+        if name in given:
+            raise TableError(f"{shown}: option {name!r} of the address is given twice")
+        if not value:
+            raise TableError(f"{shown}: option {name!r} of the address is empty: leave it out")
+        given[name] = value
+    return given
+
+
 def _check_options(
     shown: str, given: dict[str, str], known: tuple[str, ...], without_effect: tuple[str, ...]
 ) -> None:
@@ -193,9 +229,19 @@ def _endpoint(shown: str, given: dict[str, str]) -> str | None:
     scheme = given.get("scheme", "https")
     if scheme not in ("http", "https"):
         raise TableError(f"{shown}: option 'scheme' of the address is http or https")
-    if not server:
+    if server is None:
         return None
     return server.rstrip("/") if "://" in server else f"{scheme}://{server}"
+
+
+def _check_scheme(shown: str, given: dict[str, str], endpoint: str | None) -> None:
+    """The usual server is asked by https, another one as its URL says."""
+    used = "http" if endpoint is not None and endpoint.startswith("http://") else "https"
+    if given.get("scheme", used) != used:
+        raise TableError(
+            f"{shown}: option 'scheme' of the address is {given['scheme']}, but the server is "
+            f"asked by {used}: name the server beside it, endpoint_override=host:port"
+        )
 
 
 def _s3(shown: str, bucket: str, user: str, password: str, given: dict[str, str]) -> dict[str, str]:
@@ -207,11 +253,12 @@ def _s3(shown: str, bucket: str, user: str, password: str, given: dict[str, str]
         options["aws_secret_access_key"] = password
     # pyarrow reads both variables, and asks for no leave to use http.
     endpoint = _endpoint(shown, given) or _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    _check_scheme(shown, given, endpoint)
     if endpoint is not None:
         options["aws_endpoint_url"] = endpoint
         if endpoint.startswith("http://"):
             options["aws_allow_http"] = "true"
-    if given.get("region"):
+    if "region" in given:
         options["aws_region"] = given["region"]
     elif _variable("AWS_REGION", "AWS_DEFAULT_REGION") is None:
         options["aws_region"] = "us-east-1" if endpoint is not None else _region(bucket)
@@ -239,12 +286,18 @@ def _google(shown: str, user: str, password: str, given: dict[str, str]) -> dict
     if user:
         options["google_skip_signature"] = "true"
     endpoint = _endpoint(shown, given)
+    _check_scheme(shown, given, endpoint)
     if endpoint is not None:
         options["google_base_url"] = endpoint
         if endpoint.startswith("http://"):
             options["allow_http"] = "true"
     seconds = given.get("retry_limit_seconds")
     if seconds is not None:
+        if not _SECONDS.fullmatch(seconds) or float(seconds) == 0:
+            raise TableError(
+                f"{shown}: option 'retry_limit_seconds' of the address is a number of seconds "
+                "more than 0, such as 30 or 1.5"
+            )
         options["retry_timeout"] = f"{seconds}s"
     return options
 
@@ -260,6 +313,7 @@ def _azure(
     abfs://account[:key]@container/…
     """
     options = {}
+    is_secure = _is_secure(shown, given)
     suffix = next((each for each in _AZURE_HOSTS if host.endswith(each)), None)
     if suffix is not None:
         account = host.removesuffix(suffix)
@@ -267,12 +321,17 @@ def _azure(
     elif "." in host or ":" in host:
         account = user
         container, rest = _first_folder(path)
-        scheme = "http" if given.get("enable_tls") == "false" else "https"
+        scheme = "https" if is_secure else "http"
         options["azure_endpoint"] = f"{scheme}://{host}/{account}"
-        if scheme == "http":
+        if not is_secure:
             options["allow_http"] = "true"
     else:
         account, container, rest = user, host, path
+    if not is_secure and "azure_endpoint" not in options:
+        raise TableError(
+            f"{shown}: option 'enable_tls' of the address is false only for a server of your own: "
+            "Azure's is asked by https"
+        )
     if not account or not container:
         raise TableError(
             f"{shown} names no account or no container: "
@@ -281,17 +340,38 @@ def _azure(
     options["azure_storage_account_name"] = account
     if password:
         options["azure_storage_account_key"] = password
-    for name in ("tenant_id", "client_id", "client_secret"):
-        if name in given:
-            options[f"azure_storage_{name}"] = given[name]
-    kind = given.get("credential_kind", "default")
-    if kind == "anonymous":
-        options["azure_skip_signature"] = "true"
-    elif kind == "cli":
-        options["azure_use_azure_cli"] = "true"
-    elif kind not in ("default", "environment", "managed_identity", "workload_identity"):
-        raise TableError(f"{shown}: option 'credential_kind' of the address cannot be {kind!r}")
-    return f"az://{container}{rest}", options
+    return f"az://{container}{rest}", options | _azure_credential(shown, given)
+
+
+def _is_secure(shown: str, given: dict[str, str]) -> bool:
+    """Whether Azure's server is to be asked by https, by what pyarrow takes for yes and no."""
+    word = given.get("enable_tls", "true").lower()
+    if word not in ("true", "1", "false", "0"):
+        raise TableError(f"{shown}: option 'enable_tls' of the address is true or false")
+    return word in ("true", "1")
+
+
+def _azure_credential(shown: str, given: dict[str, str]) -> dict[str, str]:
+    """Who asks, if no key of the account says it. What pyarrow refuses is refused here, too."""
+    named = [name for name in _AZURE_CREDENTIAL if name in given]
+    kind = given.get("credential_kind")
+    if kind is not None:
+        if kind not in _AZURE_KINDS:
+            raise TableError(
+                f"{shown}: option 'credential_kind' of the address of a lake is one of "
+                f"{', '.join(_AZURE_KINDS)}: without it, the environment says who asks"
+            )
+        if named:
+            raise TableError(
+                f"{shown}: option {named[0]!r} of the address cannot be given with credential_kind"
+            )
+        return _AZURE_KINDS[kind]
+    if named not in ([], ["client_id"], [*_AZURE_CREDENTIAL]):
+        raise TableError(
+            f"{shown}: option {named[-1]!r} of the address is given with all of "
+            f"{', '.join(_AZURE_CREDENTIAL)}, or client_id alone"
+        )
+    return {f"azure_storage_{name}": given[name] for name in named}
 
 
 def _first_folder(path: str) -> tuple[str, str]:

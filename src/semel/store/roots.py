@@ -28,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from semel.extras import need
 from semel.store.segments import MAXIMUM_SEQ, Range, parse_segment_name, segment_name
@@ -37,6 +37,11 @@ OWNER: Final = "_owner.json"
 TEMPORARY: Final = ".tmp-"
 _TRIMMED: Final = re.compile(r"_trimmed-([0-9]{20})\.json", re.ASCII)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_HOST: Final = re.compile(r"[^:]*(:[0-9]{0,5})?", re.ASCII)
+# What may be before an @ as it is: what RFC 3986 says, section 3.2.1.
+_USER: Final = re.compile(r"([A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*", re.ASCII)
+_BREAKS: Final = re.compile(r"[\t\r\n]")
+_OPTION: Final = re.compile(r"[a-z_]+", re.ASCII)
 # Addresses of pyarrow.fs that are object stores: a file there is put whole or not at all.
 OBJECT_STORES: Final = ("s3", "gs", "gcs", "abfs", "abfss")
 
@@ -464,13 +469,110 @@ class ObjectRoot(Root):
         return  # what was not put whole is not there
 
 
+_UNCERTAIN: Final = (
+    "it is not certain where its secret ends: write /, @, ? and # in a key or secret as %2F, %40, "
+    "%3F and %23, and @ in a path or an option as %40"
+)
+_FOREIGN: Final = (
+    "it has a sign before its path that no address may have: write those of a key or secret as % "
+    "and two hexadecimal digits, / as %2F"
+)
+_KEYS: Final = {
+    "abfs": "abfs://container:key@account.dfs.core.windows.net/folder",
+    "s3": "s3://key:secret@bucket/folder",
+}
+
+
 def without_secrets(address: str) -> str:
-    """An address for people to read: without user, password and options."""
-    if not _SCHEME.match(address):
-        return address
-    parts = urlsplit(address)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
+    """An address for people to read: without user, password and options.
+
+    Nor is anything shown that may be part of a secret in an address that is wrong. Never raises.
+    """
+    return _looked_at(address)[0]
+
+
+def _looked_at(address: str) -> tuple[str, str | None]:
+    """An address for people, and why it is not certain where its secret ends; None: it is.
+
+    A secret comes after a `:` and before an `@`. So it may reach to the last @ before the options,
+    beyond a / that ought to be %2F; without a : before it, an @ is one of a path and hides nothing.
+    """
+    match = _SCHEME.match(address)
+    if match is None:
+        return address, None
+    scheme = match[0].lower()
+    place, options = _halves(address, match)
+    if scheme == "file://" and place.startswith("/"):
+        return scheme + place, None
+    authority, slash, path = place.partition("/")
+    user, _, host = authority.rpartition("@")
+    before, _, after = place.rpartition("@")
+    may_hold = _has_colon(before)
+    if "@" in options and (may_hold or (":" in host and not user)):
+        return f"{scheme}…", _UNCERTAIN
+    if may_hold and before != user:
+        return scheme + after, _UNCERTAIN
+    if not may_hold and not _HOST.fullmatch(host):
+        example = _KEYS["abfs" if scheme.startswith("abfs") else "s3"]
+        return f"{scheme}…", f"a key stands before an @, as in {example}"
+    return scheme + host + slash + path, None
+
+
+def _halves(address: str, scheme: re.Match[str]) -> tuple[str, str]:
+    """What follows the scheme, before and after the sign that begins the options."""
+    rest = _BREAKS.sub("", address[scheme.end() :])
+    place, *options = re.split(r"[?#]", rest, maxsplit=1)
+    return place, "".join(options)
+
+
+def _has_colon(text: str) -> bool:
+    return ":" in text or "%3a" in text.lower()
+
+
+def read_address(address: str) -> SplitResult:
+    """The parts of an address with a scheme. Raises RootError, whose sentence shows no secret.
+
+    If it is not certain what is secret in it, it is refused: half a secret would be the name of
+    the bucket that is asked for, and stand in whatever is said about that. So is what pyarrow
+    would pass over or not survive.
+    """
+    shown, problem = _looked_at(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        # Its text shows the part that is wrong, which may be secret.
+        raise RootError(f"{shown}: {problem or _FOREIGN}") from None
+    scheme = parts.scheme.lower()
+    if scheme not in OBJECT_STORES:
+        return parts
+    if problem is not None:
+        raise RootError(f"{shown}: {problem}")
+    if _BREAKS.search(address):
+        # urlsplit would leave it out, pyarrow would not.
+        raise RootError(f"{shown}: there is a tab or the end of a line in the address: remove it")
+    user, _, host = parts.netloc.rpartition("@")
+    if not _USER.fullmatch(user):
+        raise RootError(f"{shown}: {_FOREIGN}")
+    if "[" in host:
+        raise RootError(f"{shown}: a server is called by its name or IPv4 address, without [ and ]")
+    if ":" in host and not scheme.startswith("abfs"):
+        raise RootError(
+            f"{shown}: a bucket has no port: name a server by the option "
+            "endpoint_override=host:port"
+        )
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        # What follows an unescaped & would be shown as the name of an option.
+        if not _OPTION.fullmatch(name):
+            raise RootError(
+                f"{shown}: write its options as ?name=value&name=value, the names in small letters "
+                "and & in a value as %26"
+            )
+        if name == "endpoint_override" and "@" in value:
+            raise RootError(
+                f"{shown}: option 'endpoint_override' of the address is host:port, without a key: "
+                f"that stands before the bucket, as in {_KEYS['s3']}"
+            )
+    return parts
 
 
 def open_root(address: str | Path) -> Root:
@@ -484,9 +586,9 @@ def open_root(address: str | Path) -> Root:
             raise RootError("the root is empty: give a folder or an address such as s3://bucket/x")
         return LocalRoot(Path(address))
     shown = without_secrets(address)
-    scheme = urlsplit(address).scheme.lower()
+    parts = read_address(address)
+    scheme = parts.scheme.lower()
     if scheme == "file":
-        parts = urlsplit(address)
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise RootError(f"{shown} names no folder of this machine: write file:///folder")
         return LocalRoot(Path(unquote(parts.path)))
@@ -497,7 +599,22 @@ def open_root(address: str | Path) -> Root:
     try:
         filesystem, path = fs.FileSystem.from_uri(address)
     except (OSError, ValueError) as problem:
-        raise RootError(f"the root {shown} cannot be opened: {problem}") from problem
+        said = _said(str(problem), address, parts)
+        # Not from the problem: a traceback would show what is left out here.
+        raise RootError(f"the root {shown} cannot be opened: {said}") from None
     if not path:
         raise RootError(f"{shown} names no bucket")
     return ObjectRoot(filesystem, path, shown, bucket=path.partition("/")[0])
+
+
+def _said(text: str, address: str, parts: SplitResult) -> str:
+    """What pyarrow says of an address, but never what shows it whole or its secret."""
+    secret = parts.netloc.rpartition("@")[0].partition(":")[2]
+    # The shortest secrets there are have eight signs; what is shorter is in many words.
+    hidden = (address, *(each for each in (secret, unquote(secret)) if len(each) >= 8))
+    if any(each in text for each in hidden):
+        return (
+            "it is no address: write what is no letter or digit and none of - . _ ~ in a name "
+            "or an option as % and two hexadecimal digits"
+        )
+    return " ".join(text.split())
