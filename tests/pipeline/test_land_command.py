@@ -70,9 +70,10 @@ def test_it_lands_what_comes_and_what_is_there_when_it_is_to_end(tmp_path: Path)
     write_messages(tmp_path / "root", "all", "n1", 1, 1_000)
     with landing(tmp_path, "--interval", "200ms") as made:
         assert made.until("starting")["stream"] == "all"
-        made.until("ready")
+        assert made.until("ready")["positions"] == {}
         batch = made.until("batch")
         assert (batch["rows"], batch["landed"]) == (1_000, 1_000)
+        assert batch["positions"] == {"n1": 1_000}
         write_messages(tmp_path / "root", "all", "n1", 1_001, 10)
         assert made.until("batch")["landed"] == 1_010
         # What is sealed when the signal comes is landed.
@@ -102,6 +103,7 @@ def test_spark_that_is_gone_is_one_sentence_and_the_next_start_goes_on(tmp_path:
         assert "Traceback" not in made.said()
     write_messages(tmp_path / "root", "all", "n1", 1_001, 7)
     with landing(tmp_path, "--once") as made:
+        assert made.until("ready")["positions"] == {"n1": 1_000}
         assert made.until("ended")["landed"] == 7
         assert made.process.wait(PATIENCE) == 0
     assert landed(tmp_path) == 1_007

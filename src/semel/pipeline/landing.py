@@ -17,7 +17,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -226,7 +226,7 @@ class Landing:
     # --- the query --------------------------------------------------------------------------------
 
     def _land(self, spark: "SparkSession", *, once: bool) -> None:
-        from semel.pipeline.table import Table
+        from semel.pipeline.table import Table, positions_in
 
         plan = self.plan
         self._table = Table(plan.table)
@@ -235,7 +235,12 @@ class Landing:
             self._version = there.version()
         query = self._start(spark, once=once)
         try:
-            self._event("ready", landed_before=0 if there is None else there.count())
+            nodes = plan.root.nodes(plan.stream)
+            self._event(
+                "ready",
+                landed_before=0 if there is None else there.count(),
+                positions={} if there is None else positions_in(there, plan.stream, nodes),
+            )
             self._watch(query)
         except Exception as problem:
             # Who ends a service may end all of its processes at once, Spark's Java among them.
@@ -294,12 +299,12 @@ class Landing:
 
     def _watch(self, query: "StreamingQuery") -> None:
         """Tell of each batch, until the query ends or is to end."""
-        told = -1
+        seen = _Seen()
         draining: threading.Thread | None = None
         end = 0.0
         # Parts of a second are right; PySpark has declared whole ones.
         while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]
-            told = self._tell_batches(query, told)
+            self._tell_batches(query, seen)
             if self._stopping.is_set() and draining is None:
                 end = time.monotonic() + DRAIN_SECONDS
                 draining = threading.Thread(target=_drain, args=(query,), daemon=True)
@@ -308,19 +313,25 @@ class Landing:
                 late = time.monotonic() >= end
                 if not draining.is_alive() or late or self._hurry.is_set():
                     break
-        self._tell_batches(query, told)
+        self._tell_batches(query, seen)
 
-    def _tell_batches(self, query: "StreamingQuery", told: int) -> int:
-        for progress in query.recentProgress:
+    def _tell_batches(self, query: "StreamingQuery", seen: "_Seen") -> None:
+        last = query.lastProgress
+        if last is None or last.timestamp == seen.timestamp:
+            return  # what is asked for ten times a second has to be little
+        seen.timestamp = last.timestamp
+        # Spark keeps a hundred, and each takes a call.
+        is_next = last.batchId == seen.batch + 1 and last.numInputRows
+        for progress in [last] if is_next else query.recentProgress:
             found: dict[str, Any] = json.loads(progress.json)
-            if found["batchId"] > told and found["numInputRows"]:
-                told = found["batchId"]
+            if found["batchId"] > seen.batch and found["numInputRows"]:
+                seen.batch = found["batchId"]
                 self._tell_batch(found)
-        return told
 
     def _tell_batch(self, progress: dict[str, Any]) -> None:
         seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-        rows = self._new_rows()
+        nodes = _offset(progress["sources"][0].get("endOffset")) or {}
+        rows, positions = self._new_rows(nodes)
         self._landed += rows
         newest = (progress.get("observedMetrics") or {}).get("landing", {}).get("newest")
         self._event(
@@ -328,6 +339,7 @@ class Landing:
             batch=progress["batchId"],
             rows=rows,
             landed=self._landed,
+            positions=positions,
             lag_rows=_behind(progress["sources"][0]),
             lag_seconds=None if newest is None else round(_age(newest), 3),
             rate=round(rows / seconds) if seconds else None,
@@ -336,19 +348,30 @@ class Landing:
 
     # --- what has landed --------------------------------------------------------------------------
 
-    def _new_rows(self) -> int:
-        """Rows that came into the table since the last look, as its log has it."""
-        from semel.pipeline.table import ROWS
+    def _new_rows(self, nodes: Iterable[str]) -> tuple[int, dict[str, int]]:
+        """Rows that came into the table since the last look, and its last seq of these nodes."""
+        from semel.pipeline.table import ROWS, positions_in
 
         table = self._table.load()
-        if table is None or table.version() <= self._version:
-            return 0
+        if table is None:
+            return 0, {}
+        positions = positions_in(table, self.plan.stream, nodes)
+        if table.version() <= self._version:
+            return 0, positions
         commits = table.history(table.version() - self._version)
         self._version = table.version()
-        return sum(int(each.get(ROWS, 0)) for each in commits)
+        return sum(int(each.get(ROWS, 0)) for each in commits), positions
 
     def _event(self, event: str, **facts: Any) -> None:
         self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
+
+
+@dataclass
+class _Seen:
+    """How far the progress of a query was told."""
+
+    batch: int = -1
+    timestamp: str = ""
 
 
 @contextmanager

@@ -467,6 +467,8 @@ def _since_ours(table: DeltaTable) -> tuple[list[dict[str, Any]], int | None]:
             if ROWS in commit:
                 return others, commit["version"]
             others.append(commit)
+    if not others:
+        raise TableError(f"{without_secrets(table.table_uri)}: its log says nothing of its commits")
     return others, None
 
 
