@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import semel
-from semel.pipeline.live_place import Place, Status
+from semel.pipeline.live_options import read_options
+from semel.pipeline.live_place import CONNECTED, Place, Status
 from tests.kills.record import pick
 
 STREAM = "plant"
@@ -156,6 +157,48 @@ def ingest_ended(root: Path) -> Status:
     place = place_of(root)
     until(lambda: not place.is_alive(), "the ingest does not end")
     return status_of(root)
+
+
+@contextmanager
+def intruding(options: dict[str, str], root: Path) -> Iterator[Status]:
+    """An ingest that was started by who asks nobody; its status when it is connected."""
+    place = place_of(root)
+    task = {
+        "options": options,
+        "root": str(root),
+        "stream": STREAM,
+        "driver": [os.getpid(), 0],
+        "run": "intruder",
+        "identity": read_options(options, root=str(root), stream=STREAM).identity,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "semel.pipeline.live_ingest", str(place.store)],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(semel.__file__).parent.parent)},
+    )
+    try:
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(json.dumps(task).encode())
+        until(lambda: status_of(root).run == "intruder" and status_of(root).state == CONNECTED)
+        yield status_of(root)
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+
+
+def child_of(pid: int) -> int:
+    """The one process that another has started, when there is one."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    until(lambda: children.read_text() != "")
+    (found,) = children.read_text().split()
+    return int(found)
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    lines = Path("/proc/locks").read_text().splitlines()
+    # 1: -> FLOCK  ADVISORY  WRITE pid …
+    return any("->" in line and int(line.split()[5]) == pid for line in lines)
 
 
 def is_running(pid: int) -> bool:

@@ -1,6 +1,9 @@
 """The ingest beside a driver: who starts it, what it survives, and what it ends with."""
 
+import fcntl
+import io
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -11,13 +14,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
 import semel
 from semel.broker.authority import Authority
 from semel.client.ingest import DATA_FOLDER
 from semel.lab.testing import TestBroker
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
-from semel.pipeline.live_place import CONNECTED, CONNECTING, ENDED, FAILED
+from semel.pipeline.live_place import CONNECTED, CONNECTING, ENDED, FAILED, Status
+from semel.pipeline.source import MqttSource
 from tests.client.ingests import publish
 from tests.client.mosquitto import NEEDS_MOSQUITTO, mosquitto
 from tests.kills.brokers import free_port
@@ -25,14 +31,17 @@ from tests.kills.ingesting import Load
 from tests.pipeline.living import (
     PATIENCE,
     STREAM,
+    child_of,
     driving,
     ingest_ended,
+    intruding,
     is_running,
     place_of,
     recorded,
     rows,
     status_of,
     until,
+    waits_for_a_lock,
 )
 
 
@@ -291,6 +300,115 @@ def test_other_topics_are_refused_while_another_query_reads(tmp_path: Path) -> N
         assert recorded(tmp_path, 2) == ["1", "3"]
 
 
+@pytest.mark.parametrize("how", ["killed", "failed"])
+def test_other_topics_are_refused_while_a_query_waits_for_its_ingest(
+    how: str, tmp_path: Path
+) -> None:
+    with TestBroker() as broker, driving() as driver:
+        options = options_of(broker.port)
+        others = options_of(broker.port, topics="store/#")
+        one, other = driver.worker(), driver.worker()
+        one.attach(options, tmp_path)
+        before = status_of(tmp_path)
+        if how == "killed":
+            os.kill(before.pid, signal.SIGKILL)
+        else:
+            broker.take_over(before.counters["client_id"])
+        ingest_ended(tmp_path)
+        sentence = other.refused(others, tmp_path)
+        assert sentence.startswith("OptionError: option topics: another query reads from")
+        assert '["plant/#"]' in sentence
+        assert status_of(tmp_path).run == before.run
+        if how == "killed":
+            assert "is started again" in one.check(options, tmp_path)[0]
+            publish(broker.port, *messages(1, 5))
+            assert recorded(tmp_path, 5) == names(5)
+            one.end()
+        else:
+            # A query that has failed waits for nothing, and its process may still be there.
+            assert "session taken over" in one.refused(options, tmp_path, "check")
+        other.attach(others, tmp_path)
+        until(lambda: [each[1] for each in broker.subscriptions()] == ["store/#"])
+
+
+def test_the_same_topics_are_taken_while_a_query_waits_for_its_ingest(tmp_path: Path) -> None:
+    with TestBroker() as broker, driving() as driver:
+        options = options_of(broker.port)
+        one, other = driver.worker(), driver.worker()
+        one.attach(options, tmp_path)
+        before = status_of(tmp_path)
+        os.kill(before.pid, signal.SIGKILL)
+        ingest_ended(tmp_path)
+        assert other.attach(options, tmp_path) == []
+        now = status_of(tmp_path)
+        assert now.run != before.run
+        assert one.check(options, tmp_path) == []
+        assert status_of(tmp_path).run == now.run
+
+
+def test_a_query_that_was_refused_is_refused_again_and_hinders_nobody(tmp_path: Path) -> None:
+    with TestBroker() as broker, driving() as driver:
+        options = options_of(broker.port)
+        others = options_of(broker.port, topics="store/#")
+        one, other = driver.worker(), driver.worker()
+        one.attach(options, tmp_path)
+        sentence = other.refused(others, tmp_path)
+        assert other.refused(others, tmp_path, "check") == sentence
+        assert status_of(tmp_path).identity["topics"] == '["plant/#"]'
+        one.end()
+        # While the process of that one is still there.
+        driver.worker().attach(options_of(broker.port, topics="yard/#"), tmp_path)
+        assert status_of(tmp_path).identity["topics"] == '["yard/#"]'
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_queries_that_begin_at_once_with_new_topics_do_not_hinder_each_other(
+    is_there: bool, tmp_path: Path
+) -> None:
+    with TestBroker() as broker, driving() as driver:
+        old = driver.worker()
+        old.attach(options_of(broker.port, linger="1h" if is_there else "0"), tmp_path)
+        old.end()
+        if not is_there:
+            ingest_ended(tmp_path)
+        options = options_of(broker.port, topics="store/#")
+        workers = [driver.worker() for _ in range(4)]
+        with ThreadPoolExecutor(len(workers)) as pool:
+            with place_of(tmp_path).starting():
+                logs = pool.map(lambda worker: worker.attach(options, tmp_path), workers)
+                until(lambda: all(waits_for_a_lock(worker.pid) for worker in workers))
+            assert [*logs] == [[]] * len(workers)
+        assert len(broker.packets("CONNECT")) == 2
+        until(lambda: [each[1] for each in broker.subscriptions()] == ["store/#"])
+
+
+def test_an_ingest_with_other_topics_in_the_place_of_its_own_fails_a_query(tmp_path: Path) -> None:
+    with TestBroker() as broker, driving() as driver:
+        options = options_of(broker.port)
+        worker = driver.worker()
+        worker.attach(options, tmp_path)
+        os.kill(status_of(tmp_path).pid, signal.SIGKILL)
+        ingest_ended(tmp_path)
+        with intruding(options_of(broker.port, topics="store/#"), tmp_path):
+            sentence = worker.refused(options, tmp_path, "check")
+            assert sentence.startswith("PipelineError: option topics: another ingest is in")
+            assert '["store/#"]' in sentence
+
+
+def test_an_ingest_with_the_same_topics_in_the_place_of_its_own_serves_a_query(
+    tmp_path: Path,
+) -> None:
+    with TestBroker() as broker, driving() as driver:
+        options = options_of(broker.port)
+        worker = driver.worker()
+        worker.attach(options, tmp_path)
+        os.kill(status_of(tmp_path).pid, signal.SIGKILL)
+        ingest_ended(tmp_path)
+        with intruding(options, tmp_path) as status:
+            assert worker.check(options, tmp_path) == []
+            assert status_of(tmp_path).run == status.run
+
+
 def test_the_client_id_is_the_one_that_is_given(tmp_path: Path) -> None:
     with TestBroker() as broker, driving() as driver:
         driver.worker().attach(options_of(broker.port, clientId="driver-1"), tmp_path)
@@ -422,6 +540,29 @@ def test_an_ingest_that_cannot_even_begin_is_told_by_its_last_words(tmp_path: Pa
         worker.attach(options_of(broker.port), tmp_path)
 
 
+@pytest.mark.parametrize("state", [FAILED, CONNECTED])
+def test_the_word_of_one_that_had_the_same_process_number_is_not_that_of_a_new_ingest(
+    state: str, tmp_path: Path
+) -> None:
+    place = place_of(tmp_path)
+    place.make()
+    with TestBroker() as broker, driving() as driver, ThreadPoolExecutor(1) as pool:
+        options = options_of(broker.port)
+        worker = driver.worker()
+        # Shared: nobody is at work, and who wants to begin has to wait.
+        with (place.folder / "lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            refused = pool.submit(worker.refused, options, tmp_path)
+            pid = child_of(worker.pid)
+            place.say(Status("long ago", pid, 1, state, {}, problem="it failed long ago"))
+            os.kill(pid, signal.SIGKILL)
+            sentence = refused.result(PATIENCE)
+        assert sentence.startswith("PipelineError: the ingest ended before it began: ")
+        worker.attach(options, tmp_path)
+        assert status_of(tmp_path).state == CONNECTED
+        assert status_of(tmp_path).run != "long ago"
+
+
 def test_a_session_that_the_store_does_not_know_is_told_with_what_to_do(tmp_path: Path) -> None:
     with TestBroker() as broker, driving() as driver:
         options = options_of(broker.port, clientId="one", linger="0")
@@ -436,6 +577,33 @@ def test_a_session_that_the_store_does_not_know_is_told_with_what_to_do(tmp_path
         assert "belongs to the client 'one': use that clientId, or another folder" in sentence
         driver.worker().attach({**other, "data": str(tmp_path / "store")}, tmp_path / "b")
         assert broker.clients() == ["two"]
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def test_the_tasks_of_a_query_are_given_no_secret_and_its_driver_is(tmp_path: Path) -> None:
+    options = {"root": str(tmp_path), "url": "mqtt://ann@host", "topics": "plant/#"}
+    source = MqttSource({**options, "password": "hidden-word"})
+    schema = StructType([StructField("seq", LongType())])
+    # Spark makes the source in one process, and its reader in others.
+    given = pickle.dumps(source)
+    assert b"hidden-word" in given
+    source = pickle.loads(given)
+    reader = source.streamReader(schema)
+    assert reader._options.live["password"] == "hidden-word"
+    task = io.BytesIO()
+    write_read_func_and_partitions(
+        task,
+        reader=reader,
+        data_source=source,
+        schema=schema,
+        max_arrow_batch_size=1000,
+        binary_as_bytes=True,
+    )
+    assert str(tmp_path).encode() in task.getvalue()
+    assert b"hidden-word" not in task.getvalue()
+    assert b"mqtt://" not in task.getvalue()
 
 
 # --- the driver -----------------------------------------------------------------------------------

@@ -122,7 +122,6 @@ def test_topics_have_commas_between_them_or_are_a_json_list() -> None:
         ({**BROKER, "url": "mqtts://host", "key": "/k"}, "option key is given without cert"),
         ({**BROKER, "passwordFile": "/no/file"}, "option passwordFile /no/file: No such file"),
         ({**BROKER, "durability": "memory"}, "option durability: memory keeps nothing"),
-        ({**BROKER, "keepAlife": "1"}, 'there is no option "keepAlife" for a live broker; did you'),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(options: dict[str, str], words: str) -> None:

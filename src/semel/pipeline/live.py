@@ -10,10 +10,14 @@ likes, and ends with the driver, whose number it is given: the JVM that has star
 Everything else goes through the locks and files of a `Place`.
 
 - One ingest for a store: who finds one at work with the same options starts none.
-- While a query reads, its process holds a shared lock. Options that differ are refused as long as
-  anybody else reads; if nobody does, the old ingest is ended and one with the new options begins.
+- While a query reads, its process holds a shared lock. Options that differ from those of the last
+  ingest are refused as long as anybody else reads, also if that ingest is gone: who reads starts it
+  again. If nobody does, the old one is ended and one with the new options begins.
+- Who comes takes that lock only when it is their turn to start one. So whoever holds it has come
+  to the last ingest, and queries that come at once with new options do not hinder each other.
 - One that failed has said why, and the query fails with that sentence. One that is gone without a
-  word, or ended with the driver that had started it, is started again.
+  word, or ended with the driver that had started it, is started again. A query that has failed
+  holds nothing.
 """
 
 import json
@@ -26,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
 from semel.pipeline.errors import OptionError, PipelineError
@@ -58,6 +63,7 @@ class Reading:
     """A process that reads for a query: what it holds, and what it has told of the ingest."""
 
     place: Place
+    wanted: Wanted
     descriptor: int
     # The ingest, if this process has started it: to be waited for when it ends.
     process: "subprocess.Popen[bytes] | None" = None
@@ -66,7 +72,7 @@ class Reading:
     is_in_trouble: bool = False
 
 
-# What this process holds until it ends, which is how the ingest knows that somebody reads.
+# What this process holds until it ends or its query fails: so others know that somebody reads.
 _READING: Final[dict[Key, Reading]] = {}
 
 
@@ -77,19 +83,23 @@ def attach(live: Mapping[str, str], *, root: str, stream: str) -> None:
     those of the ingest that others read from, and PipelineError if there can be none. A broker
     that cannot be reached now is no error: the ingest goes on trying, and the log says so.
     """
-    wanted = read_options(live, root=root, stream=stream)
-    assert wanted.plan.store.data is not None
-    place = Place(wanted.plan.store.data)
-    with _explained(place):
-        place.make()
-        reading = _READING.get(_key(live, root, stream))
-        if reading is None:
-            reading = _READING[_key(live, root, stream)] = Reading(place, place.hold())
-        with place.starting():
-            if not _is_there(wanted, reading):
-                task = {"options": dict(live), "root": root, "stream": stream}
-                _start(reading, {**task, "driver": driver()})
-    status = place.status()
+    key = _key(live, root, stream)
+    try:
+        wanted = read_options(live, root=root, stream=stream)
+        assert wanted.plan.store.data is not None
+        place = Place(wanted.plan.store.data)
+        with _explained(place):
+            place.make()
+            with place.starting():
+                reading = _READING.get(key)
+                if reading is None:
+                    reading = _READING[key] = Reading(place, wanted, place.hold())
+                if not _is_there(reading):
+                    _start(reading, {"options": dict(live), "root": root, "stream": stream})
+            status = place.status()
+    except BaseException:
+        _release(key)
+        raise
     if status is not None:
         _tell(reading, status)
 
@@ -98,9 +108,11 @@ def check(live: Mapping[str, str], *, root: str, stream: str) -> None:
     """Whether the ingest is still there: a look at two small files, before each batch.
 
     One that ended with another driver or was killed is started again. Raises PipelineError with
-    what it said, if it has failed. In a process that has not attached, this does.
+    what it said, if it has failed, and if one with other options is in its place. In a process that
+    has not attached, this does.
     """
-    reading = _READING.get(_key(live, root, stream))
+    key = _key(live, root, stream)
+    reading = _READING.get(key)
     if reading is None:
         attach(live, root=root, stream=stream)
         return
@@ -111,10 +123,17 @@ def check(live: Mapping[str, str], *, root: str, stream: str) -> None:
         is_alive = place.is_alive()
         status = place.status()
     if is_alive:
-        if status is not None:
-            _tell(reading, status)
+        if status is None:
+            return
+        unlike = reading.wanted.unlike(status.identity)
+        if unlike and status.state in AT_WORK:
+            # Our locks allow nobody that; but what is missing must not be missed in silence.
+            _release(key)
+            raise PipelineError(_replaced(unlike, status, reading.wanted))
+        _tell(reading, status)
         return
     if status is not None and status.state == FAILED:
+        _release(key)
         raise PipelineError(_failure(status))
     LOG.warning("the ingest into stream %s has ended, and is started again", stream)
     attach(live, root=root, stream=stream)
@@ -124,12 +143,23 @@ def _key(live: Mapping[str, str], root: str, stream: str) -> Key:
     return frozenset(live.items()), root, stream
 
 
+def _release(key: Key) -> None:
+    """This process does not read for that query any more."""
+    reading = _READING.pop(key, None)
+    if reading is not None:
+        os.close(reading.descriptor)
+
+
 # --- one that is there ----------------------------------------------------------------------------
 
 
-def _is_there(wanted: Wanted, reading: Reading) -> bool:
-    """Whether an ingest with these options is at work. One with others is ended, or refused."""
-    place = reading.place
+def _is_there(reading: Reading) -> bool:
+    """Whether an ingest with these options is at work. One with others is ended.
+
+    Raises OptionError if others read from one with other options, or wait for it to be started
+    again: it would be theirs in the store and in the broker's session.
+    """
+    place, wanted = reading.place, reading.wanted
     asked = ""
     end = time.monotonic() + PATIENCE
     while place.is_alive():
@@ -145,18 +175,36 @@ def _is_there(wanted: Wanted, reading: Reading) -> bool:
         if time.monotonic() > end:
             raise PipelineError(f"an ingest is at work that does not end; its log is {place.log}")
         time.sleep(TRY_SECONDS)
+    last = place.status()
+    unlike = [] if last is None else wanted.unlike(last.identity)
+    if last is not None and unlike and not place.is_alone(reading.descriptor):
+        raise OptionError(_refusal(unlike, last, wanted))
     return False
 
 
 def _refusal(unlike: list[str], status: Status, wanted: Wanted) -> str:
-    names = " and ".join(unlike)
-    has = ", ".join(f"{each} {status.identity.get(each, 'by default')}" for each in unlike)
-    many = "options" if len(unlike) > 1 else "option"
     return (
-        f"{many} {names}: another query reads from the ingest of the store"
-        f" {wanted.plan.store.data}, which has {has}; give the same, or another stream or root, or"
-        " stop that query first"
+        f"{_named(unlike)}: another query reads from the ingest of the store"
+        f" {wanted.plan.store.data}, which has {_given(unlike, status)}; give the same, or another"
+        " stream or root, or stop that query first"
     )
+
+
+def _replaced(unlike: list[str], status: Status, wanted: Wanted) -> str:
+    return (
+        f"{_named(unlike)}: another ingest is in the place of this query's, in the store"
+        f" {wanted.plan.store.data}, and has {_given(unlike, status)}; what only this query asked"
+        " for is not recorded meanwhile. Give the same to both queries, or another stream or root"
+        " to one of them"
+    )
+
+
+def _named(unlike: list[str]) -> str:
+    return f"{'options' if len(unlike) > 1 else 'option'} {' and '.join(unlike)}"
+
+
+def _given(unlike: list[str], status: Status) -> str:
+    return ", ".join(f"{each} {status.identity.get(each, 'by default')}" for each in unlike)
 
 
 # --- one that is not ------------------------------------------------------------------------------
@@ -165,6 +213,8 @@ def _refusal(unlike: list[str], status: Status, wanted: Wanted) -> str:
 def _start(reading: Reading, task: Mapping[str, object]) -> None:
     """Start it, and wait until it is connected, or cannot be for now. Raises PipelineError."""
     place = reading.place
+    run = token_hex(8)
+    who = {"driver": driver(), "run": run, "identity": dict(reading.wanted.identity)}
     with open(place.crash, "wb", opener=_private) as crash:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "semel.pipeline.live_ingest", str(place.store)],
@@ -178,24 +228,26 @@ def _start(reading: Reading, task: Mapping[str, object]) -> None:
     reading.process = process
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin:
-        process.stdin.write(json.dumps(task).encode())
-    _await_first_word(place, process)
+        process.stdin.write(json.dumps({**task, **who}).encode())
+    _await_first_word(place, process, run)
 
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _await_first_word(place: Place, process: "subprocess.Popen[bytes]") -> None:
+def _await_first_word(place: Place, process: "subprocess.Popen[bytes]", run: str) -> None:
     begun = time.monotonic()
     while True:
         has_ended = process.poll() is not None
         status = place.status()
-        if status is not None and status.pid == process.pid:
+        # Not by its process number: one that failed long ago may have had the same.
+        if status is not None and status.run == run:
             if status.state == CONNECTED or status.trouble:
                 return
             if status.state == FAILED:
-                process.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(PATIENCE)
                 raise PipelineError(_failure(status))
             if status.counters and time.monotonic() - begun > READY_SECONDS:
                 LOG.warning("the ingest: the broker has not answered yet, and is waited for")

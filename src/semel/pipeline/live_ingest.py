@@ -10,7 +10,11 @@ It is `semel.client.ingest`, with three things around it that `semel ingest` has
 
 What to do comes on standard input, as one JSON object, because others can see command lines:
 
-    {"options": {…}, "root": "…", "stream": "…", "driver": [pid, when it was started]}
+    {"options": {…}, "root": "…", "stream": "…", "driver": [pid, when it was started],
+     "run": "…", "identity": {…}}
+
+`run` and `identity` are for its status: by the one its starter knows its words from those of
+others, by the other whoever comes knows what it was asked to do.
 """
 
 import asyncio
@@ -26,7 +30,6 @@ from dataclasses import asdict
 from importlib import import_module
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from secrets import token_hex
 from typing import Final
 
 from semel.client.errors import Disconnected, Refused
@@ -247,6 +250,7 @@ def main() -> int:
         task = json.load(sys.stdin)
         driver = (int(task["driver"][0]), int(task["driver"][1]))
         options, root, stream = task["options"], task["root"], task["stream"]
+        status = Status(task["run"], os.getpid(), driver[0], STARTING, dict(task["identity"]))
     except (ValueError, LookupError, TypeError):
         print('semel.pipeline.live_ingest is started by format("mqtt")', file=sys.stderr)
         return 2
@@ -256,11 +260,9 @@ def main() -> int:
         print("another ingest has the lock", file=sys.stderr)
         return 3
     news = set_up_log(place)
-    status = Status(token_hex(8), os.getpid(), driver[0], STARTING, {})
     watch = Watch(place, status, driver, 0.0)
     try:
         wanted = read_options(options, root=root, stream=stream)
-        status.identity = dict(wanted.identity)
         watch = Watch(place, status, driver, wanted.linger)
         place.say(status)
         run(wanted, watch, news)

@@ -5,15 +5,15 @@ Every setting of [ingest] and [store] is an option, written as Spark writes them
 are the reader's own. Spark gives all of them as texts, and does not keep small and capital letters
 apart in their names; nor do we.
 
-`read_options` checks everything, together, and raises OptionError with all that is wrong, in the
-words of the options. It asks nobody: whether the broker is there is seen by the ingest.
+`read_options` checks all values, together, and raises OptionError with all that is wrong, in the
+words of the options. It asks nobody: whether the broker is there is seen by the ingest. Names that
+are no options do not come here: `source_options` refuses them, because it knows the others, too.
 """
 
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, Final
 
 from semel.client.ingest import Plan, make_plan
@@ -21,7 +21,7 @@ from semel.client.ingest_settings import IngestSettings
 from semel.extras import MissingExtra
 from semel.pipeline.errors import OptionError
 from semel.settings import SECONDS, SettingsError, settings_of
-from semel.settings_values import Setting, Value, checked, read_text, shown, unfit, written
+from semel.settings_values import Setting, Value, checked, read_text, unfit, written
 from semel.store.roots import open_root, without_secrets
 from semel.store.settings import StoreSettings
 
@@ -97,16 +97,11 @@ class Wanted:
 
 
 def read_options(options: Mapping[str, str], *, root: str, stream: str) -> Wanted:
-    """What these options ask for. Raises OptionError with everything that is wrong."""
+    """What these options, all among OPTIONS, ask for. Raises OptionError with all that is wrong."""
     problems: list[str] = []
     values: dict[str, Value] = {}
     for given, text in options.items():
-        name = _BY_SMALL_NAME.get(given.lower())
-        if name is None:
-            near = get_close_matches(given, OPTIONS, n=1)
-            words = f"did you mean {near[0]}?" if near else f"there is {', '.join(sorted(OPTIONS))}"
-            problems.append(f"there is no option {shown(given)} for a live broker; {words}")
-            continue
+        name = _BY_SMALL_NAME[given.lower()]
         declared = OPTIONS[name]
         try:
             values[name] = _topics(text) if name == "topics" else read_text(declared, text)

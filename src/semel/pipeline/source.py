@@ -9,7 +9,8 @@ once and in order, from whichever segments hold them then, as Arrow batches whos
 
 A stream reader lives in one process beside the driver for as long as its query does, and remembers
 there what it warned of, whether the live broker is attached, and where AvailableNow ends. The
-copies of it that go to tasks have none of this, and no options of a live broker.
+copies of it that go to tasks have none of this, and no options of a live broker; nor has the copy
+of the source that goes with them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -96,6 +97,13 @@ class MqttSource(DataSource):
         """Raises OptionError, so that a wrong option fails when `load()` is called."""
         super().__init__(options)
         self._parsed = parse_source_options(options)
+        self._has_reader = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self._has_reader:
+            return self.__dict__
+        # Spark sends the source along with its reader to tasks, which ask it for its name alone.
+        return {**self.__dict__, "options": {}, "_parsed": replace(self._parsed, live={})}
 
     @classmethod
     def name(cls) -> str:
@@ -108,7 +116,10 @@ class MqttSource(DataSource):
         return SegmentReader(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> "SegmentStreamReader":  # noqa: N802
-        return SegmentStreamReader(self._parsed, schema)
+        reader = SegmentStreamReader(self._parsed, schema)
+        # What is pickled from now on goes to tasks.
+        self._has_reader = True
+        return reader
 
 
 # --- what both readers share ----------------------------------------------------------------------
