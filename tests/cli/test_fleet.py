@@ -19,8 +19,8 @@ from click.testing import CliRunner, Result
 from semel import cli
 from semel.cli.fleet import command
 from semel.lab.fleet.devices import Devices
-from semel.lab.fleet.journal import BEGIN, DONE, WORDS, read_journal
-from semel.lab.fleet.publishing import MOST_GATEWAYS, MOST_WINDOW, Progress
+from semel.lab.fleet.journal import BEGIN, DONE, KEPT, WORDS, read_journal
+from semel.lab.fleet.publishing import MOST_GATEWAYS, MOST_RATE, MOST_WINDOW, Progress
 from semel.lab.testing import TestBroker
 from semel.mqtt import Packet, Publish, PubRec
 from tests.broker.live import PATIENCE
@@ -61,6 +61,15 @@ def test_the_messages_are_those_of_the_seed(broker: TestBroker, qos: int, versio
     assert {each.qos for each in found} == {qos}
     # What it had at the broker ends with it.
     assert broker.sessions() == []
+
+
+@pytest.mark.parametrize(("rate", "count"), [(MOST_RATE, 200), (1e-300, 1)])
+def test_the_highest_rate_and_a_very_low_one_are_rates(
+    broker: TestBroker, rate: float, count: int
+) -> None:
+    result = fleet("-p", broker.port, "--gateways", 1, "--count", count, "--rate", rate)
+    assert result.exit_code == 0, result.output
+    assert len(broker.messages()) == count
 
 
 def test_the_rate_is_that_of_the_whole_fleet(broker: TestBroker) -> None:
@@ -192,6 +201,8 @@ def test_a_state_goes_on_to_the_count_in_all(broker: TestBroker, tmp_path: Path)
         ("--gateways", 2, "--gateways 4, not 2"),
         ("--payload", "json", "--payload mixed, not json"),
         ("--prefix", "other", "--prefix plant, not other"),
+        ("--qos", 0, "--qos 2, not 0"),
+        ("--qos", 1, "--qos 2, not 1"),
         ("-i", "me", "-i fleet-"),
     ],
 )
@@ -228,16 +239,73 @@ def test_a_state_that_is_none_is_one_sentence(
     assert result.stderr.count("\n") == 1
 
 
-def test_a_state_that_another_fleet_uses_is_refused(broker: TestBroker, tmp_path: Path) -> None:
-    words = ("-p", broker.port, "--rate", 50, "--state", tmp_path / "state")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_state_is_for_one_process_at_a_time(broker: TestBroker, tmp_path: Path, qos: int) -> None:
+    state = tmp_path / "state"
+    words = ("-p", broker.port, "--rate", 50, "--state", state, "-q", qos)
     with subprocess.Popen(program(*words), stdout=subprocess.PIPE) as process:
         broker.wait_for_message(timeout=PATIENCE)
         result = fleet(*words, "--count", 5)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
+    assert result.stderr == (
+        f"Error: --state {state} is in use by another process (process {process.pid})\n"
+    )
+    count = 5 + sum(line.word == BEGIN for line in read_journal(state / "journal"))
+    assert fleet(*words, "--count", count).exit_code == 0
+    named = [line[1:] for line in read_journal(state / "journal") if line.word == BEGIN]
+    assert len(named) == len(set(named)) == count
+
+
+@pytest.mark.parametrize("json_wanted", [False, True])
+def test_what_is_not_complete_is_in_the_account_and_the_next_run_completes_it(
+    broker: TestBroker, tmp_path: Path, json_wanted: bool
+) -> None:
+    state = tmp_path / "state"
+    options = ("--devices", 5, "--gateways", 1, "--rate", 0, "--count", 20, "--state", state)
+    words = ("-p", broker.port, *options, *(["--json"] if json_wanted else []))
+    broker.drop("PUBREC", sender="server", count=None)
+    with subprocess.Popen(program(*words), stdout=subprocess.PIPE, text=True) as process:
+        broker.wait_for("PUBLISH", count=20, timeout=PATIENCE)
+        # The first begins no more, and the second, of whatever kind, does not wait.
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    broker.heal()
+    assert [line.word for line in read_journal(state / "journal")].count(KEPT) == 20
+    result = fleet(*words)
+    assert result.exit_code == 0, result.output
+    if json_wanted:
+        first, second = (json.loads(text.splitlines()[-1]) for text in (printed, result.stdout))
+        assert (first["published"], first["in_flight"]) == (0, 20)
+        assert (second["published"], second["in_flight"]) == (20, 0)
+    else:
+        assert re.search(r"^published +0 ", printed, re.MULTILINE)
+        assert re.search(
+            r"^not complete +20   in the outboxes, for the next run$", printed, re.MULTILINE
+        )
+        assert re.search(r"^published +20 ", result.stdout, re.MULTILINE)
+        assert "not complete" not in result.stdout
+    expected = sorted(Devices(1, 5).message(index) for index in range(20))
+    assert sorted((each.topic_name, each.payload) for each in broker.messages()) == expected
+
+
+def test_without_a_state_nobody_knows_what_becomes_of_messages_that_are_not_complete(
+    broker: TestBroker,
+) -> None:
+    broker.drop("PUBREC", sender="server", count=None)
+    options = ("--devices", 5, "--rate", 0, "--count", 20)
+    with subprocess.Popen(
+        program("-p", broker.port, *options), stdout=subprocess.PIPE, text=True
+    ) as process:
+        broker.wait_for("PUBLISH", count=20, timeout=PATIENCE)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert re.search(r"^not complete +20   they may arrive or not$", printed, re.MULTILINE)
 
 
 # --- what goes wrong ------------------------------------------------------------------------------
@@ -304,6 +372,9 @@ def test_a_broker_that_refuses_is_one_sentence_and_its_code() -> None:
         (("-c", "-i", "x"), "durable anyway"),
         (("-D", "publish", "content-type", "x"), "-D publish is not for a fleet"),
         (("--rate", "-1"), "--rate"),
+        (("--rate", "nan"), "Invalid value for '--rate': 'nan' is not a number"),
+        (("--rate", "inf"), "--rate"),
+        (("--rate", "1e300"), "--rate"),
         (("--count", "0"), "--count"),
     ],
 )
@@ -327,5 +398,5 @@ def test_the_page_names_every_option_of_its_own_and_every_number() -> None:
     assert len(own) == 11
     wanted = [*own, *WORDS, *(each.name for each in fields(Progress))]
     assert [word for word in wanted if f"`{word}" not in text] == []
-    for bound in (MOST_GATEWAYS, MOST_WINDOW):
-        assert f"{bound:,}" in text
+    for bound in (MOST_GATEWAYS, MOST_WINDOW, MOST_RATE):
+        assert f"{bound:,.0f}" in text

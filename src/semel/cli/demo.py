@@ -7,17 +7,19 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from semel.cli.fleet import NumberRange
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.lab.demo import Demo, DemoFailed, Status, Wanted
 from semel.lab.demo_account import MOST_MESSAGES, Verdict
 from semel.lab.fleet.devices import MOST_SEED
+from semel.lab.fleet.publishing import MOST_RATE
 
 MESSAGES: Final = 50_000
 LEAST_MESSAGES: Final = 1_000
@@ -25,7 +27,8 @@ SECONDS: Final = 180.0
 # Where there is no terminal, numbers are printed so often.
 PLAIN_SECONDS: Final = 10.0
 LINE_SECONDS: Final = 0.25
-INTERRUPTED: Final = 128 + signal.SIGINT
+# The exit code if a signal ends it is this, and the signal's number.
+BY_SIGNAL: Final = 128
 
 
 @click.command
@@ -38,14 +41,14 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(10, 86_400),
+    type=NumberRange(10, 86_400),
     default=SECONDS,
     show_default=True,
     help="How long it is to take; after twice as many seconds it is given up.",
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(1),
+    type=NumberRange(1, MOST_RATE),
     help="Messages per second. Without it: as many as leave Spark the time to start twice.",
 )
 @click.option(
@@ -96,35 +99,50 @@ def command(
         demo = Demo(wanted, display.tell, display.happened)
         try:
             verdict = asyncio.run(until_signal(demo))
+        except Interrupted as interrupted:
+            # There may be no terminal any more.
+            with suppress(OSError):
+                display.clear()
+                click.echo("interrupted: there is no account", err=True)
+            sys.exit(BY_SIGNAL + interrupted.number)
         except DemoFailed as problem:
             display.clear()
             raise click.ClickException(shown_text(str(problem))) from None
-        if verdict is None:
-            display.clear()
-            click.echo("interrupted: there is no account", err=True)
-            sys.exit(INTERRUPTED)
         display.end(demo, verdict)
         sys.exit(0 if verdict.holds else 1)
 
 
-async def until_signal(demo: Demo) -> Verdict | None:
-    """The verdict, or None if a signal ends the demo before it."""
+class Interrupted(Exception):
+    """A signal has ended the demo before its verdict."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+async def until_signal(demo: Demo) -> Verdict:
+    """The verdict. Raises Interrupted, and DemoFailed."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(demo.run())
     came: list[int] = []
 
     def stop(number: int) -> None:
         came.append(number)
-        task.cancel()
+        # A second one would cancel what the first has begun: to leave no process behind.
+        if len(came) == 1:
+            task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
+    # Its terminal is closed; but who says nohup wants it to go on without one.
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, stop, signal.SIGHUP)
     try:
         return await task
     except asyncio.CancelledError:
         if not came:
             raise
-        return None
+        raise Interrupted(came[0]) from None
 
 
 class Display:

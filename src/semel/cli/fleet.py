@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 import os
 import secrets
 import signal
@@ -44,6 +45,7 @@ from semel.lab.fleet.devices import FORMS, MIXED, MOST_DEVICES, MOST_SEED, Devic
 from semel.lab.fleet.journal import BadJournal, Journal, read_journal
 from semel.lab.fleet.publishing import (
     MOST_GATEWAYS,
+    MOST_RATE,
     MOST_WINDOW,
     WINDOW,
     Begun,
@@ -53,6 +55,7 @@ from semel.lab.fleet.publishing import (
 )
 from semel.mqtt import MQTT311, Properties, Violation
 from semel.mqtt.packet_types import CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
+from semel.store.folder import Lock
 from semel.store.schema import Unusable
 
 FLEET: Final = "Fleet"
@@ -81,6 +84,8 @@ class Description:
     seed: int
     devices: int
     gateways: int
+    # At QoS 0 nobody would look into the outboxes that a run at another one has left.
+    qos: int
     payload: str
     prefix: str
     # Begins the client identifiers.
@@ -88,25 +93,44 @@ class Description:
 
 
 class State:
-    """A folder with the outboxes of the gateways, the journal, and what the fleet is."""
+    """A folder with the outboxes of the gateways, the journal, and what the fleet is.
+
+    It is locked from the start until `close`, at every QoS: what was begun is known from the
+    journal, and two who read it would begin the same messages.
+    """
 
     def __init__(self, folder: Path, wanted: Description, *, named: bool) -> None:
         """`named`: the name was given, and not made up. Raises Failure."""
         self.folder = folder
         self.journal = folder / JOURNAL
-        path = folder / DESCRIPTION
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(folder)
+        except OSError as problem:
+            raise Failure(f"--state {folder}: {problem.strerror}") from None
+        except Unusable as problem:
+            raise Failure(f"--state {problem}") from None
+        try:
+            self.description = self._described(wanted, named=named)
+        except BaseException:
+            self.close()
+            raise
+
+    def _described(self, wanted: Description, *, named: bool) -> Description:
+        """What the folder is of, which is what is wanted. Raises Failure."""
+        folder = self.folder
+        path = folder / DESCRIPTION
+        try:
             if not path.exists():
                 beside = path.with_suffix(".new")
                 beside.write_text(json.dumps(asdict(wanted)) + "\n")
                 beside.replace(path)
-            self.description = Description(**json.loads(path.read_text()))
+            found = Description(**json.loads(path.read_text()))
         except OSError as problem:
             raise Failure(f"--state {folder}: {problem.strerror}") from None
         except (TypeError, ValueError):
             raise Failure(f"--state {folder}: {path.name} is none of a fleet's") from None
-        for field, value in asdict(self.description).items():
+        for field, value in asdict(found).items():
             if field == "name" and not named:
                 continue
             asked = getattr(wanted, field)
@@ -116,6 +140,17 @@ class State:
                     f"--state {folder} is of a fleet with {option} {value}, not {asked}: give "
                     "the same, or another folder"
                 )
+        return found
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        self._lock.close()
+
+    def __enter__(self) -> "State":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def outbox(self, number: int) -> Path:
         """Where gateway `number` keeps its state."""
@@ -128,6 +163,19 @@ class State:
             return Begun(devices, lines)
         except (BadJournal, OSError, ValueError) as problem:
             raise Failure(f"--state {self.folder}: {problem}") from None
+
+
+class NumberRange(click.FloatRange):
+    """A number between two bounds. To click, nan is one: it is not outside of them."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number that a text is."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 def parse_prefix(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -160,11 +208,11 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
             section_option(
                 "--rate",
                 section=FLEET,
-                type=click.FloatRange(min=0),
+                type=NumberRange(0, MOST_RATE),
                 default=RATE,
                 metavar="RATE",
                 help=f"Messages per second of the whole fleet. By default {RATE:g}; 0: as fast as"
-                " the broker takes them.",
+                f" the broker takes them. At most {MOST_RATE:,.0f}.",
             ),
             section_option(
                 "--count",
@@ -280,7 +328,7 @@ def command(
     prefix = PREFIX if prefix is None else prefix
     pace = Pace(qos, rate or None, window, count)
     name = connection.client_id or f"fleet-{secrets.token_hex(4)}"
-    wanted = Description(seed, devices, gateways, payload, prefix, name)
+    wanted = Description(seed, devices, gateways, qos, payload, prefix, name)
     report = Report(pace, json_wanted=json_wanted, quiet=connection.quiet)
     sys.exit(run(connection, wanted, pace, state, report))
 
@@ -304,7 +352,7 @@ def run(
             if folder is None:
                 made = tempfile.TemporaryDirectory(prefix="semel-fleet-")
                 folder = Path(stack.enter_context(made))
-            state = State(folder, wanted, named=bool(connection.client_id))
+            state = stack.enter_context(State(folder, wanted, named=bool(connection.client_id)))
             working = work(connection, state, pace, report, is_kept=is_kept)
             try:
                 uvloop = import_module("uvloop")
@@ -553,7 +601,8 @@ def account(fleet: Fleet, now: Progress, rate: float, state: State | None) -> li
     if now.total != now.published:
         lines.append(f"with earlier   {now.total:>12,}")
     if now.in_flight:
-        what = "they are in the outbox, for the next run" if state else "nobody knows"
+        has_them = state is not None and fleet.pace.qos > 0
+        what = "in the outboxes, for the next run" if has_them else "they may arrive or not"
         lines.append(f"not complete   {now.in_flight:>12,}   {what}")
     lines.append(f"refused        {now.refused:>12,}")
     lines += [f"  {reason}" for reason in fleet.reasons]

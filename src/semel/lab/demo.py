@@ -11,15 +11,16 @@ for the others a second run of the fleet waits until Spark has landed some. When
 published and every fault has happened, the record and the table are given time to have it all; then
 `semel up` is ended as by Ctrl-C, and the account is taken from what lies on the disk.
 
-Whatever happens, no process is left behind. Nothing is read while it is being written but how far
-record and table go, and those numbers are for people: the verdict is not based on them.
+Each of the two runs on a tether (that of the parts of `semel up`), which ends it, and all that it
+has started, when this process is dead: so no process is left behind, whatever happens, kill -9 of
+this one too. Nothing is read while it is being written but how far record and table go, and those
+numbers are for people: the verdict is not based on them.
 """
 
 import asyncio
 import json
 import os
 import random
-import signal
 import socket
 import sys
 import time
@@ -31,7 +32,7 @@ from typing import Any, Final
 
 from semel.extras import need
 from semel.lab.demo_account import Account, Verdict
-from semel.lab.demo_faults import BEFORE_SPARK, SPARK, Planned, below, kill_part, plan_faults
+from semel.lab.demo_faults import BEFORE_SPARK, SPARK, TETHER, Planned, kill_part, plan_faults
 from semel.lab.faults import REPEAT, Fault, Faults
 from semel.lab.fleet.devices import MIXED, Devices
 from semel.lab.fleet.journal import BadJournal, read_journal
@@ -55,6 +56,12 @@ PATIENCE: Final = 2.0
 # How long `semel up` may take to end, and its broker to serve.
 STOP_SECONDS: Final = 120.0
 START_SECONDS: Final = 60.0
+# How long they may take to end, once this process is dead.
+GRACE_SECONDS: Final = 20.0
+# It is run as a file, and obeys these on its standard input.
+TETHER_FILE: Final = Path(__file__).resolve().parent.parent / "up" / TETHER
+TERMINATE: Final = b"T"
+KILL: Final = b"K"
 # How often the plan is looked at, and how often record and table are.
 TICK_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 1.0
@@ -106,6 +113,13 @@ def free_port() -> int:
                 trial.bind((HOST, port))
                 return port
     raise DemoFailed(f"no port from {PORTS.start} to {PORTS.stop - 1} is free")
+
+
+def order(process: asyncio.subprocess.Process, what: bytes) -> None:
+    """Have a tether do something, if it is there."""
+    if process.stdin is not None and process.returncode is None:
+        with suppress(OSError, RuntimeError):
+            process.stdin.write(what)
 
 
 class Demo:
@@ -173,7 +187,7 @@ class Demo:
             self._proxy = None
             if self._fleet is not None and self._fleet.returncode is None:
                 # The time is up. What it has begun may come or not.
-                self._fleet.kill()
+                order(self._fleet, KILL)
                 await self._fleet.wait()
             self._note("stopping semel up, and taking the account")
             await self._end(up, "semel up")
@@ -187,12 +201,13 @@ class Demo:
         """A command of this semel, with its log in the folder. Raises DemoFailed."""
         # What the user's own semel is told by the environment is not meant for a demo.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")}
-        command = (sys.executable, "-P", "-m", "semel", name, *arguments)
+        tether = (sys.executable, "-I", "-S", str(TETHER_FILE), str(GRACE_SECONDS))
+        command = (*tether, sys.executable, "-P", "-m", "semel", name, *arguments)
         try:
             with self._log(name).open("ab") as log:
                 return await asyncio.create_subprocess_exec(
                     *command,
-                    stdin=asyncio.subprocess.DEVNULL,
+                    stdin=asyncio.subprocess.PIPE,
                     stdout=log if output is None else output,
                     stderr=log,
                     env=environment,
@@ -246,6 +261,11 @@ class Demo:
                     self.status = replace(self.status, published=int(json.loads(line)["total"]))
             if await fleet.wait():
                 raise DemoFailed(f"the fleet has failed: {self._last_words('fleet')}")
+            if self.status.published < count:
+                # Somebody has stopped it: there is nothing to wait for.
+                raise DemoFailed(
+                    f"the fleet has ended after {self.status.published:,} of {count:,} messages"
+                )
 
     async def _start_fleet(self, port: int, rate: float, count: int) -> asyncio.subprocess.Process:
         options: dict[str, object] = {
@@ -267,8 +287,7 @@ class Demo:
 
     async def _end(self, process: asyncio.subprocess.Process, name: str) -> None:
         """End a process in order, and note if that fails."""
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGINT)
+        order(process, TERMINATE)
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 code = await process.wait()
@@ -283,15 +302,10 @@ class Demo:
         if self._proxy is not None:
             await self._proxy.close()
         for process in (self._fleet, self._up):
-            if process is None or process.returncode is not None:
-                continue
-            left = below(process.pid)
-            with suppress(ProcessLookupError):
-                process.kill()
-            for each in left:
-                with suppress(ProcessLookupError):
-                    os.kill(each.pid, signal.SIGKILL)
-            await process.wait()
+            if process is not None:
+                order(process, KILL)
+                # The tether ends when nothing is left below it.
+                await process.wait()
 
     # --- while it runs ----------------------------------------------------------------------------
 

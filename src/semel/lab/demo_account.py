@@ -8,8 +8,9 @@ table. And since a message is a function of the fleet's seed, its topic and its 
     doubled    rows of the table beyond the first of the same device and counter
 
 Without a landing the record is the end, and the same is asked of its rows. The account holds if
-nothing is lost, nothing doubled, and nothing else is wrong: a row that nobody sent, or with other
-bytes, or of which record and table do not say the same. Three bytes are in memory for each message
+nothing is lost, nothing doubled, and nothing else is wrong: a message that is not complete at its
+publisher, for then there is nothing to be lost; a row that nobody sent, or with other bytes, or of
+which record and table do not say the same. Three bytes are in memory for each message
 of the fleet, and nine for each row of the record; MOST_MESSAGES bounds them.
 """
 
@@ -165,13 +166,22 @@ class Account:
 
     # --- judging ----------------------------------------------------------------------------------
 
-    def judge(self, redelivered: int) -> Verdict:
-        """The verdict. `redelivered` was counted on the wire."""
-        published = lost = doubled = 0
+    def judge(self, redelivered: int, *, unknown: int = 0) -> Verdict:
+        """The verdict. `redelivered` was counted on the wire.
+
+        A fleet that was killed does not know of up to `unknown` messages that it has begun.
+        """
+        published = self._published.count(COMPLETE)
+        not_begun = self._published.count(NOT_BEGUN)
+        if not_begun:
+            self.blame(f"{not_begun:,} of {self._count:,} messages were not published")
+        if self._count - not_begun - published > unknown:
+            begun = self._count - not_begun - published
+            self.blame(f"{begun:,} of {self._count:,} messages are not complete at their publisher")
+        lost = doubled = 0
         at_the_end = self._landed if self._lands else self._recorded
         for index in range(self._count):
             is_complete = self._published[index] == COMPLETE
-            published += is_complete
             times = at_the_end[index]
             doubled += max(0, times - 1)
             lost += is_complete and not times

@@ -22,6 +22,8 @@ from semel.lab.fleet.journal import BEGIN, DONE, KEPT, REFUSED, Journal, Line
 from semel.mqtt import Violation
 
 MOST_GATEWAYS: Final = 1_000
+# More than any broker takes from one process; to a gateway it is no other than no rate at all.
+MOST_RATE: Final = 1_000_000.0
 MOST_WINDOW: Final = 10_000
 WINDOW: Final = 100
 # A gateway looks for what is due no more often than this, so that a high rate comes in bursts.
@@ -53,6 +55,7 @@ class Progress:
     published: int
     total: int
     refused: int
+    # Begun, and not complete; after the end, those that are left.
     in_flight: int
     gateways: int
     connected: int
@@ -98,7 +101,14 @@ class Gateway:
             self.limit = rounds * len(self.own) + sum(device < rest for device in self.own)
         self.kept = {index for index in begun.kept if index % every in self.own}
         self.going: dict[asyncio.Task[None], int] = {}
+        # How many were going when it left; None: it is at work.
+        self._left: int | None = None
         self._room = asyncio.Event()
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are not complete, of earlier runs too."""
+        return len(self.kept) + (len(self.going) if self._left is None else self._left)
 
     def index(self, position: int) -> int:
         """Which message of the fleet is this gateway's next."""
@@ -197,6 +207,8 @@ class Gateway:
 
     def leave(self) -> None:
         """What is still in flight goes to the next run."""
+        # Nobody waits for these any more, and so they will not be going for long.
+        self._left = len(self.going)
         for task, index in list(self.going.items()):
             task.cancel()
             if self.fleet.pace.qos:
@@ -295,7 +307,7 @@ class Fleet:
             published=self.published,
             total=self._earlier + self.published,
             refused=self.refused,
-            in_flight=sum(len(gateway.going) + len(gateway.kept) for gateway in self.gateways),
+            in_flight=sum(gateway.in_flight for gateway in self.gateways),
             gateways=len(self.gateways),
             connected=sum(gateway.client.connected for gateway in self.gateways),
             reconnects=sum(each.reconnects for each in counters),
