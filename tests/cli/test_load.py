@@ -396,3 +396,11 @@ def test_wrong_usage_is_a_sentence_and_exit_2(arguments: tuple[str, ...], words:
     assert result.stdout == ""
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--rate", "--duration", "--patience"])
+@pytest.mark.parametrize("number", ["nan", "inf", "-1"])
+def test_a_number_that_is_none_is_refused_by_its_option(option: str, number: str) -> None:
+    found = load("mqtt://127.0.0.1:1", option, number)
+    assert found.exit_code == 2
+    assert f"Invalid value for '{option}'" in found.output

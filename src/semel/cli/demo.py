@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from semel.cli.fleet import NumberRange
+from semel.cli.numbers import NumberRange
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.lab.demo import Demo, DemoFailed, Status, Wanted
 from semel.lab.demo_account import MOST_MESSAGES, Verdict

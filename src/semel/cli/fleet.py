@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import math
 import os
 import secrets
 import signal
@@ -35,6 +34,7 @@ from semel.cli.mqtt_client import (
 )
 from semel.cli.mqtt_options import QOS, Connection, MqttCommand, check_topic, connection_options
 from semel.cli.mqtt_options import option as section_option
+from semel.cli.numbers import NumberRange
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.client import Backoff, Client, Disconnected, Refused
 from semel.client.address import BadAddress
@@ -163,19 +163,6 @@ class State:
             return Begun(devices, lines)
         except (BadJournal, OSError, ValueError) as problem:
             raise Failure(f"--state {self.folder}: {problem}") from None
-
-
-class NumberRange(click.FloatRange):
-    """A number between two bounds. To click, nan is one: it is not outside of them."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The number that a text is."""
-        number = float(super().convert(value, param, ctx))
-        if math.isnan(number):
-            self.fail(f"{value!r} is not a number.", param, ctx)
-        return number
 
 
 def parse_prefix(context: click.Context, option: click.Parameter, text: str | None) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from semel.cli.numbers import YEAR, NumberRange
 from semel.cli.store import count
 from semel.client.address import Address, BadAddress, parse_address
 from semel.lab.load.description import (
@@ -91,7 +92,7 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--rate",
-                type=click.FloatRange(0, min_open=True),
+                type=NumberRange(0, 1e6, min_open=True),
                 help="Messages per second of each publisher. Without it: as the window allows.",
             ),
             click.option("--retain", is_flag=True, default=None, help="Publish with RETAIN."),
@@ -128,13 +129,13 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option(
     "--duration",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, YEAR, min_open=True),
     help=f"Seconds for which is published; {SECONDS:g} without --messages.",
 )
 @click.option("--messages", type=click.IntRange(1), help="Messages of each publisher.")
 @click.option(
     "--patience",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, YEAR, min_open=True),
     default=PATIENCE,
     show_default=True,
     help="Seconds without a message after which what is missing counts as lost.",

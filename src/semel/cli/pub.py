@@ -18,6 +18,7 @@ from semel.cli.mqtt_options import (
     parse_topic,
 )
 from semel.cli.mqtt_options import option as section_option
+from semel.cli.numbers import YEAR, NumberRange
 from semel.cli.pipes import Input, standard_input
 from semel.client import Client, Disconnected, Refused
 from semel.mqtt import LARGEST_PACKET, Properties, Violation
@@ -266,7 +267,7 @@ def chosen_payload(
 @section_option(
     "--repeat-delay",
     section=MESSAGE,
-    type=click.FloatRange(min=0),
+    type=NumberRange(0, YEAR),
     default=0.0,
     metavar="SECONDS",
     help="Wait so long in between.",

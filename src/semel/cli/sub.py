@@ -34,6 +34,7 @@ from semel.cli.mqtt_options import (
     parse_filters,
 )
 from semel.cli.mqtt_options import option as section_option
+from semel.cli.numbers import NumberRange
 from semel.cli.pipes import STANDARD_OUTPUT, Output, standard_output
 from semel.client import Client, Disconnected, Messages, Received, Refused
 from semel.mqtt import MQTT5, Subscription, Violation, topic_matches
@@ -288,7 +289,7 @@ async def receive(connection: Connection, wanted: Wanted, look: Look) -> int:
     "--random-filter",
     "share",
     section=OUTPUT,
-    type=click.FloatRange(0.1, 100.0),
+    type=NumberRange(0.1, 100.0),
     default=100.0,
     metavar="PERCENT",
     help="Print so many of a hundred messages, at random.",
