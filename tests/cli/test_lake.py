@@ -127,6 +127,9 @@ def test_a_table_that_is_none_is_one_sentence(lake: Path, action: str) -> None:
         ("optimize", "t", "--target-size", "large"),
         ("optimize", "t", "--target-size", "0"),
         ("optimize", "t", "--target-size", "1d"),
+        ("optimize", "t", "--target-size", "0.5B"),
+        ("optimize", "t", "--target-size", "1.1TiB"),
+        ("optimize", "t", "--target-size", "99999999999TB"),
         ("vacuum", "t", "--older-than", "soon"),
         ("vacuum", "t", "--older-than", "1" * 25 + "d"),
         ("history", "t", "--limit", "0"),
@@ -137,3 +140,35 @@ def test_wrong_usage_exits_with_2(lake: Path, arguments: tuple[str, ...]) -> Non
     result = run(*arguments, "--lake", lake)
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
+    if len(arguments) > 2:
+        assert f"Invalid value for {arguments[2]}" in result.stderr.replace("'", "")
+
+
+@pytest.mark.parametrize("size", ["1B", "1TiB"])
+def test_optimize_takes_every_size_that_a_file_may_have(lake: Path, size: str) -> None:
+    result = run("optimize", "t", "--lake", lake, "--target-size", size)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("action", ["optimize", "vacuum", "history"])
+def test_the_record_is_no_concern_of_the_commands_of_a_lake(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    monkeypatch.setenv("SEMEL_LAND_ROOT", "s3://b/x?color=red")
+    result = run(action, "t", "--lake", lake)
+    assert result.exit_code == 0, result.output
+
+
+def test_the_lake_is_in_the_data_folder_that_the_settings_name(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    (elsewhere / "up.toml").write_text(f'[store]\ndata = "{lake.parent}"\n')
+    assert run("history", "t", "--config", "up.toml").exit_code == 0
+    result = run("history", "t")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: there is no lake at semel-data/lake: there is no such folder\n"
+    )

@@ -20,10 +20,10 @@ from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
 from semel.cli.sql import command
-from semel.cli.table_view import cut, fitting, json_lines, table_lines, width_of
+from semel.cli.table_view import cut, fitting, json_lines, shown_value, table_lines, width_of
 from semel.store.reading import NodeRecord
 from tests.store.keeper import Keeper
-from tests.up.landed import land
+from tests.up.landed import land, land_rows, with_date
 
 PROGRAM = "from semel.cli.sql import command; command(prog_name='semel sql')"
 PATIENCE = 60.0
@@ -116,8 +116,80 @@ def test_values_for_programs_keep_what_they_are(tmp_path: Path) -> None:
     assert row["day"] == "2020-01-02"
     assert (row["l"], row["s"], row["m"]) == ([1, None], {"k": "v"}, {"a": 1})
     assert (row["twice"], row["twice_1"]) == (1, 2)
-    assert row["forever"].isdigit()
+    assert row["forever"] == "infinity"
     assert row["i"] == "0 months 2 days 0 seconds"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("date '2020-01-02'", "2020-01-02"),
+        ("date '9999-12-31'", "9999-12-31"),
+        ("date '10000-01-01'", "+10000-01-01"),
+        ("date '20000-02-29'", "+20000-02-29"),
+        ("date '0001-01-01'", "0001-01-01"),
+        ("date '0001-12-31 (BC)'", "+0000-12-31"),
+        ("date '0044-03-15 (BC)'", "-0043-03-15"),
+        ("date 'infinity'", "infinity"),
+        ("date '-infinity'", "-infinity"),
+        ("timestamp '20000-01-01'", "+20000-01-01T00:00:00.000000"),
+        ("timestamp '1969-12-31 23:59:59.999999'", "1969-12-31T23:59:59.999999"),
+        ("timestamptz '20000-01-01 01:00:00+01'", "+20000-01-01T00:00:00.000000Z"),
+        ("timestamp_s '2020-01-02 03:04:05'", "2020-01-02T03:04:05.000000"),
+        ("timestamp_ms '2020-01-02 03:04:05.006'", "2020-01-02T03:04:05.006000"),
+        ("timestamp_ns '2020-01-02 03:04:05.123456789'", "2020-01-02T03:04:05.123456789"),
+        ("timestamp '-infinity'", "-infinity"),
+        ("time '24:00:00'", "24:00:00"),
+        ("time '12:30:01.5'", "12:30:01.500000"),
+        ("timetz '12:00:00+02'", "12:00:00+02"),
+        ("interval '3.000001 seconds'", "0 months 0 days 3.000001 seconds"),
+        ("interval '-1.5 seconds'", "0 months 0 days -1.5 seconds"),
+        ("'0101'::bit", "0101"),
+        ("('1' || repeat('0', 60))::bignum", "1" + "0" * 60),
+        ("'a'::enum ('a', 'b')", "a"),
+        ("union_value(day := date '20000-01-01')", "+20000-01-01"),
+        ("[date '20000-01-01', null]", ["+20000-01-01", None]),
+        ("[[timetz '12:00:00+02'], null, []]", [["12:00:00+02"], None, []]),
+        ("['1'::bit, null]::bit[2]", ["1", None]),
+        ("{'a \"b': '1'::bit, 'c': 2, 'd': 'x'::blob}", {'a "b': "1", "c": 2, "d": "x"}),
+        ("{'t': null::timestamp}", {"t": None}),
+        ("map {date '20000-01-01': '1'::bit}", {"+20000-01-01": "1"}),
+        ("map {1: '\\xff'::blob}", {"1": "/w=="}),
+    ],
+)
+def test_a_value_is_what_was_asked(tmp_path: Path, value: str, shown: object) -> None:
+    lake = small(tmp_path, a=pa.array([1, 2, 3]))
+    question = f"select case when a <> 2 then {value} end as v, a as v from t order by a"
+    rows = lines(run("--lake", lake, question, "--json"))
+    assert rows == [{"v": shown, "v_1": 1}, {"v": None, "v_1": 2}, {"v": shown, "v_1": 3}]
+
+
+def test_a_column_may_have_the_name_of_one_for_base64(tmp_path: Path) -> None:
+    lake = small(tmp_path, a=pa.array([1]))
+    for columns in ("'\\xff'::blob as p, 'a' as p_base64", "'a' as p_base64, '\\xff'::blob as p"):
+        (row,) = lines(run("--lake", lake, f"select {columns}", "--json"))
+        assert row == {"p": None, "p_base64": "a", "p_base64_1": "/w=="}
+        result = run("--lake", lake, f"select {columns}", "--csv")
+        (cells,) = csv.DictReader(io.StringIO(result.stdout))
+        assert cells == {"p": "", "p_base64": "a", "p_base64_1": "/w=="}
+
+
+def test_in_a_pipe_a_value_is_whole_however_long(tmp_path: Path) -> None:
+    lake = small(tmp_path, a=pa.array([1]))
+    for question, shown in (
+        ("select repeat('x', 5000) as v", "x" * 5000),
+        ("select encode('x' || repeat('ü', 3000)) as v", "x" + "ü" * 3000),
+        ("select unhex(repeat('ff', 5000)) as v", "0x" + "ff" * 5000),
+        ("select range(3000) as v", json.dumps(list(range(3000)))),
+    ):
+        assert run("--lake", lake, question).stdout == f"v\n{shown}\n"
+
+
+@pytest.mark.parametrize("value", [b"x" + "ü".encode() * 5000, "x" + "ü" * 5000])
+def test_on_a_screen_a_value_is_cut_between_characters(value: object) -> None:
+    assert shown_value(value, is_whole=False) == "x" + "ü" * 3999 + "…"
+    assert shown_value(value) == "x" + "ü" * 5000
+    assert shown_value(b"\xff" * 5000, is_whole=False) == "0x" + "ff" * 4000 + "…"
 
 
 def test_csv_has_a_head_and_a_column_for_bytes_that_are_no_text(tmp_path: Path) -> None:
@@ -165,6 +237,48 @@ def test_the_lake_may_be_in_the_environment_or_a_file(
     assert run("select a from t").stdout == "a\n7\n"
 
 
+def test_the_lake_is_in_the_data_folder_that_anybody_names(
+    keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    data = keeper.folder.path
+    (elsewhere / "up.toml").write_text(f'[store]\ndata = "{data}"\n')
+    question = "select landed, count(*) as n from messages_now group by 1 order by 1"
+    shown = "landed  n\nfalse   5\ntrue    5\n"
+    assert run("--data", data, question).stdout == shown
+    assert run("--config", "up.toml", question).stdout == shown
+    assert run("--lake", data / "lake", question).stdout == shown
+    monkeypatch.setenv("SEMEL_STORE_DATA", str(data))
+    result = run(question)
+    assert (result.stdout, result.stderr) == (shown, "")
+
+
+def test_a_lake_that_is_named_and_not_there_is_not_one_without_rows(
+    keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = keeper.folder.path
+    question = "select count(*) as n from messages_now where not landed"
+    (data / "lake").rename(tmp_path / "far")
+    for typo in ("typo", str(data / "lkae")):
+        result = run("--data", data, "--lake", typo, question)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == f"Error: there is no lake at {typo}: there is no such folder\n"
+        monkeypatch.setenv("SEMEL_LAND_LAKE", typo)
+        assert run("--data", data, question).exit_code == 1
+        monkeypatch.delenv("SEMEL_LAND_LAKE")
+    assert run("--data", data, "--lake", "far", question).stdout == "n\n5\n"
+    # Where a broker has its lake nothing is landed yet, and that is told.
+    link = tmp_path / "link"
+    link.symlink_to(data)
+    for arguments in ((), ("--data", data), ("--lake", data / "lake"), ("--lake", link / "lake")):
+        result = run(*arguments, question)
+        assert (result.exit_code, result.stdout) == (0, " n\n10\n"), result.output
+        assert result.stderr.startswith("Note: nothing is landed in ")
+        assert result.stderr.endswith("lake/messages yet\n")
+
+
 def test_rows_that_were_deleted_unlanded_are_a_note(keeper: Keeper) -> None:
     NodeRecord(keeper.root, "all", "n1").trim(6)
     result = run("select count(*) as n from messages_now")
@@ -195,6 +309,42 @@ def test_a_mistake_is_told_in_few_lines(tmp_path: Path, question: str, error: st
     assert result.stderr.startswith(error)
     assert len(result.stderr.splitlines()) <= 4
     assert "Traceback" not in result.stderr
+
+
+def test_a_question_may_begin_with_a_comment(tmp_path: Path) -> None:
+    lake = small(tmp_path, a=pa.array([7]))
+    for question in ("-- what is there\nselect a from t", "--what\nselect a from t"):
+        result = run("--lake", lake, question, "--csv")
+        assert (result.exit_code, result.stdout) == (0, "a\n7\n"), result.output
+        assert run(f"--lake={lake}", "--", question).stdout == "a\n7\n"
+    result = run("--lake", lake, "-- nothing")
+    assert (result.exit_code, result.stderr) == (1, "Error: there is no statement in it\n")
+    spaced = tmp_path / "my lake"
+    lake.rename(spaced)
+    assert run(f"--lake={spaced}", "select a from t").stdout == "a\n7\n"
+    assert "No such option" in run("--lake", spaced, "--jsn", "select a from t").stderr
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+@pytest.mark.parametrize("is_piped", [False, True])
+def test_a_question_that_is_not_utf_8_is_wrong_usage(
+    tmp_path: Path, locale: str, is_piped: bool
+) -> None:
+    lake = small(tmp_path, a=pa.array([1]))
+    environment = {**os.environ, "LC_ALL": locale}
+    for question, code in ((b"select '\xff'", 2), ("select 'ü'".encode(), 0)):
+        command_line = [sys.executable, "-c", PROGRAM, "--lake", str(lake)]
+        result = subprocess.run(
+            command_line if is_piped else [*command_line, question],
+            input=question if is_piped else b"",
+            capture_output=True,
+            env=environment,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert result.returncode == code, result.stderr
+        assert (b"Error: the query is not UTF-8\n" in result.stderr) == (code == 2)
+        assert b"Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -248,9 +398,12 @@ def test_without_duckdb_it_is_one_sentence(tmp_path: Path) -> None:
 # --- ending ---------------------------------------------------------------------------------------
 
 
-def start(lake: Path, *arguments: str) -> "subprocess.Popen[str]":
+def start(
+    lake: Path, *arguments: str, program: str = PROGRAM, **environment: str
+) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "--lake", str(lake), *arguments],
+        [sys.executable, "-c", program, "--lake", str(lake), *arguments],
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -290,6 +443,38 @@ def test_ctrl_c_ends_it_at_once_but_not_as_if_it_were_done(tmp_path: Path, quest
         process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (130, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_it_leaves_nothing_of_what_it_has_spilled(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    lake = small(tmp_path, a=pa.array([1]))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    question = "select count(*) from (select distinct md5(range::varchar) from range(200000000))"
+    process = start(lake, "--memory", "60MB", question, TMPDIR=str(temporary))
+    ends = time.monotonic() + PATIENCE
+    while not any(each.is_file() for each in temporary.rglob("*")):
+        assert process.poll() is None
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (128 + number, "")
+    assert list(temporary.iterdir()) == []
+
+
+def test_nohup_keeps_it_from_hearing_that_the_terminal_closes(tmp_path: Path) -> None:
+    lake = small(tmp_path, a=pa.array([1]))
+    program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + PROGRAM
+    process = start(lake, "--json", "select * from range(200000)", program=program)
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline()) == {"range": 0}
+    process.send_signal(signal.SIGHUP)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, "")
+    assert json.loads(output.splitlines()[-1]) == {"range": 199_999}
 
 
 def until_in_duckdb(pid: int) -> None:
@@ -406,3 +591,13 @@ def test_an_example_of_the_page_works(keeper: Keeper, number: int) -> None:
     result = run(examples()[number])
     assert result.exit_code == 0, result.output
     assert result.stdout
+
+
+def test_the_example_with_json_passes_over_what_is_no_text(keeper: Keeper) -> None:
+    rows = with_date(pa.concat_tables(NodeRecord(keeper.root, "all", "n1").tables(1, 3)))
+    payloads = pa.array([b"\xff\x00", b'{"temperature": 21.5}', b"text"], pa.binary())
+    rows = rows.set_column(rows.schema.get_field_index("payload"), "payload", payloads)
+    land_rows(keeper.folder.path / "new", rows, stream="all")
+    (question,) = [each for each in examples() if "json" in each]
+    result = run("--lake", keeper.folder.path / "new", question)
+    assert result.stdout.split() == ["topic", "temperature", "plant/line2/temperature", "21.5"]

@@ -58,7 +58,7 @@ def test_tables_for_programs_are_a_json_list(keeper: Keeper) -> None:
     assert messages["partition_by"] == ["date"]
     assert messages["stream"] == "all"
     assert messages["not_landed"] == 5
-    assert messages["nodes"] == [{"node": "n1", "landed": 5, "last": 10}]
+    assert messages["nodes"] == [{"node": "n1", "landed": 5, "last": 10, "deleted": 0}]
     assert messages["committed"].endswith("Z")
     assert messages["problem"] is None
     assert (other["stream"], other["not_landed"], other["nodes"]) == (None, None, None)
@@ -92,6 +92,66 @@ def test_an_empty_lake_and_no_lake_are_told(tmp_path: Path) -> None:
     assert result.stderr == (
         f"Error: there is no lake at {tmp_path}/none: there is no such folder\n"
     )
+
+
+def test_rows_that_retention_has_deleted_are_not_waiting(keeper: Keeper) -> None:
+    NodeRecord(keeper.root, "all", "n1").trim(6)
+    messages, _ = json.loads(run("--json").stdout)
+    assert messages["not_landed"] == 4
+    assert messages["nodes"] == [{"node": "n1", "landed": 5, "last": 10, "deleted": 6}]
+    assert run().stdout.splitlines()[1].split()[-1] == "4"
+
+
+def test_before_anything_is_landed_the_rows_that_wait_are_told(tmp_path: Path) -> None:
+    made = Keeper(tmp_path / "data", stream="all")
+    made.commit(3)
+    for lake in (tmp_path / "data" / "lake", tmp_path / "far"):
+        waiting = f"nothing is landed in messages of {lake} yet; 3 rows of stream all are waiting\n"
+        arguments = ("--data", tmp_path / "data", "--lake", lake)
+        if lake.name == "far":
+            lake.mkdir()
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", waiting)
+        result = run(*arguments, "--json")
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "[]\n", waiting)
+    # A lake that is named and is not there is a mistake.
+    for typo in (tmp_path / "typo", tmp_path / "data" / "lkae"):
+        result = run("--data", tmp_path / "data", "--lake", typo)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == f"Error: there is no lake at {typo}: there is no such folder\n"
+    made.close()
+
+
+def test_the_lake_is_in_the_data_folder_that_anybody_names(
+    keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    data = keeper.folder.path
+    (elsewhere / "up.toml").write_text(f'[store]\ndata = "{data}"\n')
+    for arguments in (("--data", data), ("--config", "up.toml")):
+        result = run(*arguments)
+        assert result.stdout.splitlines()[1].split()[:2] == ["messages", "5"], result.output
+    assert run().exit_code == 1
+    monkeypatch.setenv("SEMEL_STORE_DATA", str(data))
+    assert run().exit_code == 0
+
+
+def test_a_commit_that_does_not_say_what_it_did_has_its_place(keeper: Keeper) -> None:
+    silence(keeper.folder.path / "lake" / "other", 0)
+    result = run()
+    assert result.exit_code == 0, result.output
+    _, other = json.loads(run("--json").stdout)
+    assert (other["operation"], other["rows"], other["problem"]) == ("", 2, None)
+    assert other["committed"].endswith("Z")
+
+
+def silence(table: Path, version: int) -> None:
+    """A commit as Delta allows it: without what it did, and when."""
+    entry = table / "_delta_log" / f"{version:020}.json"
+    lines = [line for line in entry.read_text().splitlines() if "commitInfo" not in line]
+    entry.write_text("\n".join(lines) + "\n")
 
 
 def test_a_table_that_cannot_be_read_is_told_beside_the_others(keeper: Keeper) -> None:

@@ -189,6 +189,13 @@ def test_how_far_a_table_is_behind_its_record(tmp_path: Path) -> None:
         keeper.commit(1)
         (one,) = behind(table, "plant", holdings)
         assert (one.landed, one.last, one.rows) == (8, 11, 3)
+        # What was deleted after it was landed, and before.
+        record.trim(4)
+        assert behind(table, "plant", holdings)[0].rows == 3
+        keeper.seal(2)
+        record.trim(10)
+        (one,) = behind(table, "plant", holdings)
+        assert (one.landed, one.deleted, one.last, one.rows) == (8, 10, 11, 1)
     assert tables(target)[0].stream == "plant"
     keeper.close()
 
@@ -210,6 +217,37 @@ def test_history_tells_what_each_commit_did_and_how_far_a_landing_got(lake: Path
     assert before.positions == {"all/n1": 15}
     assert newest.committed >= merged.committed >= before.committed > 0
     assert [step.version for step in history(str(lake), "t", limit=2)] == [6, 5]
+
+
+def test_commits_that_do_not_say_what_they_did_keep_their_places(lake: Path) -> None:
+    before = {step.version: step for step in history(str(lake), "t")}
+    for version in (1, 4):
+        entry = lake / "t" / "_delta_log" / log_entry(version)
+        lines = [line for line in entry.read_text().splitlines() if "commitInfo" not in line]
+        entry.write_text("\n".join(lines) + "\n")
+        age(entry, 3)
+    steps = history(str(lake), "t")
+    assert [step.version for step in steps] == [4, 3, 2, 1, 0]
+    assert [step.operation for step in steps] == ["", "WRITE", "WRITE", "", "WRITE"]
+    for step in steps:
+        known = before[step.version]
+        assert step.positions == known.positions == {"all/n1": 3 * (step.version + 1)}
+        if step.operation:
+            assert step == known
+        else:
+            assert abs(step.committed / 1e6 - (time.time() - 3 * DAY)) < 600
+    (found,) = tables(str(lake))
+    assert (found.operation, found.committed, found.rows) == ("", steps[0].committed, 15)
+
+
+def test_history_ends_where_the_log_was_cleaned(lake: Path) -> None:
+    DeltaTable(lake / "t").create_checkpoint()
+    for version in (0, 1, 2):
+        (lake / "t" / "_delta_log" / log_entry(version)).unlink()
+    assert [step.version for step in history(str(lake), "t")] == [4, 3]
+    (lake / "t" / "_delta_log" / log_entry(4)).unlink()
+    (found,) = tables(str(lake))
+    assert (found.problem, found.rows, found.operation, found.committed) == (None, 15, "", 0)
 
 
 # --- optimize -------------------------------------------------------------------------------------

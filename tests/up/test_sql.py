@@ -1,6 +1,8 @@
 """SQL over a lake sees each landed row, and with the record each row once; it changes nothing."""
 
+import os
 import random
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,52 +16,12 @@ from deltalake import DeltaTable, write_deltalake
 from semel.pipeline.errors import TableError
 from semel.store.reading import Holdings, NodeRecord
 from semel.store.roots import open_root
-from semel.up.sql import Answer, LakeSql, Record, SqlError, record_beside
+from semel.up.sql import LakeSql, Record, SqlError, record_beside
 from tests.modes import repeats
 from tests.store.keeper import Keeper
 from tests.store.recorded import message
-from tests.up.landed import land, land_rows, with_date
-
-
-class Kept:
-    """A stream that is kept, sealed and landed, when it is told to."""
-
-    def __init__(self, folder: Path, *, nodes: tuple[str, ...] = ("n1",)) -> None:
-        self.lake = folder / "lake"
-        self.root = folder / "root"
-        self.keepers = [
-            Keeper(folder / node, node=node, root=open_root(self.root)) for node in nodes
-        ]
-        for keeper in self.keepers:
-            # As a broker does when it starts.
-            keeper.root.claim("plant", keeper.node, keeper.database.identity())
-        self.landed = dict.fromkeys(nodes, 0)
-
-    @property
-    def keeper(self) -> Keeper:
-        return self.keepers[0]
-
-    @property
-    def record(self) -> Record:
-        """What a stranger knows: the root, and the store of the first node."""
-        return Record(str(self.root), self.keeper.folder.path, "plant", "messages")
-
-    def close(self) -> None:
-        for keeper in self.keepers:
-            keeper.close()
-
-    def land(self, rows: int, *, of: int = 0) -> None:
-        """Land so many rows more of a node, as far as they are sealed."""
-        keeper = self.keepers[of]
-        sealed = keeper.root.highest_seq("plant", keeper.node)
-        first = self.landed[keeper.node] + 1
-        last = min(sealed, first + rows - 1)
-        if last >= first:
-            land(self.lake, NodeRecord(keeper.root, "plant", keeper.node), first, last)
-            self.landed[keeper.node] = last
-
-    def sql(self) -> LakeSql:
-        return LakeSql(str(self.lake), record=self.record)
+from tests.up.asked import NUMBERS, Kept, ask, rows_of, simple_lake
+from tests.up.landed import land_rows, with_date
 
 
 @pytest.fixture
@@ -71,28 +33,6 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     made.land(5)
     yield made
     made.close()
-
-
-def ask(sql: LakeSql, question: str) -> list[dict[str, Any]]:
-    with sql:
-        answer = sql.ask(question)
-        return rows_of(answer)
-
-
-def rows_of(answer: Answer) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for batch in answer.batches:
-        found += batch.to_pylist()
-    return found
-
-
-def simple_lake(folder: Path, **tables: pa.Table) -> str:
-    for name, rows in tables.items():
-        write_deltalake(folder / name, rows)
-    return str(folder)
-
-
-NUMBERS = pa.table({"a": [1, 2, 3]})
 
 
 # --- rows that are landed and rows that are not ---------------------------------------------------
@@ -243,7 +183,8 @@ def test_each_row_is_there_once_whatever_goes_on_meanwhile(tmp_path: Path, seed:
             landed = [row["seq"] for row in rows if row["node"] == node and row["landed"]]
             assert sorted(landed) == list(range(1, len(landed) + 1))
         assert all(row["payload"] == message(row["seq"]).payload for row in rows)
-        assert sql.notes == []
+        # Before the first commit a note says that nothing is landed.
+        assert [note for note in sql.notes if not note.endswith("/messages yet")] == []
     kept.close()
 
 
@@ -353,14 +294,6 @@ def test_only_tables_that_are_named_are_opened(tmp_path: Path) -> None:
         ask(LakeSql(lake), "select * from bad")
     names = ask(LakeSql(lake), "show tables")
     assert names == [{"name": "good"}]
-
-
-def test_a_name_may_have_any_form_that_sql_can_quote(tmp_path: Path) -> None:
-    lake = simple_lake(tmp_path, **{"my table": NUMBERS, "b-2": NUMBERS, "ümlaut": NUMBERS})
-    question = (
-        'select (select sum(a) from "My table") + (select sum(a) from "b-2") as s from ümlaut'
-    )
-    assert ask(LakeSql(lake), question) == [{"s": 12}] * 3
 
 
 def test_partitions_and_columns_that_a_question_is_not_about_are_not_read(kept: Kept) -> None:
@@ -486,8 +419,36 @@ def test_what_does_not_fit_into_memory_is_spilled_and_then_gone(tmp_path: Path) 
     assert not temporary.exists()
 
 
+@pytest.mark.parametrize("name", ["it's", "''", 'a "b" ; c'])
+def test_the_temporary_folder_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    lake = simple_lake(tmp_path / "lake", numbers=NUMBERS)
+    sql = LakeSql(lake)
+    assert sql._temporary.parent == folder
+    (found,) = ask(sql, "select current_setting('temp_directory') as t")
+    assert found["t"] == str(sql._temporary / "spilled")
+
+
+def test_a_temporary_folder_that_is_not_utf_8_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    lake = simple_lake(tmp_path / "lake", numbers=NUMBERS)
+    with pytest.raises(SqlError, match="is not UTF-8: set TMPDIR to another"):
+        LakeSql(lake)
+    assert list(folder.iterdir()) == []
+
+
 def test_a_wrong_amount_of_memory_is_one_sentence(tmp_path: Path) -> None:
     lake = simple_lake(tmp_path, numbers=NUMBERS)
+    with pytest.raises(SqlError, match=r"--memory .* is not UTF-8"):
+        LakeSql(lake, memory=os.fsdecode(b"\xff"))
     with pytest.raises(SqlError, match="--memory lots") as caught:
         LakeSql(lake, memory="lots")
     assert "\n" not in str(caught.value)

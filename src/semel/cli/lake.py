@@ -21,10 +21,11 @@ from semel.cli.store import count, print_table
 from semel.cli.stream import shown_size, shown_time
 from semel.extras import MissingExtra
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.lake import LEAST_AGE, TARGET_BYTES, Step
+from semel.pipeline.lake import LEAST_AGE, TARGET_BYTES, Step, no_lake
 from semel.pipeline.lake import history as history_of
 from semel.pipeline.lake import optimize as optimize_table
 from semel.pipeline.lake import vacuum as vacuum_table
+from semel.pipeline.places import local_folder
 from semel.pipeline.settings import LandSettings
 from semel.settings import CONFIG_VARIABLE, load
 from semel.settings_values import BYTES, QUANTITY, SECONDS, UNITS
@@ -32,10 +33,15 @@ from semel.store.roots import RootError, without_secrets
 from semel.store.schema import Unusable
 from semel.store.segments import RecordError
 from semel.store.settings import StoreSettings
+from semel.up.parts import DATA as DATA_FOLDER
+from semel.up.parts import LAKE as NO_LAKE
+from semel.up.parts import LAKE_FOLDER, UpLandSettings, sections
 from semel.up.sql import Record, SqlError, record_beside
 
 # Commits that are told if nobody says how many.
 COMMITS = 20
+# Files beyond this are of no use, and numbers far beyond it are none for delta-rs.
+LARGEST = 2**40
 
 TABLE = click.argument("table")
 JSON = click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
@@ -49,7 +55,7 @@ LAKE = click.option(
     "--lake",
     metavar="ADDRESS",
     help="Where the tables are: a folder, or the address of an object store.  "
-    f"[or SEMEL_LAND_LAKE; default: {LandSettings().lake}]",
+    f"[or SEMEL_LAND_LAKE; default: {LAKE_FOLDER} in the data folder, {LandSettings().lake}]",
 )
 ROOT = click.option(
     "--root",
@@ -73,11 +79,50 @@ class Where:
     lake: str
     record: Record | None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a folder, as far as this machine can tell."""
+        folder = local_folder(self.lake)
+        return folder is None or folder.exists()
 
-def where(
-    config: Path | None, lake: str | None, root: str | None = None, data: Path | None = None
-) -> Where:
-    """What flags, environment and file say together."""
+
+def where(config: Path | None, lake: str | None, root: str | None, data: Path | None) -> Where:
+    """What flags, environment and file say together.
+
+    Before anything is landed there is no lake, though there is a record. But one that somebody
+    names has to be there: rows of a lake that is mistyped would count as not landed. Only where
+    `semel up` has it in its data folder it may come. Raises TableError, and what is wrong with the
+    record.
+    """
+    land, store, place = _settled(config, lake, root, data)
+    record = record_beside(
+        place,
+        root=land.root or store.root,
+        data=store.data,
+        stream=land.stream,
+        table=land.table,
+    )
+    found = Where(place, record)
+    if land.lake == NO_LAKE or found.is_there:
+        return found
+    folder = local_folder(place)
+    assert folder is not None
+    if record is None or record.data is None:
+        raise no_lake(place)
+    if folder.resolve() != _lake_in(record.data).resolve():
+        raise no_lake(place)
+    return found
+
+
+def where_lake(config: Path | None, lake: str | None) -> str:
+    """Where the lake is, for those whom its record does not concern."""
+    return _settled(config, lake, None, None)[-1]
+
+
+def _settled(
+    config: Path | None, lake: str | None, root: str | None, data: Path | None
+) -> tuple[LandSettings, StoreSettings, str]:
+    """The settings, and the lake: that of the data folder if nobody names one."""
     flags: dict[str, dict[str, object]] = {"land": {}, "store": {}}
     if lake is not None:
         flags["land"]["lake"] = lake
@@ -85,17 +130,15 @@ def where(
         flags["land"]["root"] = root
     if data is not None:
         flags["store"]["data"] = str(data)
-    settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
-    land = settings.of(LandSettings)
-    store = settings.of(StoreSettings)
-    record = record_beside(
-        land.lake,
-        root=land.root or store.root,
-        data=store.data,
-        stream=land.stream,
-        table=land.table,
-    )
-    return Where(land.lake, record)
+    settings = load(sections(SECTIONS), path=config, environ=os.environ, flags=flags)
+    land, store = settings.of(UpLandSettings), settings.of(StoreSettings)
+    if land.lake != NO_LAKE:
+        return land, store, land.lake
+    return land, store, str(_lake_in(Path(DATA_FOLDER) if store.data is None else store.data))
+
+
+def _lake_in(data: Path) -> Path:
+    return data / LAKE_FOLDER
 
 
 @contextmanager
@@ -144,7 +187,7 @@ def command() -> None:
     default=f"{TARGET_BYTES // 2**20}MiB",
     show_default=True,
     callback=quantity(BYTES),
-    help="How large the merged files are to be, about.",
+    help="How large the merged files are to be, about; 1TiB at most.",
 )
 @JSON
 def optimize(
@@ -155,9 +198,10 @@ def optimize(
     No row changes. The small files stay, for those who read older versions, until
     `semel lake vacuum`.
     """
+    if not 1 <= target_size <= LARGEST:
+        raise click.BadParameter("at least 1B, and at most 1TiB", param_hint="--target-size")
     with one_sentence():
-        place = where(config, lake)
-        done = optimize_table(place.lake, table, target_bytes=int(target_size))
+        done = optimize_table(where_lake(config, lake), table, target_bytes=int(target_size))
     if json_wanted:
         click.echo(json.dumps({"table": table, **asdict(done)}))
     elif done.version is None:
@@ -207,8 +251,7 @@ def vacuum(
             param_hint="--older-than",
         )
     with one_sentence():
-        place = where(config, lake)
-        done = vacuum_table(place.lake, table, run=run, older_than=age)
+        done = vacuum_table(where_lake(config, lake), table, run=run, older_than=age)
     if json_wanted:
         said = {"table": table, "deleted": done.is_done, "bytes": done.bytes}
         click.echo(json.dumps({**said, "files": list(done.files)}))
@@ -242,14 +285,14 @@ def history(
 ) -> None:
     """Tell the commits of TABLE, newest first: what each did, and how far a landing got.
 
-    A landing's commit says up to which row of each stream and node the table is complete. Commits
-    older than 30 days are forgotten.
+    A landing's commit says up to which row of each stream and node the table is complete. The log
+    of such a table forgets commits that are older than a day, those of other tables after 30 days
+    or what their delta.logRetentionDuration says.
     """
     with one_sentence():
-        place = where(config, lake)
-        steps = history_of(place.lake, table, limit=limit)
+        steps = history_of(where_lake(config, lake), table, limit=limit)
     if json_wanted:
-        found = [{**asdict(step), "committed": shown_time(step.committed)} for step in steps]
+        found = [{**asdict(step), "committed": shown_moment(step.committed)} for step in steps]
         click.echo(json.dumps(found))
         return
     print_table(
@@ -261,13 +304,18 @@ def history(
 def _shown_step(step: Step) -> tuple[object, ...]:
     return (
         step.version,
-        shown_time(step.committed, "seconds"),
+        shown_time(step.committed, "seconds") if step.committed else "",
         shown_text(step.operation),
         step.rows_added,
         step.files_added,
         step.files_removed,
         ", ".join(f"{shown_text(name)}: {seq}" for name, seq in sorted(step.positions.items())),
     )
+
+
+def shown_moment(committed: int) -> str | None:
+    """When a commit was made, for programs; None: nobody knows."""
+    return shown_time(committed) if committed else None
 
 
 def shown_lake(lake: str) -> str:

@@ -1,8 +1,14 @@
 """`semel sql`: ask the tables of a lake, and the rows that are not landed yet, in SQL."""
 
+import re
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from types import FrameType
+from typing import Final, TextIO
 
 import click
 
@@ -12,8 +18,23 @@ from semel.cli.stream import CSV, INTERRUPTED, JSON, TEXT, ending_quietly
 from semel.cli.table_view import print_answer
 from semel.up.sql import MEMORY, LakeSql
 
+# An argument that begins so is no option but SQL that begins with a comment.
+COMMENT: Final = re.compile(r"--[^=\s]*\s")
+ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
-@click.command(short_help="Ask the tables of a lake in SQL, by DuckDB.")
+
+class Asking(click.Command):
+    """A command whose argument may begin with a comment."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" not in args:
+            questions = [each for each in args if COMMENT.match(each)]
+            if questions:
+                args = [*(each for each in args if each not in questions), "--", *questions]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=Asking, short_help="Ask the tables of a lake in SQL, by DuckDB.")
 @click.argument("query", required=False)
 @click.option(
     "-f",
@@ -60,7 +81,7 @@ def command(
     if json_wanted and csv_wanted:
         raise click.UsageError("choose one of --json and --csv")
     form = JSON if json_wanted else CSV if csv_wanted else TEXT
-    with ending_quietly(INTERRUPTED), one_sentence():
+    with ended_by_signals(), ending_quietly(INTERRUPTED), one_sentence():
         question = asked(query, file)
         place = where(config, lake, root, data)
         with LakeSql(place.lake, record=place.record, memory=memory) as sql:
@@ -74,15 +95,39 @@ def command(
 def asked(query: str | None, file: TextIO | None) -> str:
     """The question, from where it is given."""
     if (query is None) == (file is None):
-        if query is None and not sys.stdin.isatty():
-            return read(sys.stdin)
-        raise click.UsageError("give one query: as an argument, with -f FILE, or by a pipe")
-    return query if query is not None else read(file)
-
-
-def read(file: TextIO | None) -> str:
-    assert file is not None
+        if query is not None or sys.stdin.isatty():
+            raise click.UsageError("give one query: as an argument, with -f FILE, or by a pipe")
+        file = sys.stdin
     try:
-        return file.read()
-    except UnicodeDecodeError:
+        found = query if file is None else file.read()
+        assert found is not None
+        # Arguments, and standard input where the locale is C, have what is no UTF-8 escaped.
+        found.encode()
+    except UnicodeError:
         raise click.UsageError("the query is not UTF-8") from None
+    return found
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end it as Ctrl-C does: what was spilled to the disk goes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        # Another one would interrupt the cleaning.
+        for each in ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    before = {each: signal.getsignal(each) for each in ENDING}
+    for number, handler in before.items():
+        # What nohup has made deaf stays so.
+        if handler == signal.SIG_DFL:
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -8,6 +8,10 @@ is longer than those before moves what is behind it on its line to the right.
 What a peer has sent cannot act on a terminal: all that is not printable is escaped. For programs
 the values are as `semel stream read` prints them: times in ISO 8601, bytes as text, or else in
 Base64 in a field of their own.
+
+Times are read as the numbers that Arrow has, because SQL has times that are not in Python's
+calendar: years beyond 9999 and before 1 are written with their sign, as ISO 8601 says, and the
+times that are beyond all others are `infinity` and `-infinity`.
 """
 
 import base64
@@ -15,8 +19,8 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import date, datetime, time, timedelta
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date, timedelta
 from decimal import Decimal
 from itertools import chain, islice
 from typing import Any, Final
@@ -27,7 +31,7 @@ import click
 from semel.cli.message_view import shown_bytes, wants_colour
 from semel.cli.safe_text import shown_text
 from semel.cli.store import count
-from semel.cli.stream import CSV, JSON, PIECE, as_csv, shown_time
+from semel.cli.stream import CSV, JSON, PIECE, as_csv
 
 # A table's columns are as wide as these rows need.
 SAMPLE_ROWS: Final = 500
@@ -54,8 +58,18 @@ _PLAIN: Final = frozenset(
         "uint64",
     ]
 )
-# Of a value for people; more of it is of no use on a screen.
+# Of a value on a screen; more of it is of no use there.
 MOST_CHARACTERS: Final = 4_000
+
+# How many of a unit are a second.
+_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY_SECONDS: Final = 86_400
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+# After so many years the calendar is the same again.
+_CYCLE_YEARS: Final = 400
+_CYCLE_DAYS: Final = 146_097
+_FOREVER_DAYS: Final = 2**31 - 1
+_FOREVER: Final = 2**63 - 1
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -67,25 +81,136 @@ def values_of(column: Any) -> list[object]:
     if kind in _PLAIN:
         plain: list[object] = column.to_pylist()
         return plain
-    if kind.startswith("timestamp["):
-        # As numbers: not every time that SQL has is in Python's calendar.
-        unit = kind.removeprefix("timestamp[").partition(",")[0].rstrip("]")
-        zone = "Z" if "tz=" in kind else ""
+    outer, _, unit = kind.rstrip("]").partition("[")
+    if outer == "timestamp":
+        unit, _, zone = unit.partition(",")
+        mark = "Z" if zone else ""
         return [
-            None if each is None else shown_time(_microseconds(each, unit)).rstrip("Z") + zone
+            None if each is None else _moment(each, unit, mark)
             for each in column.cast("int64").to_pylist()
         ]
-    if kind.startswith("map<"):
-        return [None if each is None else _pairs(each) for each in column.to_pylist()]
+    if outer == "date32":
+        days = column.cast("int32").to_pylist()
+        return [None if each is None else _day(each) for each in days]
+    if outer == "time64":
+        return [
+            None if each is None else _clock(each, _SECOND[unit])
+            for each in column.cast("int64").to_pylist()
+        ]
+    within = _VALUES_WITHIN.get(kind.partition("<")[0])
+    if within is not None:
+        return within(column)
     return [_plain(each) for each in column.to_pylist()]
 
 
-def _microseconds(moment: int, unit: str) -> int:
-    return moment // 1000 if unit == "ns" else moment * {"s": 10**6, "ms": 10**3, "us": 1}[unit]
+def _day(days: int) -> str:
+    """A day by its distance from 1970."""
+    if abs(days) >= _FOREVER_DAYS:
+        return "infinity" if days > 0 else "-infinity"
+    # Into four centuries that Python's calendar has.
+    cycles, offset = divmod(days + _EPOCH_DAY - 1, _CYCLE_DAYS)
+    found = date.fromordinal(offset + 1)
+    year = found.year + cycles * _CYCLE_YEARS
+    sign = "" if 0 < year < 10_000 else "-" if year < 0 else "+"
+    return f"{sign}{abs(year):04}-{found.month:02}-{found.day:02}"
 
 
-def _pairs(items: Iterable[tuple[object, object]]) -> dict[str, object]:
-    return {str(_nested(key)): _nested(value) for key, value in items}
+def _moment(moment: int, unit: str, zone: str) -> str:
+    """A time by its distance from 1970."""
+    if abs(moment) >= _FOREVER:
+        return "infinity" if moment > 0 else "-infinity"
+    second = _SECOND[unit]
+    days, rest = divmod(moment, _DAY_SECONDS * second)
+    seconds, parts = divmod(rest, second)
+    fraction = f"{parts:09}" if unit == "ns" else f"{parts * (10**6 // second):06}"
+    return f"{_day(days)}T{_hours(seconds)}.{fraction}{zone}"
+
+
+def _clock(moment: int, second: int) -> str:
+    """A time of the day; SQL's last is 24:00:00."""
+    seconds, parts = divmod(moment, second)
+    digits = len(str(second)) - 1
+    fraction = f".{parts:0{digits}}" if parts else ""
+    return _hours(seconds) + fraction
+
+
+def _hours(seconds: int) -> str:
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _interval(months: int, days: int, nanoseconds: int) -> str:
+    seconds, parts = divmod(abs(nanoseconds), 10**9)
+    sign = "-" if nanoseconds < 0 else ""
+    shown = f"{sign}{seconds}.{parts:09}".rstrip("0").rstrip(".")
+    return f"{months} months {days} days {shown} seconds"
+
+
+# --- values within values -------------------------------------------------------------------------
+
+
+def _lists(column: Any) -> list[object]:
+    # Without what is within a list that is NULL.
+    inner = iter([_nested(each) for each in values_of(column.flatten())])
+    sizes = _lengths(column)
+    return [None if size is None else list(islice(inner, size)) for size in sizes]
+
+
+def _lengths(column: Any) -> list[int | None]:
+    if str(column.type).startswith("fixed_size_list"):
+        size = column.type.list_size
+        return [size if each else None for each in column.is_valid().to_pylist()]
+    sizes: list[int | None] = column.value_lengths().to_pylist()
+    return sizes
+
+
+def _structs(column: Any) -> list[object]:
+    names = [column.type.field(at).name for at in range(column.type.num_fields)]
+    parts = [[_nested(each) for each in values_of(part)] for part in column.flatten()]
+    return [
+        dict(zip(names, row, strict=True)) if is_there else None
+        for is_there, *row in zip(column.is_valid().to_pylist(), *parts, strict=True)
+    ]
+
+
+def _maps(column: Any) -> list[object]:
+    keys = [_key(each) for each in values_of(column.keys)]
+    items = [_nested(each) for each in values_of(column.items)]
+    ends = column.offsets.to_pylist()
+    return [
+        dict(zip(keys[begins:end], items[begins:end], strict=True)) if is_there else None
+        for is_there, begins, end in zip(
+            column.is_valid().to_pylist(), ends, ends[1:], strict=False
+        )
+    ]
+
+
+def _key(value: object) -> str:
+    found = _nested(value)
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+
+
+def _choices(column: Any) -> list[object]:
+    """A union: which of its parts has the value of a row, its code says."""
+    kinds = column.type.num_fields
+    parts = [[_nested(each) for each in values_of(column.field(at))] for at in range(kinds)]
+    places = {code: at for at, code in enumerate(column.type.type_codes)}
+    codes = column.type_codes.to_pylist()
+    return [parts[places[code]][row] for row, code in enumerate(codes)]
+
+
+def _words(column: Any) -> list[object]:
+    return values_of(column.dictionary_decode())
+
+
+_VALUES_WITHIN: Final[dict[str, Callable[[Any], list[object]]]] = {
+    "list": _lists,
+    "large_list": _lists,
+    "fixed_size_list": _lists,
+    "struct": _structs,
+    "map": _maps,
+    "sparse_union": _choices,
+    "dictionary": _words,
+}
 
 
 def _plain(value: object) -> object:
@@ -96,33 +221,22 @@ def _plain(value: object) -> object:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Decimal):
         return _number(value)
-    if isinstance(value, datetime):
-        zone = "" if value.tzinfo is None else "Z"
-        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + zone
-    if isinstance(value, date | time):
-        return value.isoformat()
     if isinstance(value, timedelta):
         return str(value)
-    if isinstance(value, dict):
-        return {str(key): _nested(each) for key, each in value.items()}
     if isinstance(value, tuple):
-        # An interval: months, days, nanoseconds.
         months, days, nanoseconds = value
-        return f"{months} months {days} days {nanoseconds / 1e9:g} seconds"
-    if isinstance(value, list):
-        return [_nested(each) for each in value]
+        return _interval(months, days, nanoseconds)
     return str(value)
 
 
 def _nested(value: object) -> object:
     """A value within another: there bytes are text or Base64."""
-    found = _plain(value)
-    if not isinstance(found, bytes):
-        return found
+    if not isinstance(value, bytes):
+        return value
     try:
-        return found.decode("utf-8")
+        return value.decode("utf-8")
     except UnicodeDecodeError:
-        return _base64(found)
+        return _base64(value)
 
 
 def _number(value: Decimal) -> object:
@@ -150,6 +264,19 @@ def _unique(names: Iterable[str]) -> list[str]:
     return found
 
 
+def _fields(schema: Any) -> list[tuple[str, str | None]]:
+    """The name of each column and, if it has bytes, of the one for Base64 beside it."""
+    names = _unique(schema.names)
+    beside = [
+        f"{name}_base64" for name, field in zip(names, schema, strict=True) if _is_bytes(field.type)
+    ]
+    encoded = iter(_unique([*names, *beside])[len(names) :])
+    return [
+        (name, next(encoded) if _is_bytes(field.type) else None)
+        for name, field in zip(names, schema, strict=True)
+    ]
+
+
 def _rows(batch: Any) -> Iterator[tuple[object, ...]]:
     return zip(*(values_of(column) for column in batch.columns), strict=True)
 
@@ -167,30 +294,27 @@ def _is_number(kind: Any) -> bool:
 
 def json_lines(schema: Any, batches: Iterable[Any]) -> Iterator[str]:
     """An object for each row."""
-    names = _unique(schema.names)
+    names = _fields(schema)
     for batch in batches:
         for row in _rows(batch):
             fields: dict[str, object] = {}
-            for name, value in zip(names, row, strict=True):
+            for (name, beside), value in zip(names, row, strict=True):
                 text, encoded = _bytes_apart(value)
                 fields[name] = text
-                if encoded is not None:
-                    fields[f"{name}_base64"] = encoded
+                if beside is not None and encoded is not None:
+                    fields[beside] = encoded
             yield json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 def csv_lines(schema: Any, batches: Iterable[Any]) -> Iterator[str]:
     """A head line, and a line for each row. Columns of bytes have one for Base64 beside them."""
-    binary = [_is_bytes(field.type) for field in schema]
-    head = []
-    for name, is_bytes in zip(_unique(schema.names), binary, strict=True):
-        head += [name, f"{name}_base64"] if is_bytes else [name]
-    yield as_csv(head)
+    names = _fields(schema)
+    yield as_csv([each for pair in names for each in pair if each is not None])
     for batch in batches:
         for row in _rows(batch):
             cells: list[object] = []
-            for value, is_bytes in zip(row, binary, strict=True):
-                if is_bytes:
+            for value, (_, beside) in zip(row, names, strict=True):
+                if beside is not None:
                     cells += _bytes_apart(value)
                 elif isinstance(value, list | dict):
                     cells.append(json.dumps(value, ensure_ascii=False))
@@ -212,17 +336,26 @@ def _bytes_apart(value: object) -> tuple[object, str | None]:
 # --- for people -----------------------------------------------------------------------------------
 
 
-def shown_value(value: object) -> str:
+def shown_value(value: object, *, is_whole: bool = True) -> str:
     """A value in a table, on one line."""
     if value is None:
         return NULL
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):
-        return shown_bytes(value[:MOST_CHARACTERS]) if value else "(empty)"
+        if is_whole or len(value) <= MOST_CHARACTERS:
+            return shown_bytes(value)
+        data = value
+        try:
+            value = data.decode("utf-8")
+        except UnicodeDecodeError:
+            return f"0x{data[:MOST_CHARACTERS].hex()}{CUT}"
     if isinstance(value, list | dict):
         value = json.dumps(value, ensure_ascii=False)
-    return shown_text(str(value)[:MOST_CHARACTERS])
+    text = str(value)
+    if is_whole or len(text) <= MOST_CHARACTERS:
+        return shown_text(text)
+    return shown_text(text[:MOST_CHARACTERS]) + CUT
 
 
 def width_of(text: str) -> int:
@@ -274,7 +407,12 @@ def table_lines(
     """A table; `columns` is how wide a screen is, None: there is none, and nothing is cut."""
     names = [shown_text(name) for name in schema.names]
     numbers = [_is_number(field.type) for field in schema]
-    rows = ([shown_value(value) for value in row] for batch in batches for row in _rows(batch))
+    whole = columns is None
+    rows = (
+        [shown_value(value, is_whole=whole) for value in row]
+        for batch in batches
+        for row in _rows(batch)
+    )
     sample = list(islice(rows, SAMPLE_ROWS))
     widths = [max(map(width_of, column)) for column in zip(names, *sample, strict=True)]
     # Times and numbers would say something else if they were cut.

@@ -2,13 +2,24 @@
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from semel.cli.lake import CONFIG, DATA, LAKE, ROOT, Where, one_sentence, shown_lake, where
+from semel.cli.lake import (
+    CONFIG,
+    DATA,
+    LAKE,
+    ROOT,
+    Where,
+    one_sentence,
+    shown_lake,
+    shown_moment,
+    where,
+)
 from semel.cli.safe_text import shown_text
-from semel.cli.store import print_table
+from semel.cli.store import count, print_table
 from semel.cli.stream import shown_size, shown_time
 from semel.pipeline.lake import Behind, TableFacts, behind, open_table, tables
 from semel.store.reading import Holdings
@@ -35,30 +46,45 @@ def command(
     """
     with one_sentence():
         place = where(config, lake, root, data)
-        found = tables(place.lake)
-        late = lateness(place, found)
+        # Without a record there is nothing that could make it come.
+        found = tables(place.lake) if place.is_there or place.record is None else []
+        late, waiting = lateness(place, found)
     if json_wanted:
         click.echo(json.dumps([facts_json(each, late.get(each.table)) for each in found]))
     elif found:
         print_facts([each for each in found if each.problem is None], late)
-    else:
+    elif waiting is None:
         click.echo(f"{shown_lake(place.lake)} has no table", err=True)
+    if waiting is not None:
+        click.echo(waiting, err=True)
     problems = [shown_text(each.problem) for each in found if each.problem is not None]
     if problems:
         raise click.ClickException("\nError: ".join(problems))
 
 
-def lateness(place: Where, found: list[TableFacts]) -> dict[str, list[Behind]]:
-    """How far the tables are behind, by name: those whose record is known."""
-    if place.record is None:
-        return {}
+def lateness(place: Where, found: list[TableFacts]) -> tuple[dict[str, list[Behind]], str | None]:
+    """How far the tables are behind, by name: those whose record is known.
+
+    And what is to be said of the rows for which there is no table yet.
+    """
+    record = place.record
+    if record is None:
+        return {}, None
     late = {}
-    with Holdings(place.record.data, place.record.root) as holdings:
+    waiting = None
+    with Holdings(record.data, record.root) as holdings:
         known = holdings.streams()
         for each in found:
             if each.stream in known and each.stream is not None:
                 late[each.table] = behind(open_table(place.lake, each.table), each.stream, holdings)
-    return late
+        if record.table not in [each.table for each in found] and record.stream in known:
+            rows = sum(each.rows for each in behind(None, record.stream, holdings))
+            waiting = (
+                f"nothing is landed in {shown_text(record.table)} of {shown_lake(place.lake)} yet; "
+                f"{count(rows, 'row')} of stream {record.stream} {'is' if rows == 1 else 'are'} "
+                "waiting"
+            )
+    return late, waiting
 
 
 def facts_json(facts: TableFacts, late: list[Behind] | None) -> dict[str, object]:
@@ -70,14 +96,12 @@ def facts_json(facts: TableFacts, late: list[Behind] | None) -> dict[str, object
         "bytes": facts.bytes,
         "files": facts.files,
         "version": facts.version,
-        "committed": shown_time(facts.committed),
+        "committed": shown_moment(facts.committed),
         "operation": facts.operation,
         "partition_by": list(facts.partition_by),
         "stream": facts.stream,
         "not_landed": None if late is None else sum(each.rows for each in late),
-        "nodes": None
-        if late is None
-        else [{"node": each.node, "landed": each.landed, "last": each.last} for each in late],
+        "nodes": None if late is None else [asdict(each) for each in late],
         "problem": None,
     }
 
@@ -87,8 +111,10 @@ def print_facts(found: list[TableFacts], late: dict[str, list[Behind]]) -> None:
     rows: list[list[object]] = []
     now = time.time()
     for each in found:
-        committed = shown_time(each.committed, "seconds")
-        age = shown_age(now - each.committed / 1e6)
+        committed = age = ""
+        if each.committed:
+            committed = shown_time(each.committed, "seconds")
+            age = shown_age(now - each.committed / 1e6)
         by = ", ".join(map(shown_text, each.partition_by))
         size = shown_size(each.bytes)
         rows.append(

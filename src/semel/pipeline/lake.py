@@ -13,12 +13,16 @@ readers of older versions want their time.
 
 The positions in a table's log (`semel.pipeline.table`) tell which rows of a stream are landed;
 `behind` compares them with the record.
+
+What a commit was is read from its entry in the log. delta-rs' own history passes over commits that
+do not say what they did, which Delta allows, and gives those before them a wrong version.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
@@ -63,7 +67,7 @@ class TableFacts:
     files: int = 0
     bytes: int = 0
     version: int = 0
-    # When the last commit was made, in microseconds, and what it did.
+    # When the last commit was made, in microseconds (0: unknown), and what it did, if it says so.
     committed: int = 0
     operation: str = ""
     partition_by: tuple[str, ...] = ()
@@ -79,10 +83,13 @@ class Behind:
     node: str
     landed: int
     last: int
+    # Rows up to this one were deleted, by retention.
+    deleted: int = 0
 
     @property
     def rows(self) -> int:
-        return max(0, self.last - self.landed)
+        """How many rows there are that are not landed."""
+        return max(0, self.last - max(self.landed, self.deleted))
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,7 @@ def table_names(lake: str) -> list[str]:
     folder = local_folder(lake)
     if folder is not None:
         if not folder.exists():
-            raise TableError(f"there is no lake at {shown}: there is no such folder")
+            raise no_lake(lake)
         if not folder.is_dir():
             raise TableError(f"{shown} is no lake but a file")
         if (folder / LOG).is_dir():
@@ -151,6 +158,11 @@ def table_names(lake: str) -> list[str]:
             continue
         names.append(entry.name)
     return sorted(names)
+
+
+def no_lake(lake: str) -> TableError:
+    """That a folder is not there."""
+    return TableError(f"there is no lake at {without_secrets(lake)}: there is no such folder")
 
 
 def _files(address: str) -> Root:
@@ -212,7 +224,7 @@ def tables(lake: str) -> list[TableFacts]:
             opened = _open(lake, name)
             if opened is not None:
                 with naming(table_address(lake, name)):
-                    found.append(facts(name, opened))
+                    found.append(facts(lake, name, opened))
             elif is_local:
                 # It has the folder of a log.
                 raise TableError(absent(table_address(lake, name)))
@@ -221,10 +233,12 @@ def tables(lake: str) -> list[TableFacts]:
     return found
 
 
-def facts(name: str, table: "DeltaTable") -> TableFacts:
+def facts(lake: str, name: str, table: "DeltaTable") -> TableFacts:
     """A table in numbers."""
     rows, files, size = _contents(table)
-    last = table.history(1)[0]
+    # Nothing of the entry is left if a checkpoint holds what it said.
+    steps = _steps(_files(table_address(lake, name)), table.version())
+    last = next(iter(steps), None)
     metadata = table.metadata()
     return TableFacts(
         table=name,
@@ -232,8 +246,8 @@ def facts(name: str, table: "DeltaTable") -> TableFacts:
         files=files,
         bytes=size,
         version=table.version(),
-        committed=int(last.get("timestamp", 0)) * 1000,
-        operation=str(last.get("operation", "")),
+        committed=0 if last is None else last.committed,
+        operation="" if last is None else last.operation,
         partition_by=tuple(metadata.partition_columns),
         stream=stream_of(table),
     )
@@ -298,7 +312,11 @@ def behind(table: "DeltaTable | None", stream: str, holdings: "Holdings") -> lis
     if table is not None:
         table.update_incremental()
     landed = {} if table is None else positions_in(table, stream, lasts)
-    return [Behind(node, landed.get(node, 0), last) for node, last in lasts.items()]
+    root = holdings.root
+    return [
+        Behind(node, landed.get(node, 0), last, root.trimmed(stream, node))
+        for node, last in lasts.items()
+    ]
 
 
 # --- how it came to be ----------------------------------------------------------------------------
@@ -308,18 +326,27 @@ def history(lake: str, table: str, *, limit: int | None = None) -> list[Step]:
     """The commits that a table's log still has, newest first."""
     address = table_address(lake, table)
     opened = open_table(lake, table)
-    files = _files(address)
     with naming(address):
-        return [_step(each, files) for each in opened.history(limit)]
+        return list(islice(_steps(_files(address), opened.version()), limit))
 
 
-def _step(commit: dict[str, Any], files: Root) -> Step:
+def _steps(files: Root, newest: int) -> Iterator[Step]:
+    """The commits from `newest` back, as long as their entries are there."""
+    for version in range(newest, -1, -1):
+        try:
+            yield _step(version, files)
+        except FileNotFoundError:
+            return
+
+
+def _step(version: int, files: Root) -> Step:
     from semel.pipeline.table import stream_id
 
-    version = int(commit["version"])
+    commit: dict[str, Any] = {}
     files_added = rows_added = bytes_added = files_removed = 0
     positions = {}
     for action in _actions(files, version):
+        commit = action.get("commitInfo") or commit
         added = action.get("add")
         if added is not None:
             files_added += 1
@@ -331,14 +358,24 @@ def _step(commit: dict[str, Any], files: Root) -> Step:
             positions[str(moved["appId"]).removeprefix(stream_id(""))] = int(moved["version"])
     return Step(
         version=version,
-        committed=int(commit.get("timestamp", 0)) * 1000,
-        operation=str(commit.get("operation", "")),
+        committed=_moment(commit, files, version),
+        operation=str(commit.get("operation") or ""),
         files_added=files_added,
         rows_added=rows_added,
         bytes_added=bytes_added,
         files_removed=files_removed,
         positions=positions,
     )
+
+
+def _moment(commit: dict[str, Any], files: Root, version: int) -> int:
+    """When a commit was made; if it does not say so, when its entry was written."""
+    moment = commit.get("inCommitTimestamp") or commit.get("timestamp")
+    if moment is not None:
+        return int(moment) * 1000
+    entries = {entry.name: entry for entry in _listed(files, LOG)}
+    entry = entries.get(log_entry(version))
+    return 0 if entry is None else int(entry.modified * 1e6)
 
 
 def _actions(files: Root, version: int) -> Iterable[dict[str, Any]]:

@@ -2,8 +2,11 @@
 
 Each table of the lake is a view of its own name: an Arrow dataset of the files of one version,
 from which DuckDB takes the columns and rows that a question is about. Nothing is downloaded and
-nothing is copied. Only tables whose names occur in the question are opened. For a table that takes
-the rows of a stream there are two views more, if the record of the stream is known:
+nothing is copied. Only tables whose names occur in the question are opened. What cannot be opened
+or made is left out, and is an error if DuckDB misses it: a name may occur in a text or a comment.
+SQL does not tell capitals from small letters, so that of tables whose names differ in nothing else
+none can be asked. For a table that takes the rows of a stream there are two views more, if the
+record of the stream is known:
 
     messages               the rows that are landed
     messages_not_landed    the rows of the record that are not
@@ -26,6 +29,8 @@ was landed is told in `notes`, never passed over silently.
 A question cannot write, and cannot read anything else: DuckDB's access to files and to the network
 is off before the question is looked at, and stays off. What does not fit into `memory` goes to the
 temporary folder. The answer comes in batches, as it is found: it is never in memory as a whole.
+Of types that Arrow cannot hold without loss (times with a zone, bits, numbers without bounds) it
+has DuckDB's text.
 
 DuckDB works on a thread of its own, because while it works no signal would be heard.
 """
@@ -34,7 +39,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -57,7 +62,7 @@ from semel.pipeline.lake import (
 from semel.pipeline.places import absent, local_folder, naming, said, table_address
 from semel.store.folder import STORE, STREAMS
 from semel.store.reading import Holdings, NodeRecord
-from semel.store.roots import LocalRoot, open_root
+from semel.store.roots import LocalRoot, open_root, without_secrets
 from semel.store.segments import listed, schema, segment_name, write_tables
 
 if TYPE_CHECKING:
@@ -72,6 +77,7 @@ LOOKS: Final = 3
 
 NOT_LANDED: Final = "_not_landed"
 NOW: Final = "_now"
+LANDED: Final = "landed"
 
 # Questions about all tables: these open every one.
 _ABOUT_ALL: Final = re.compile(
@@ -79,6 +85,9 @@ _ABOUT_ALL: Final = re.compile(
 )
 _UNKNOWN: Final = re.compile(r"Table with name (.+?) does not exist", re.DOTALL)
 _READING: Final = re.compile(r"reading the stream registered as '(.*?)' failed: (.*)", re.DOTALL)
+# Arrow drops the zone of the first, and takes the others for bytes.
+_AS_TEXT: Final = frozenset(["time with time zone", "bit", "bignum"])
+_TEXT: Final = "VARCHAR"
 _DATE: Final = "DATE '1970-01-01' + CAST(epoch_us(received) // 86400000000 AS INTEGER)"
 
 
@@ -151,19 +160,26 @@ class LakeSql:
         self._holdings = None if record is None else Holdings(record.data, record.root)
         self._temporary = Path(tempfile.mkdtemp(prefix="semel-sql-"))
         try:
-            self._tables = self._known_tables()
+            self._tables, self._alike = _told_apart(self._known_tables())
             self._connection = self._connect(memory)
         except BaseException:
             self._clean()
             raise
         self._opened: dict[str, DeltaTable] = {}
+        # Why tables and views are not there that could be, by what SQL makes of their names.
+        self._left_out: dict[str, Exception] = {}
 
     def _connect(self, memory: str) -> Any:
+        if not _is_text(memory):
+            raise SqlError(f"--memory {memory} is not UTF-8: give a size such as {MEMORY}")
         try:
             connection = self._duckdb.connect(":memory:", config={"memory_limit": memory})
         except self._duckdb.Error as problem:
             raise SqlError(f"--memory {memory}: {_first_line(problem)}") from None
-        connection.execute(f"SET temp_directory = '{self._temporary}/spilled'")
+        spilled = str(self._temporary / "spilled")
+        if not _is_text(spilled):
+            raise SqlError(f"the temporary folder {spilled} is not UTF-8: set TMPDIR to another")
+        connection.execute("SET temp_directory = '" + spilled.replace("'", "''") + "'")
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_progress_bar = false")
         return connection
@@ -171,7 +187,7 @@ class LakeSql:
     def _known_tables(self) -> list[str]:
         folder = local_folder(self._lake)
         if folder is not None and not folder.exists() and self._holdings is not None:
-            # Nothing is landed yet.
+            # Nothing is landed yet. Whoever names a lake has been asked whether it is there.
             return []
         return table_names(self._lake)
 
@@ -208,13 +224,19 @@ class LakeSql:
         if self._holdings is None or self._record is None:
             return {}
         found = {}
-        for table in sorted({*self._tables, self._record.table}):
+        tables = list(self._tables)
+        taken = {_folded(name) for name in tables} | self._alike.keys()
+        if _folded(self._record.table) not in taken:
+            tables.append(self._record.table)
+        for table in sorted(tables):
             views = {f"{table}{NOT_LANDED}", f"{table}{NOW}"}
-            if views & set(self._tables) or not any(map(is_wanted, views)):
+            if taken & {_folded(view) for view in views} or not any(map(is_wanted, views)):
                 continue
             if table in self._tables:
-                with suppress(TableError):
+                try:
                     found[table] = stream_of(self._open(table))
+                except TableError as problem:
+                    self._left_out.update({_folded(view): problem for view in views})
             else:
                 found[table] = self._record.stream
         known = set(self._holdings.streams())
@@ -244,26 +266,60 @@ class LakeSql:
         return self._answer(statements)
 
     def _register(self, question: str) -> None:
-        wants_all = _ABOUT_ALL.search(question) is not None
+        wants_all = self._is_about_all(question)
 
         def is_named(name: str) -> bool:
-            pattern = rf"(?<!\w){re.escape(name)}(?!\w)"
+            written = "|".join(map(re.escape, {name, name.replace('"', '""')}))
+            pattern = rf"(?<!\w)(?:{written})(?!\w)"
             return wants_all or re.search(pattern, question, re.I) is not None
 
+        for folded, names in self._alike.items():
+            sentence = (
+                f"{' and '.join(names)} are one name in SQL: rename the folder of one of them"
+            )
+            if is_named(folded):
+                self.notes.append(sentence)
+            for suffix in ("", NOT_LANDED, NOW):
+                self._left_out[folded + suffix] = SqlError(sentence)
         composed = self._streamed(is_named)
         # First: these bring their tables to the version that decides.
         for table, stream in composed.items():
             self._register_not_landed(table, stream)
         for table in self._tables:
             if is_named(table) or table in composed:
-                try:
+                with self._left_out_if_wrong(table):
                     self._register_table(table)
-                except TableError:
-                    # One that was named has to be there; of all, those that can be read.
-                    if not wants_all or table in composed:
-                        raise
         for table in composed:
-            self._make_now(table)
+            if _folded(table) in self._left_out:
+                self._left_out[_folded(table + NOW)] = self._left_out[_folded(table)]
+                continue
+            with self._left_out_if_wrong(table + NOW):
+                self._make_now(table)
+
+    def _is_about_all(self, question: str) -> bool:
+        """Whether it asks which tables there are: texts and comments do not."""
+        kinds = self._duckdb.token_type
+        # Tokens are told by where they begin, in bytes.
+        data = question.encode()
+        tokens = self._duckdb.tokenize(question)
+        ends = [begins for begins, _ in tokens[1:]] + [len(data)]
+        asked = b" ".join(
+            data[begins:end]
+            for (begins, kind), end in zip(tokens, ends, strict=True)
+            if kind not in (kinds.string_const, kinds.comment)
+        )
+        return _ABOUT_ALL.search(asked.decode()) is not None
+
+    @contextmanager
+    def _left_out_if_wrong(self, name: str) -> Iterator[None]:
+        """What cannot be made is missed only by a question that is about it."""
+        try:
+            yield
+        except (TableError, SqlError) as problem:
+            self._left_out[_folded(name)] = problem
+        except self._duckdb.Error as problem:
+            sentence = f"{name} cannot be asked: {_first_line(problem)}"
+            self._left_out[_folded(name)] = SqlError(sentence)
 
     def _register_table(self, table: str) -> None:
         opened = self._open(table)
@@ -294,6 +350,8 @@ class LakeSql:
                 fragments += self._fragments(records[each.node], begins, each.last)
         dataset = need("pyarrow.dataset", extra="spark", by="semel sql")
         rows = dataset.FileSystemDataset(fragments, schema(), dataset.ParquetFileFormat())
+        if opened is None:
+            self.notes.append(f"nothing is landed in {self._shown(table)} yet")
         self._connection.register(f"{table}{NOT_LANDED}", rows)
 
     def _looked(
@@ -302,8 +360,11 @@ class LakeSql:
         """How far the table is with each node, and up to which row retention has deleted rows."""
         assert self._holdings is not None
         nodes = behind(opened, stream, self._holdings)
-        root = self._holdings.root
-        return nodes, {each.node: root.trimmed(stream, each.node) for each in nodes}
+        return nodes, {each.node: each.deleted for each in nodes}
+
+    def _shown(self, table: str) -> str:
+        """A table of the lake, for people."""
+        return without_secrets(table_address(self._lake, table))
 
     def _fragments(self, record: NodeRecord, begins: int, last: int) -> Iterator[Any]:
         """Files with the rows of a node from `begins` on."""
@@ -360,6 +421,8 @@ class LakeSql:
         new = f"SELECT *, {_DATE} AS date FROM {_quoted(table + NOT_LANDED)}"
         if table in self._opened:
             own = [field.name for field in self._opened[table].schema().fields]
+            if LANDED in map(_folded, own):
+                raise SqlError(f"there is no {table}{NOW}: {table} has a column {LANDED} itself")
         chosen = ", ".join(_quoted(name) for name in own if name in (*schema().names, "date"))
         text = f"SELECT {chosen}, false AS landed FROM ({new})"
         if table in self._opened:
@@ -410,7 +473,18 @@ class LakeSql:
             del reader
 
     def _reader(self, statement: Any) -> Any:
-        return self._connection.sql(statement.query).to_arrow_reader(BATCH_ROWS)
+        found = self._connection.sql(statement.query)
+        types = [_as_text(each) for each in found.types]
+        if any(types):
+            # By number: two columns may have one name.
+            found = found.project(
+                ", ".join(
+                    (f"#{number}" if kind is None else f"CAST(#{number} AS {kind})")
+                    + f" AS {_quoted(name)}"
+                    for number, (name, kind) in enumerate(zip(found.columns, types, strict=True), 1)
+                )
+            )
+        return found.to_arrow_reader(BATCH_ROWS)
 
     def _batches(self, found: "Queue[Any]") -> Iterator[Any]:
         while (batch := self._next(found)) is not None:
@@ -436,6 +510,8 @@ class LakeSql:
         unknown = _UNKNOWN.search(str(problem))
         if unknown is None:
             return SqlError(_shown(problem))
+        if _folded(unknown[1]) in self._left_out:
+            return self._left_out[_folded(unknown[1])]
         names = self.names()
         if self._record is not None and unknown[1].lower() == self._record.table.lower():
             view = f"{self._record.table}{NOW}"
@@ -454,6 +530,53 @@ def absent_tables(lake: str) -> str:
     if folder is not None and not folder.exists():
         return absent(lake).replace("table", "lake", 1)
     return "the lake has none"
+
+
+def _folded(name: str) -> str:
+    """What SQL makes of a name: DuckDB does not tell A to Z from a to z, but other letters."""
+    return name.encode("utf-8", "surrogateescape").lower().decode("utf-8", "surrogateescape")
+
+
+def _told_apart(names: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The names that are one of a kind in SQL, and those that are not."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(_folded(name), []).append(name)
+    single = [kind[0] for kind in found.values() if len(kind) == 1]
+    return single, {folded: kind for folded, kind in found.items() if len(kind) > 1}
+
+
+def _as_text(kind: Any) -> str | None:
+    """The type to cast to, so that Arrow can hold what is in it; None: it can hold it as it is."""
+    name = kind.id
+    if name in _AS_TEXT:
+        return _TEXT
+    if name not in ("list", "array", "struct", "map", "union"):
+        return None
+    # Behind the type of an array there is its size.
+    parts = [(label, each) for label, each in kind.children if not isinstance(each, int)]
+    inner = [_as_text(each) for _, each in parts]
+    if not any(inner):
+        return None
+    texts = [text or str(each) for text, (_, each) in zip(inner, parts, strict=True)]
+    if name == "list":
+        return f"{texts[0]}[]"
+    if name == "array":
+        return f"{texts[0]}[{dict(kind.children)['size']}]"
+    if name == "map":
+        return f"MAP({', '.join(texts)})"
+    if name == "struct":
+        fields = (f"{_quoted(each)} {text}" for (each, _), text in zip(parts, texts, strict=True))
+        return f"STRUCT({', '.join(fields)})"
+    return _TEXT
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _quoted(name: str) -> str:
