@@ -53,11 +53,20 @@ def children(pid: int) -> dict[int, str]:
 
 
 def is_alive(pid: int) -> bool:
+    return _fields(pid)[0] not in ("Z", "")
+
+
+def started_at(pid: int) -> str:
+    """When a process was started, in ticks of the kernel; nothing if there is none."""
+    return _fields(pid)[19]
+
+
+def _fields(pid: int) -> list[str]:
+    """What the kernel says of a process after its name: its state, and more."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
-    return state != "Z"
+        return [""] * 20
 
 
 class Broker:
@@ -73,7 +82,8 @@ class Broker:
         self.process: subprocess.Popen[bytes] | None = None
         self.started = 0.0
         # Every process that a broker of ours has started.
-        self.helpers: set[int] = set()
+        # By number, with the moment of its start: numbers come again.
+        self.helpers: dict[int, str] = {}
 
     @property
     def running(self) -> subprocess.Popen[bytes]:
@@ -115,7 +125,8 @@ class Broker:
         if self.data is None:
             return []
         found = list(children(self.running.pid))
-        self.helpers.update(found)
+        for pid in found:
+            self.helpers[pid] = started_at(pid)
         return found
 
     def kill(self) -> None:
@@ -149,12 +160,14 @@ class Broker:
             self.process.kill()
             self.process.wait()
         until = time.monotonic() + PATIENCE
-        while any(is_alive(pid) for pid in self.helpers) and time.monotonic() < until:
+        while (left := self._left()) and time.monotonic() < until:
             time.sleep(0.02)
-        left = [pid for pid in self.helpers if is_alive(pid)]
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         return left
+
+    def _left(self) -> list[int]:
+        return [pid for pid, at in self.helpers.items() if is_alive(pid) and started_at(pid) == at]
 
 
 def semel(
