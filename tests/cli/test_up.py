@@ -49,6 +49,7 @@ class Process:
         *arguments: str,
         program: tuple[str, ...] = ("-m", "semel"),
         stdout: int | None = None,
+        environ: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.out = folder / "stdout"
@@ -60,6 +61,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=out if stdout is None else stdout,
                 stderr=err,
+                env=environ,
             )
 
     @property
@@ -83,6 +85,23 @@ class Process:
         found = LISTENING.search(self.said)
         assert found is not None
         return int(found[1])
+
+    def invites(self) -> None:
+        """Wait until its objects tell what to try."""
+        end = time.monotonic() + PATIENCE
+        while not any(each["event"] == "try" for each in self.objects()):
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < end, self.said
+            time.sleep(0.01)
+
+    def below(self, word: str) -> list[int]:
+        """Processes that it, and they, have started, with this word in their commands."""
+        parents = processes()
+        family = [self.process.pid]
+        for pid in family:
+            family += [child for child, parent in parents.items() if parent == pid]
+        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in family}
+        return [pid for pid, words in commands.items() if word.encode() in words]
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -133,9 +152,17 @@ def test_a_signal_stops_it_in_order_with_an_account(tmp_path: Path, number: int)
         assert again.said.splitlines()[-1].endswith("1 recorded since the start; 4 in all")
 
 
-def test_the_lines_to_try_work_when_they_are_pasted(tmp_path: Path) -> None:
-    with running(tmp_path, "--no-land", "--port", "0", "--data", "my data") as made:
-        made.port()
+@pytest.mark.parametrize("more", [(), ("--root", "my root")], ids=["", "another root"])
+def test_the_lines_to_try_work_when_they_are_pasted(tmp_path: Path, more: tuple[str, ...]) -> None:
+    environ = {**os.environ, "SEMEL_STORE_SEAL_AFTER": "10ms"}
+    given = ("--no-land", "--port", "0", "--data", "my data", *more)
+    with running(tmp_path, *given, environ=environ) as made:
+        publish(made.port(), "first")
+        root = tmp_path / (more[1] if more else "my data/streams")
+        # Some rows are sealed, and only who knows where can read them.
+        while not list(root.glob("all/*/*.parquet")):
+            assert made.process.poll() is None
+            time.sleep(0.01)
         lines = [line.strip() for line in made.said.splitlines() if line.startswith("  ")]
         answers = []
         for line in lines:
@@ -145,19 +172,34 @@ def test_the_lines_to_try_work_when_they_are_pasted(tmp_path: Path) -> None:
             assert (found.returncode, found.stderr) == (0, "")
             answers.append(found.stdout)
         assert len(answers) == 2
+        assert "first" in answers[1]
         assert "21.5" in answers[1]
         assert made.end() == 0
 
 
 def test_quiet_says_nothing_as_long_as_nothing_is_wrong(tmp_path: Path) -> None:
     with running(tmp_path, "--no-land", "--port", "0", "--quiet", "--json") as made:
-        while not any(each["event"] == "try" for each in made.objects()):
-            assert made.process.poll() is None
-            time.sleep(0.01)
+        made.invites()
         os.kill(int((tmp_path / "semel-data" / "lock").read_text()), signal.SIGKILL)
         assert made.says("again in").count("\n") == 1
         assert "broker   ended: signal 9, SIGKILL" in made.said
         assert made.end() == 0
+
+
+@pytest.mark.parametrize("quiet", [("--quiet",), ()], ids=["quiet", ""])
+def test_what_goes_wrong_in_the_broker_is_said(tmp_path: Path, quiet: tuple[str, ...]) -> None:
+    with running(tmp_path, "--no-land", "--port", "0", "--json", *quiet) as made:
+        made.invites()
+        (sealer,) = made.below("semel.store.sealer")
+        os.kill(sealer, signal.SIGKILL)
+        made.says("the sealer ended and is started anew")
+        assert made.end() == 0
+        said = [each for each in made.objects() if each["event"] == "said"]
+    # What is as it should be is left out then.
+    assert ("stopping" in made.said) == (not quiet)
+    by_text = {each["text"].split(":")[0]: each["level"] for each in said}
+    assert by_text["the sealer ended and is started anew"] == "warning"
+    assert by_text["stopping"] == "info"
 
 
 class Terminal:
@@ -317,6 +359,7 @@ def test_two_of_them_do_not_share_a_folder(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (("--port", "99999"), "Error: flag --port: [broker] port"),
+        (("--data", ""), "Error: flag --data: [store] data is empty"),
         (("--interval", "soon"), "Error: flag --interval: [land] interval"),
         (("--config", "nonesuch.toml"), "Error: nonesuch.toml: cannot be read"),
         (("--lake", "ftp://host/lake"), "Error: [land]: ftp://host/lake"),

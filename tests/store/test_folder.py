@@ -283,6 +283,20 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     assert path.read_text() == "x"
 
 
+def test_a_name_that_is_no_text_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    with pytest.raises(Unusable) as caught:
+        open_folder(path)
+    assert str(caught.value).startswith(
+        f"{tmp_path}/caf\\xe9 has bytes in its name that are no UTF"
+    )
+    assert not path.exists()
+    with pytest.raises(Unusable, match="there is a NUL in it"):
+        open_folder(Path(f"{tmp_path}/a\0b"))
+    assert os.listdir(tmp_path) == []
+    assert opens(tmp_path / "café") == []
+
+
 def test_a_folder_that_is_not_for_us_is_refused(folder: Path) -> None:
     if os.geteuid() != 0:
         (folder / "lock").unlink()

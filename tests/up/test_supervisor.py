@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from semel.up.leftovers import Leftovers
 from semel.up.supervisor import (
     DIED,
     LONGEST_LINE,
@@ -316,16 +317,24 @@ def test_a_part_that_is_not_needed_is_tried_until_it_can_start(tmp_path: Path) -
 # --- stopping -------------------------------------------------------------------------------------
 
 
-def test_a_second_request_hurries_a_part_that_takes_its_time() -> None:
-    program = BEGIN + (
-        "asked = []\n"
-        "def term():\n"
-        "    asked.append(1); say('asked', len(asked))\n"
-        "    if len(asked) == 2: sys.exit(0)\n"
-        "on_term(term)\nsay('ready')\n"
-        "while True: time.sleep(600)\n"
-    )
+# Takes its time when it is asked to end, and none when it is asked twice, however late it looks:
+# as a program does that is busy when both requests come.
+SLOW = BEGIN + (
+    "asked = []\n"
+    "def ask(number, _):\n"
+    "    asked.append(number); say('asked', len(asked))\n"
+    "    if len(asked) == 2: sys.exit(0)\n"
+    "numbers = (signal.SIGTERM, signal.SIGINT)\n"
+    "for number in numbers: signal.signal(number, ask)\n"
+    "say('ready')\n"
+    "while True:\n"
+    "    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)\n"
+    "    time.sleep(0.3)\n"
+    "    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)\n"
+)
 
+
+def test_a_second_request_hurries_a_part_that_takes_its_time() -> None:
     async def story(supervisor: Supervisor, log: Log) -> None:
         await log.has(READY, "slow")
         supervisor.stop()
@@ -333,9 +342,41 @@ def test_a_second_request_hurries_a_part_that_takes_its_time() -> None:
         supervisor.stop()
         await log.has(STOPPED, "slow")
 
-    log = supervise([part("quick", SERVES), part("slow", program)], story)
+    log = supervise([part("quick", SERVES), part("slow", SLOW)], story)
     assert log.numbers("asked") == [1, 2]
     assert "does not end, and is killed" not in log.said("slow")
+
+
+def test_a_second_request_while_another_part_ends_hurries_the_next(tmp_path: Path) -> None:
+    # It ends when this file is there.
+    go = tmp_path / "go"
+    first = BEGIN + (
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "on_term(lambda: say('told'))\nsay('ready')\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+    )
+
+    async def story(supervisor: Supervisor, log: Log) -> None:
+        await log.has(READY, "first")
+        await log.has(READY, "slow")
+        supervisor.stop()
+        await log.until(lambda: "told" in log.said("first"))
+        supervisor.stop()
+        go.touch()
+        await log.has(STOPPED, "slow")
+
+    log = supervise([part("first", first, str(go)), part("slow", SLOW)], story)
+    assert log.numbers("asked") == [1, 2]
+    assert "does not end, and is killed" not in log.said("slow")
+
+
+def test_one_request_does_not_hurry_anybody() -> None:
+    async def story(supervisor: Supervisor, log: Log) -> None:
+        await log.has(READY, "slow")
+
+    log = supervise([part("quick", SERVES), part("slow", SLOW, stop_seconds=1.0)], story)
+    assert log.numbers("asked") == [1]
+    assert "does not end, and is killed" in log.said("slow")
 
 
 def test_a_third_request_kills() -> None:
@@ -386,6 +427,54 @@ def test_a_part_whose_tether_is_killed_ends_and_is_started_again() -> None:
 
     log = supervise([part("one", program)], story)
     assert "its tether was killed by signal 9" in log.all(DIED, "one")[0].text
+
+
+UNTETHERED = BEGIN + "say('tether', os.getppid())\n" + STUBBORN_FAMILY.removeprefix(BEGIN)
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_what_does_not_end_is_killed_though_its_tether_was_killed_before(requests: int) -> None:
+    async def story(supervisor: Supervisor, log: Log) -> None:
+        await log.has(READY, "one")
+        (tether,) = log.numbers("tether")
+        os.kill(tether, signal.SIGKILL)
+        while is_there(tether):
+            await asyncio.sleep(0.01)
+        for _ in range(requests - 1):
+            supervisor.stop()
+
+    # Its time is short for one who asks once; who asks three times does not wait for it.
+    seconds = 1.0 if requests == 1 else 2 * PATIENCE
+    log = supervise([part("one", UNTETHERED, stop_seconds=seconds)], story)
+    assert gone(*log.numbers("pid"), *log.numbers("child"))
+    assert len(log.all(STARTING, "one")) == 1
+
+
+def test_what_a_killed_tether_has_left_is_killed_in_time_and_the_part_starts_again() -> None:
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(READY, "one")
+        os.kill(log.numbers("tether")[0], signal.SIGKILL)
+        await log.has(READY, "one", times=2)
+        assert not is_there(log.numbers("pid")[0])
+        assert not is_there(log.numbers("child")[0])
+
+    log = supervise([part("one", UNTETHERED, stop_seconds=0.2)], story)
+    assert gone(*log.numbers("pid"), *log.numbers("child"))
+
+
+def test_those_of_other_sessions_are_no_leftovers() -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with (
+        subprocess.Popen(sleep, start_new_session=True) as ours,
+        subprocess.Popen(sleep, start_new_session=True) as other,
+    ):
+        left = Leftovers(ours.pid)
+        assert left.look()
+        left.kill()
+        assert ours.wait(PATIENCE) == -signal.SIGKILL
+        assert not left.look()
+        assert other.poll() is None
+        other.kill()
 
 
 SUPERVISOR = """

@@ -122,7 +122,9 @@ def test_the_file_and_the_environment_are_obeyed(tmp_path: Path) -> None:
     # The file has the stream that is landed: none is added.
     assert plan.streams == ()
     broker, landing = parts(plan, {})
-    assert ["--config", str(tmp_path / "semel.toml")] == list(broker.command[5:7])
+    place = broker.command.index("--config")
+    assert broker.command[place - 2 : place] == ("semel", "broker")
+    assert broker.command[place + 1] == str(tmp_path / "semel.toml")
     assert "--stream" not in broker.command
     assert "--config" in landing.command
 
@@ -200,14 +202,17 @@ def test_packages_that_are_not_installed_are_named_in_one_sentence(
     ("line", "heard"),
     [
         (
-            "2026-11-16 09:10:46,021 listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files",
+            "<6>listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files",
             Heard(
                 READY,
                 "listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files",
                 {"host": "::1", "port": 1884},
             ),
         ),
-        ("2026-11-16 09:10:46,021 stopping", Heard(SAID, "stopping")),
+        ("<6>stopping", Heard(SAID, "stopping", {"level": "info"})),
+        ("<4>the sealer: no", Heard(SAID, "the sealer: no", {"level": "warning"})),
+        ("<3>  File x", Heard(SAID, "  File x", {"level": "error"})),
+        ("MemoryError", Heard(SAID, "MemoryError")),
         ("Error: 127.0.0.1:1883 is in use", Heard(PROBLEM, "127.0.0.1:1883 is in use")),
     ],
 )
@@ -257,6 +262,55 @@ def test_the_lines_to_try_name_another_port_host_folder_and_lake() -> None:
     assert shlex.split(ask)[2:8] == ["--lake", "elsewhere", "--data", "d", "--root", "r"]
     _, read = to_try(replace(plan_of(), lands=False), "semel", host="127.0.0.1", port=1883)
     assert read == "semel stream read all --data semel-data"
+    plan = replace(plan_of(root="my root"), lands=False)
+    _, read = to_try(plan, "semel", host="127.0.0.1", port=1883)
+    assert read == "semel stream read all --data semel-data --root 'my root'"
+
+
+def question_of(plan: Plan) -> list[str]:
+    """The words of the question, as a shell takes them."""
+    _, ask = to_try(plan, "semel", host="127.0.0.1", port=1883)
+    return shlex.split(ask)
+
+
+@pytest.mark.parametrize(
+    ("table", "view"),
+    [
+        ("readings", "readings_now"),
+        ("my table", '"my table_now"'),
+        ("plant-1", '"plant-1_now"'),
+        ("$(id)", '"$(id)_now"'),
+        ("it's!", '"it\'s!_now"'),
+        ('a"b', '"a""b_now"'),
+    ],
+)
+def test_the_question_names_the_table_as_sql_and_the_shell_want_it(table: str, view: str) -> None:
+    words = question_of(plan_of(environ={"SEMEL_LAND_TABLE": table}))
+    assert words[:2] == ["env", f"SEMEL_LAND_TABLE={table}"]
+    assert words[2:] == ["semel", "sql", f"select topic, count(*) from {view} group by 1"]
+
+
+def test_the_question_gives_what_the_file_does_not_say(tmp_path: Path) -> None:
+    text = """
+    [store]
+    data = "kept"
+    [land]
+    lake = "s3://key:secret@bucket/lake?region=eu-1"
+    table = "readings"
+    """
+    file = str(tmp_path / "semel.toml")
+    words = question_of(plan_of(text=text, folder=tmp_path))
+    assert words[:-1] == ["semel", "sql", "--config", file]
+    words = question_of(plan_of(text=text, folder=tmp_path, data="other", root="r", lake="l"))
+    assert words[:4] == ["semel", "sql", "--config", file]
+    assert words[4:-1] == ["--lake", "l", "--data", "other", "--root", "r"]
+    environ = {"SEMEL_LAND_TABLE": "messages"}
+    words = question_of(plan_of(text=text, folder=tmp_path, environ=environ))
+    assert words[:-1] == ["env", "SEMEL_LAND_TABLE=messages", "semel", "sql", "--config", file]
+    assert "messages_now" in words[-1]
+    # A file that is about other things.
+    words = question_of(plan_of(text="[broker]\nport = 1999\n", folder=tmp_path))
+    assert words[:-1] == ["semel", "sql", "--config", file]
 
 
 def test_the_command_is_named_as_it_can_be_called(

@@ -259,7 +259,8 @@ class Server:
 
     def _changed(self) -> None:
         """The store takes more than it did, or less."""
-        LOG.info("the store: %s", CONDITIONS[self.store.condition])
+        level = logging.INFO if self.store.condition == OPEN else logging.WARNING
+        LOG.log(level, "the store: %s", CONDITIONS[self.store.condition])
         self.schedule()
 
     def _read(self, stream: int) -> None:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -20,7 +20,8 @@ from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.cli.sections import SECTIONS
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.places import local_folder
-from semel.settings import CONFIG_VARIABLE, load
+from semel.settings import CONFIG_VARIABLE, SettingsError, load
+from semel.up.levels import WELL
 from semel.up.parts import (
     BROKER,
     LANDING,
@@ -30,6 +31,7 @@ from semel.up.parts import (
     check_extras,
     extent,
     landed,
+    make_lake,
     make_plan,
     parts,
     sections,
@@ -127,7 +129,12 @@ def command(
         name: {key: value for key, value in keys.items() if value is not None}
         for name, keys in given.items()
     }
+    if data == "":
+        # As an empty variable of a shell gives it. Elsewhere it means what no folder means.
+        raise SettingsError(["flag --data: [store] data is empty: give a folder, or leave it out"])
     settings = load(sections(SECTIONS), path=config, environ=os.environ, flags=flags)
+    if config is None and CONFIG_VARIABLE in os.environ:
+        config = Path(os.environ[CONFIG_VARIABLE])
     plan = make_plan(settings, config=config, lands=not no_land, interval=interval)
     check_extras(plan)
     report = Report(plan, json_wanted=json_wanted, quiet=quiet)
@@ -233,10 +240,12 @@ class Report:
         self._first = extent(plan)
         self._now = self._first
         self._rate = 0.0
-        # Rows in the table before the landing began, since, and what else it said last.
+        # Rows in the table when the landing began, and since; None: it was never ready.
         self._before = 0
-        self._landed: int | None = None
-        self._batch: dict[str, Any] = {}
+        self._since: int | None = None
+        # The last row of each node that is in the table; None: nobody has said so yet.
+        self._positions: dict[str, int] | None = None
+        self._lag_seconds: object = None
         # Why each part died the last time, as long as it was not ready since.
         self._deaths: dict[str, str] = {}
         self._address: tuple[str, int] | None = None
@@ -271,7 +280,9 @@ class Report:
         elif event.kind == STOPPED:
             self._line("stopped", part=event.part)
         else:
-            self._line(event.text, part=event.part)
+            # Who does not say how serious it is says something that is not said when all is well.
+            is_wrong = event.facts.get("level") != WELL
+            self._line(event.text, part=event.part, is_wrong=is_wrong)
 
     def _ready(self, event: Event) -> None:
         self._deaths.pop(event.part, None)
@@ -280,11 +291,13 @@ class Report:
             host, port = str(event.facts["host"]), int(str(event.facts["port"]))
             if self._address != (host, port):
                 self._address = (host, port)
+                make_lake(self.plan)
                 self._invite(host, port)
         elif event.part == LANDING:
             self._before = _number(event.facts.get("landed_before"))
-            self._landed = 0
-            self._batch = {}
+            self._since = 0
+            self._lag_seconds = None
+            self._take_positions(event)
 
     def _invite(self, host: str, port: int) -> None:
         program = as_called(sys.argv, os.environ)
@@ -310,10 +323,15 @@ class Report:
 
     def _progress(self, event: Event) -> None:
         if event.text == "batch":
-            self._landed = _number(event.facts.get("landed"))
-            self._batch = dict(event.facts)
-        elif event.text == "ended":
-            self._landed = _number(event.facts.get("landed"))
+            self._since = _number(event.facts.get("landed"))
+            self._lag_seconds = event.facts.get("lag_seconds")
+            self._take_positions(event)
+
+    def _take_positions(self, event: Event) -> None:
+        found = event.facts.get("positions")
+        if isinstance(found, dict):
+            # It names those nodes that it has to do with now.
+            self._positions = {**(self._positions or {}), **found}
 
     # --- how it stands ----------------------------------------------------------------------------
 
@@ -326,7 +344,7 @@ class Report:
                 self._supervisor.stop()
                 return
             self._look()
-            self._object("status", parts=self._supervisor.states, **self._standing())
+            self._object("status", parts=self._supervisor.states, **self.standing())
             now = time.monotonic()
             if self._has_line and self._people.is_idle:
                 columns = os.get_terminal_size(sys.stderr.fileno()).columns or MOST_COLUMNS
@@ -355,28 +373,39 @@ class Report:
     def _recorded(self) -> int:
         return 0 if self._now is None else self._now.recorded
 
-    def _standing(self) -> dict[str, object]:
-        """How it stands. Rows are all that there are, not only those since the start."""
+    @property
+    def _landed(self) -> int | None:
+        """Up to which row our record has landed; None: unknown.
+
+        The table may have rows of other nodes, and lack those that retention was faster with: so
+        this is no number of rows, but what the table says of its positions.
+        """
+        if self._positions is None or self._now is None or not self._now.node:
+            return None
+        return _number(self._positions.get(self._now.node))
+
+    def standing(self) -> dict[str, object]:
+        """How it stands, with all that was ever recorded, not only since the start."""
         found: dict[str, object] = {"recorded": self._recorded, "rate": round(self._rate, 1)}
-        if self._landed is None:
-            return {**found, "landed": None, "lag_rows": None, "lag_seconds": None}
-        total = self._before + self._landed
-        # What is not sealed yet counts too; but the table may have rows of other nodes.
-        lag = self._recorded - total
-        if lag < 0:
-            lag = _number(self._batch.get("lag_rows"))
-        seconds = self._batch.get("lag_seconds")
-        return {**found, "landed": total, "lag_rows": lag, "lag_seconds": seconds}
+        landed = self._landed
+        return {
+            **found,
+            "landed": landed,
+            # What is not sealed yet counts too. The landing may be ahead of our last look.
+            "lag_rows": None if landed is None else max(0, self._recorded - landed),
+            "lag_seconds": self._lag_seconds,
+            "table_rows": None if self._since is None else self._before + self._since,
+        }
 
     def as_line(self) -> str:
         """How it stands, for people."""
-        standing = self._standing()
+        standing = self.standing()
         words = [f"{standing['recorded']:,} recorded", f"{self._rate:,.0f}/s"]
         if standing["landed"] is not None:
-            words.append(f"{standing['landed']:,} landed")
+            words.append(f"landed up to row {standing['landed']:,}")
             words.append(f"lag {standing['lag_rows']:,} rows")
-            if standing["lag_seconds"] is not None:
-                words.append(f"the last {standing['lag_seconds']:.1f} s after receipt")
+        if standing["lag_seconds"] is not None:
+            words.append(f"the last {standing['lag_seconds']:.1f} s after receipt")
         states = self._supervisor.states
         words += [f"{name} {state}" for name, state in states.items() if state != "ready"]
         return "  ".join(words)
@@ -390,23 +419,28 @@ class Report:
         facts: dict[str, object] = {"recorded": now.recorded, "recorded_since_start": since}
         words = f"{since:,} recorded since the start; {now.recorded:,} in all"
         if self.plan.lands:
+            there: int | None = None
+            waiting: int | None = None
             try:
                 there = self._there(now)
             except (PipelineError, OSError) as problem:
                 words += f"; what has landed cannot be read: {problem}"
             else:
-                waiting = max(0, now.recorded - there)
-                facts |= {"landed": there, "waiting": waiting}
-                words += f", of which {there:,} have landed"
-                waits = f"{waiting:,} {'waits' if waiting == 1 else 'wait'} for the next start"
-                words += f"; {waits}" if waiting else "; nothing waits"
+                if there is None:
+                    words += "; what has landed is not known, as the landing did not get to tell"
+                else:
+                    waiting = max(0, now.recorded - there)
+                    words += f"; landed up to row {there:,}" if there else "; none has landed"
+                    waits = f"{waiting:,} {'waits' if waiting == 1 else 'wait'} for the next start"
+                    words += f"; {waits}" if waiting else "; nothing waits"
+            facts |= {"landed": there, "waiting": waiting}
         self._object("ended", **facts)
         self._line(words)
 
-    def _there(self, now: Extent) -> int:
-        """Rows of this node in the table; on an object store, which may not answer, as was said."""
+    def _there(self, now: Extent) -> int | None:
+        """Up to which row it landed; on an object store, which may not answer, as was said last."""
         if local_folder(self.plan.lake) is None:
-            return self._before + (self._landed or 0)
+            return self._landed
         return landed(self.plan, now.node)
 
     async def close(self) -> None:

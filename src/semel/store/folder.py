@@ -363,6 +363,7 @@ def open_folder(path: Path, *, durability: str = DISK, steps: Mapping[int, str] 
     `durability` is what the store was written with: only with "disk" is every commit synced before
     the next, so that a log which is not whole is damaged. `steps` lead from older formats to ours.
     """
+    _check_name(path)
     with explained(path):
         is_new = make_folder(path)
         lock = Lock(path)
@@ -380,6 +381,18 @@ def open_folder(path: Path, *, durability: str = DISK, steps: Mapping[int, str] 
         except BaseException:
             lock.close()
             raise
+
+
+def _check_name(path: Path) -> None:
+    """SQLite takes names that are text alone. Nothing is made under another."""
+    name = str(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise Unusable(f"{shown} has bytes in its name that are no UTF-8: choose another") from None
+    if "\0" in name:
+        raise Unusable(f"{name!r} cannot name a folder, as there is a NUL in it: choose another")
 
 
 def _tighten(folder: Folder) -> None:

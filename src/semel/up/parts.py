@@ -5,7 +5,8 @@
 
 Both read the same file and the same environment as `semel up` itself. What it was told by flags,
 and what is otherwise by default (below the data folder), goes to them by their own flags; addresses
-that may have keys in them go by the environment, which other users cannot see.
+that may have keys in them go by the environment, which other users cannot see. The broker's lines
+say how serious they are (levels.py); what a landing logs are warnings, all of them.
 
     <data>/store.db …         the broker's store          <data>/streams   the record
     <data>/lake/<table>       the Delta tables
@@ -20,6 +21,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,13 +31,14 @@ from semel.extras import EXTRAS, MissingExtra, missing
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.places import check_table_name, local_folder
 from semel.pipeline.settings import LandSettings
-from semel.settings import Section, Settings, SettingsError, setting
+from semel.settings import Section, Settings, SettingsError, load, setting
 from semel.store.folder import STREAMS
 from semel.store.reading import StoreRows
 from semel.store.roots import RootError, without_secrets
 from semel.store.schema import Unusable
 from semel.store.sealing import environment_for_python
 from semel.store.settings import StoreSettings, StreamSettings, check_streams
+from semel.up import levels
 from semel.up.supervisor import PROBLEM, PROGRESS, READY, SAID, STDOUT, Heard, Part
 
 BROKER: Final = "broker"
@@ -57,6 +60,9 @@ EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 _LISTENING: Final = re.compile(r"listening on (.+):(\d+), MQTT")
 _ERROR: Final = "Error: "
+# A name that SQL takes without quotation marks, and what a shell does something with between them.
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_TO_A_SHELL: Final = re.compile(r'["$`\\!]')
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,8 @@ class Plan:
     checkpoint: Path | None
     interval: str | None
     lands: bool
+    # What the file alone says just so: who is given --config need not be told.
+    by_file: frozenset[str] = frozenset()
 
     @property
     def record(self) -> str:
@@ -146,7 +154,32 @@ def make_plan(
         checkpoint=checkpoint,
         interval=interval,
         lands=lands,
+        by_file=frozenset() if config is None else _said_by_file(settings, config, lake),
     )
+
+
+def _said_by_file(settings: Settings, config: Path, lake: str) -> frozenset[str]:
+    """Of data, root, lake, stream and table those that a file gives by itself."""
+    try:
+        alone = load(settings.loaded, path=config, environ={}, flags={})
+    except SettingsError:
+        # It is whole with the environment only.
+        return frozenset()
+    store, land = settings.of(StoreSettings), settings.of(UpLandSettings)
+    store_alone, land_alone = alone.of(StoreSettings), alone.of(UpLandSettings)
+    lake_alone = land_alone.lake
+    if lake_alone == LAKE and store_alone.data is None:
+        lake_alone = str(Path(DATA) / LAKE_FOLDER)
+    # Without a word of it, it is where the lake is.
+    is_known = store_alone.data is not None or lake == str(Path(DATA) / LAKE_FOLDER)
+    found = {
+        "data": is_known and store_alone.data == store.data,
+        "root": (land_alone.root or store_alone.root) == store.root,
+        "lake": lake_alone == lake,
+        "stream": land_alone.stream == land.stream,
+        "table": land_alone.table == land.table,
+    }
+    return frozenset(name for name, is_so in found.items() if is_so)
 
 
 def check_extras(plan: Plan) -> None:
@@ -175,7 +208,7 @@ def parts(plan: Plan, environ: Mapping[str, str]) -> list[Part]:
 
 def broker_part(plan: Plan, environ: Mapping[str, str]) -> Part:
     """The broker. Nothing is recorded or landed without it."""
-    command = [*_semel(plan, "broker"), "--data", str(plan.data)]
+    command = [*_semel(plan, "broker", has_levels=True), "--data", str(plan.data)]
     command += ["--host", plan.host, "--port", str(plan.port)]
     for stream in plan.streams:
         command += ["--stream", stream]
@@ -211,9 +244,10 @@ def landing_part(plan: Plan, environ: Mapping[str, str]) -> Part:
     )
 
 
-def _semel(plan: Plan, name: str) -> list[str]:
+def _semel(plan: Plan, name: str, *, has_levels: bool = False) -> list[str]:
     """A command of this very semel; -P: a folder of that name where we are is not it."""
-    command = [sys.executable, "-P", "-m", "semel", name]
+    before = ["-m", levels.MODULE] if has_levels else []
+    command = [sys.executable, "-P", *before, "-m", "semel", name]
     return command if plan.config is None else [*command, "--config", str(plan.config)]
 
 
@@ -226,10 +260,10 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def hear_broker(source: int, line: str) -> Heard | None:
     """A line of a broker's log."""
-    text = _STAMP.sub("", line, count=1)
+    level, text = levels.split(line)
     if found := _LISTENING.match(text):
         return Heard(READY, text, {"host": found[1], "port": int(found[2])})
-    return _said(text)
+    return _said(text, level)
 
 
 def hear_landing(source: int, line: str) -> Heard | None:
@@ -251,10 +285,10 @@ def hear_landing(source: int, line: str) -> Heard | None:
     return Heard(PROGRESS, str(kind), event)
 
 
-def _said(text: str) -> Heard | None:
+def _said(text: str, level: str | None = None) -> Heard | None:
     if text.startswith(_ERROR):
         return Heard(PROBLEM, text.removeprefix(_ERROR))
-    return Heard(SAID, text)
+    return Heard(SAID, text, {} if level is None else {"level": level})
 
 
 # --- the account ----------------------------------------------------------------------------------
@@ -320,6 +354,18 @@ def as_called(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     return shlex.quote(str(ours) if with_folder.startswith("..") else with_folder)
 
 
+def make_lake(plan: Plan) -> None:
+    """A lake that is a folder elsewhere is there before its first table is, which is slow to come.
+
+    Who asks it then is told that nothing has landed yet, and not that there is no such lake.
+    """
+    folder = local_folder(plan.lake)
+    if plan.lands and folder is not None and folder != (plan.data / LAKE_FOLDER).absolute():
+        # The landing says what is in the way.
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+
+
 def to_try(plan: Plan, program: str, *, host: str, port: int) -> list[str]:
     """Two lines that work when they are pasted into a shell in the same folder."""
     where = ""
@@ -329,16 +375,50 @@ def to_try(plan: Plan, program: str, *, host: str, port: int) -> list[str]:
     if port != 1883:
         where += f" -p {port}"
     publish = f"{program} pub{where} -t plant/1/temp -m 21.5 -q 2"
-    data = shlex.quote(str(plan.data))
-    if not plan.lands:
-        return [publish, f"{program} stream read {plan.stream} --data {data}"]
-    places = ""
-    if plan.lake != str(Path(DATA) / LAKE_FOLDER):
-        places += f" --lake {shlex.quote(without_secrets(plan.lake))}"
-    if plan.lake != str(plan.data / LAKE_FOLDER):
-        places += f" --data {data}"
+    if plan.lands:
+        return [publish, _question(plan, program)]
+    read = f"{program} stream read {plan.stream} --data {shlex.quote(str(plan.data))}"
     if plan.root is not None:
-        places += f" --root {shlex.quote(without_secrets(plan.root))}"
+        read += f" --root {shlex.quote(without_secrets(plan.root))}"
+    return [publish, read]
+
+
+def _question(plan: Plan, program: str) -> str:
+    """The question after what is recorded, with all that `semel sql` cannot know by itself.
+
+    What the file says it takes from there, with the keys that are not shown.
+    """
+    words: list[str] = []
+    variables: list[str] = []
+    if plan.config is None:
+        needs_lake = plan.lake != str(Path(DATA) / LAKE_FOLDER)
+        needs_data = plan.lake != str(plan.data / LAKE_FOLDER)
+        needs_root = plan.root is not None
+    else:
+        words += ["--config", str(plan.config)]
+        needs_lake, needs_data, needs_root = (
+            name not in plan.by_file for name in ("lake", "data", "root")
+        )
+    if needs_lake:
+        words += ["--lake", without_secrets(plan.lake)]
+    if needs_data:
+        words += ["--data", str(plan.data)]
+    if needs_root:
+        words += ["--root", without_secrets(plan.record)]
+    # There are no flags for these two.
+    for name, value, default in (
+        ("stream", plan.stream, LandSettings.stream),
+        ("table", plan.table, LandSettings.table),
+    ):
+        if name not in plan.by_file and (value != default or plan.config is not None):
+            variables.append(f"SEMEL_LAND_{name.upper()}={value}")
+    before = f"{shlex.join(['env', *variables])} " if variables else ""
+    places = f" {shlex.join(words)}" if words else ""
     # With the rows that are not landed yet: it has an answer before Spark is there.
-    question = f"select topic, count(*) from {plan.table}_now group by 1"
-    return [publish, f'{program} sql{places} "{question}"']
+    view = f"{plan.table}_now"
+    if not _WORD.fullmatch(view):
+        doubled = view.replace('"', '""')
+        view = f'"{doubled}"'
+    question = f"select topic, count(*) from {view} group by 1"
+    quoted = shlex.quote(question) if _TO_A_SHELL.search(question) else f'"{question}"'
+    return f"{before}{program} sql{places} {quoted}"

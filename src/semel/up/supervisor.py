@@ -10,8 +10,9 @@ everything: `CannotStart`, with its sentence. Any other that fails is told of an
 
 Each part runs behind a tether (tether.py), a small process of its own: so the terminal's Ctrl-C
 reaches the supervisor alone, and nothing that a part has started outlives it, not even if the
-supervisor is killed. One loop does it all. Of what parts say, one line each is in memory, which is
-cut at LONGEST_LINE bytes; a part whose lines nobody takes waits.
+supervisor is killed. If a tether is killed, its part gets SIGTERM, and all that is seen of it
+(leftovers.py) is killed when its time is up. One loop does it all. Of what parts say, one line each
+is in memory, which is cut at LONGEST_LINE bytes; a part whose lines nobody takes waits.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from semel.up import tether
+from semel.up.leftovers import Leftovers
 
 TETHER: Final = str(Path(tether.__file__).resolve())
 LONGEST_LINE: Final = 64 * 1024
@@ -33,8 +35,14 @@ STDERR: Final = 2
 # A needed part that was never ready, and does not say why, is given up after so many deaths.
 FIRST_ATTEMPTS: Final = 5
 NEVER: Final = float("inf")
-# After a second request to stop, how long a part may take to end.
-HURRY_SECONDS: Final = 5.0
+# After a second request to stop, how long a part may take to end. Who does not want to wait for
+# Spark to end in order asks once more.
+HURRY_SECONDS: Final = 15.0
+# How often it is looked whether a tether was killed and what it has left, and while that is killed.
+LOOK_SECONDS: Final = 0.5
+KILL_SECONDS: Final = 0.05
+# How long it is listened to outputs that nobody of ours has.
+LAST_WORDS_SECONDS: Final = 1.0
 
 # What a line of a part means; see `Heard`.
 READY: Final = "ready"
@@ -77,7 +85,7 @@ class Part:
     # Without it there is no use in the others.
     is_needed: bool = False
     # How long it may take to end when it is asked to (SIGTERM); then it is killed. In a hurry it is
-    # asked again, and has HURRY_SECONDS.
+    # asked a second time (SIGINT), and has HURRY_SECONDS.
     stop_seconds: float = 60.0
 
 
@@ -197,6 +205,8 @@ class _Kept:
         self._deaths = 0
         # Asked to end: it is not started again.
         self._ending = asyncio.Event()
+        # It is to be killed, whoever does that.
+        self._killing = asyncio.Event()
         # It will not run any more.
         self._ended = asyncio.Event()
 
@@ -272,8 +282,13 @@ class _Kept:
         try:
             if self._ending.is_set():
                 self.order(tether.TERMINATE)
-            await asyncio.gather(
-                self._listen(STDOUT, process.stdout), self._listen(STDERR, process.stderr)
+            # Its tether ends last, unless somebody kills that.
+            await _first(
+                None,
+                asyncio.gather(
+                    self._listen(STDOUT, process.stdout), self._listen(STDERR, process.stderr)
+                ),
+                self._end_untethered(process),
             )
             code = await process.wait()
         except asyncio.CancelledError:
@@ -286,6 +301,24 @@ class _Kept:
         if loop.time() - self._ready_at >= self._waits.healthy:
             self._wait = self._waits.first
         return code
+
+    async def _end_untethered(self, process: asyncio.subprocess.Process) -> None:
+        """After the death of a tether: until what it held has ended, or cannot be ended by us."""
+        while process.returncode is None:
+            # To wait for it would be to wait for its outputs too, which others may have.
+            await asyncio.sleep(LOOK_SECONDS)
+        left = Leftovers(process.pid)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.part.stop_seconds
+        while left.look():
+            if self._killing.is_set() or loop.time() >= end:
+                left.kill()
+                await asyncio.sleep(KILL_SECONDS)
+            else:
+                await _first(min(LOOK_SECONDS, end - loop.time()), self._killing.wait())
+        # Somebody whom we do not know may have its outputs, and what was said is still in them.
+        await _first(max(0.0, end - loop.time()), self._killing.wait())
+        await asyncio.sleep(LAST_WORDS_SECONDS)
 
     async def _listen(self, source: int, stream: asyncio.StreamReader) -> None:
         """Take in lines until there are no more."""
@@ -320,6 +353,8 @@ class _Kept:
 
     def order(self, what: bytes) -> None:
         """Have the tether do something, if there is one."""
+        if what == tether.KILL:
+            self._killing.set()
         process = self._process
         if process is not None and process.stdin is not None and process.returncode is None:
             with contextlib.suppress(OSError, RuntimeError):
@@ -330,12 +365,13 @@ class _Kept:
         self._ending.set()
         if self._process is not None:
             self._tell(STOPPING)
-            self.order(tether.TERMINATE)
+            if not hurrying.is_set():
+                self.order(tether.TERMINATE)
         loop = asyncio.get_running_loop()
         patience = loop.time() + self.part.stop_seconds
         await _first(self.part.stop_seconds, self._ended.wait(), hurrying.wait())
         if not self._ended.is_set() and hurrying.is_set():
-            self.order(tether.TERMINATE)
+            self.order(tether.HURRY)
             patience = min(patience, loop.time() + HURRY_SECONDS)
             await _first(patience - loop.time(), self._ended.wait())
         if not self._ended.is_set():
@@ -348,7 +384,7 @@ class _Kept:
         self._owner.tell(Event(kind, self.part.name, text, facts))
 
 
-async def _first(seconds: float, *awaited: Awaitable[object]) -> None:
+async def _first(seconds: float | None, *awaited: Awaitable[object]) -> None:
     """Until one of them is done, but not longer than this; whatever it raised is raised."""
     tasks = [asyncio.ensure_future(each) for each in awaited]
     try:

@@ -4,9 +4,17 @@
 
 Run as a file, `python -I -S tether.py GRACE COMMAND…`; nothing of semel is imported here. It runs
 the command in a process group of its own, without a terminal's Ctrl-C, and obeys one byte orders
-on its standard input: `T` asks the command to end (SIGTERM, to itself alone: what it has started
-is its own to end), `K` kills all of it. The end of the input means that the supervisor is dead, by
-kill -9 perhaps: the command is asked to end, and all of it is killed after GRACE seconds.
+on its standard input, whose signals go to the command alone, as what it has started is its own to
+end:
+
+    T   end: SIGTERM
+    H   hurry: SIGINT, after a SIGTERM if there was none yet
+    K   kill all of it
+
+Two signals of one kind that come together are one, so hurry is another kind than end: a command
+for which each of the two is a request has got two of them then, however late it looks. The end of
+the input means that the supervisor is dead, by kill -9 perhaps: the command is asked to end, and
+all of it is killed after GRACE seconds.
 
 Nothing outlives the tether. Linux makes it the parent of whatever its descendants leave behind
 (PR_SET_CHILD_SUBREAPER), process groups or not, so that it ends when no process is left and not
@@ -28,6 +36,7 @@ import time
 from typing import Final, NoReturn
 
 TERMINATE: Final = b"T"
+HURRY: Final = b"H"
 KILL: Final = b"K"
 
 ASKING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -38,9 +47,9 @@ REST_SECONDS: Final = 10.0
 # How soon those who were killed, and their children, are looked for again.
 LOOK_SECONDS: Final = 0.05
 
+IS_LINUX: Final = sys.platform == "linux"
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
-_IS_LINUX: Final = sys.platform == "linux"
 
 
 class Tether:
@@ -48,11 +57,13 @@ class Tether:
 
     def __init__(self, command: list[str], grace: float) -> None:
         self._grace = grace
-        self._libc = ctypes.CDLL(None) if _IS_LINUX else None
+        self._libc = ctypes.CDLL(None) if IS_LINUX else None
         if self._libc is not None:
             self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # The wait status of the command; None: it runs.
         self._status: int | None = None
+        # It has got its SIGTERM.
+        self._was_asked = False
         self._has_children = True
         # Signals wake the loop: a child has ended, or somebody else asks us to.
         self._wake, wake = os.pipe()
@@ -110,6 +121,8 @@ class Tether:
                     deadline = time.monotonic() + self._grace
                 if not orders or TERMINATE in orders:
                     self.ask()
+                if HURRY in orders:
+                    self.hurry()
                 if KILL in orders:
                     deadline = 0.0
             self._reap()
@@ -132,7 +145,15 @@ class Tether:
     def ask(self) -> None:
         """Ask the command to end."""
         if self._status is None:
+            self._was_asked = True
             self._signal(self._pid, signal.SIGTERM)
+
+    def hurry(self) -> None:
+        """Ask the command for the second time; for the first too, if nobody has."""
+        if not self._was_asked:
+            self.ask()
+        if self._status is None:
+            self._signal(self._pid, signal.SIGINT)
 
     def _reap(self) -> None:
         """Take note of who has ended, and let them go."""
@@ -165,12 +186,12 @@ class Tether:
                 if KILL in orders:
                     deadline = 0.0
             self._reap()
-        if not _IS_LINUX:
+        if not IS_LINUX:
             self._kill()
 
     def _kill(self) -> None:
         """Kill the command and all that descends from it."""
-        if not _IS_LINUX:
+        if not IS_LINUX:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
             return
@@ -182,7 +203,7 @@ class Tether:
             self._signal(pid, signal.SIGKILL)
 
     def _children(self) -> list[int]:
-        if not _IS_LINUX:
+        if not IS_LINUX:
             return []
         return [pid for pid, parent in processes().items() if parent == os.getpid()]
 
@@ -194,14 +215,19 @@ class Tether:
 
 def processes() -> dict[int, int]:
     """All processes with their parents, as /proc has them."""
+    return {pid: parent for pid, (parent, _, _) in table().items()}
+
+
+def table() -> dict[int, tuple[int, int, int]]:
+    """All processes with their parents, sessions and times of start, as /proc has them."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 # The name of the program, in brackets, may have anything in it.
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
+                state, *numbers = file.read().rpartition(b")")[2].split()
                 if state != b"Z":
-                    found[int(name)] = int(parent)
+                    found[int(name)] = (int(numbers[0]), int(numbers[2]), int(numbers[18]))
     return found
 
 

@@ -1,0 +1,232 @@
+"""What `semel up` tells of a record and a table: rows, lag, and the account at the end.
+
+The record is a broker's. The events are those of a landing, as a program that lands would tell
+them: what there is to tell with several nodes, or after retention, takes no Spark.
+"""
+
+import asyncio
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.cli.up import Report
+from semel.up.parts import BROKER, LANDING, Plan, hear_broker, hear_landing, make_lake, to_try
+from semel.up.supervisor import STDERR, STDOUT, Event, Supervisor
+from tests.broker.live import PATIENCE
+from tests.broker.live import Process as Broker
+from tests.kills.ingesting import Publisher
+from tests.up.test_up import plan_of
+
+RECORDED = 7
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with seven rows of stream all, of node n1."""
+    pytest.importorskip("pyarrow")
+    folder = tmp_path_factory.mktemp("record") / "data"
+    given = ("--data", str(folder), "--stream", "all=#", "--node", "n1")
+    with Broker(*given) as broker, Publisher(broker.address[1]) as publisher:
+        for number in range(RECORDED):
+            publisher.publish("plant/1", b"%d" % number, 2)
+        publisher.finish()
+    return folder
+
+
+def event(name: str, **facts: object) -> Event:
+    """What a line of a landing becomes."""
+    line = json.dumps({"at": "2026-11-16T09:10:46+00:00", "event": name, **facts})
+    heard = hear_landing(STDOUT, line)
+    assert heard is not None
+    return Event(heard.kind, LANDING, heard.text, heard.facts)
+
+
+def batch(landed: int, **facts: object) -> Event:
+    return event("batch", batch=1, rows=1, landed=landed, lag_rows=0, lag_seconds=1.25, **facts)
+
+
+class Told:
+    """What a report says after some events."""
+
+    def __init__(self, plan: Plan, events: Sequence[Event], *, quiet: bool = False) -> None:
+        self.standing: Mapping[str, object] = {}
+        self.line = ""
+        asyncio.run(asyncio.wait_for(self._tell(plan, events, quiet), PATIENCE))
+
+    async def _tell(self, plan: Plan, events: Sequence[Event], quiet: bool) -> None:
+        report = Report(plan, json_wanted=True, quiet=quiet)
+        report.begin(Supervisor([], report.tell))
+        for each in events:
+            report.tell(each)
+        self.standing = report.standing()
+        self.line = report.as_line()
+        report.end()
+        await report.close()
+
+
+def ended(capfd: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
+    """The last object, and the last line for people."""
+    out, err = capfd.readouterr()
+    last = json.loads(out.splitlines()[-1])
+    assert last["event"] == "ended"
+    return last, err.splitlines()[-1]
+
+
+# --- how it stands --------------------------------------------------------------------------------
+
+
+def test_rows_of_other_nodes_are_not_taken_for_ours(data: Path) -> None:
+    plan = plan_of(data=str(data))
+    ready = event("ready", landed_before=500, positions={"n2": 500})
+    told = Told(plan, [ready])
+    assert (told.standing["landed"], told.standing["lag_rows"]) == (0, RECORDED)
+    told = Told(plan, [ready, batch(3, positions={"n1": 3, "n2": 500})])
+    assert told.standing["recorded"] == RECORDED
+    assert told.standing["landed"] == 3
+    assert told.standing["lag_rows"] == 4
+    assert told.standing["table_rows"] == 503
+    assert "landed up to row 3  lag 4 rows  the last 1.2 s after receipt" in told.line
+
+
+def test_rows_that_retention_has_deleted_before_they_landed_are_no_lag(data: Path) -> None:
+    plan = plan_of(data=str(data))
+    ready = event("ready", landed_before=0, positions={})
+    told = Told(plan, [ready, batch(2, positions={"n1": RECORDED})])
+    assert told.standing["lag_rows"] == 0
+    assert told.standing["landed"] == RECORDED
+    assert told.standing["table_rows"] == 2
+    # What is behind is told all the same.
+    told = Told(plan, [ready, batch(2, positions={"n1": RECORDED - 1})])
+    assert told.standing["lag_rows"] == 1
+
+
+def test_a_batch_of_others_leaves_ours_where_it_was(data: Path) -> None:
+    ready = event("ready", landed_before=5, positions={"n1": 5})
+    told = Told(plan_of(data=str(data)), [ready, batch(9, positions={"n2": 9})])
+    assert (told.standing["landed"], told.standing["lag_rows"]) == (5, 2)
+
+
+def test_a_landing_that_is_ahead_of_our_last_look_has_no_lag(data: Path) -> None:
+    ready = event("ready", landed_before=9, positions={"n1": 9})
+    told = Told(plan_of(data=str(data)), [ready])
+    assert (told.standing["landed"], told.standing["lag_rows"]) == (9, 0)
+
+
+def test_without_positions_the_lag_is_unknown_and_the_rest_is_told(data: Path) -> None:
+    plan = plan_of(data=str(data))
+    told = Told(plan, [event("ready", landed_before=500), batch(3)])
+    assert told.standing["landed"] is None
+    assert told.standing["lag_rows"] is None
+    assert told.standing["table_rows"] == 503
+    assert told.line.startswith(f"{RECORDED} recorded")
+    assert "lag" not in told.line
+    # Before Spark is there, nothing is known at all.
+    told = Told(plan, [])
+    assert told.standing["table_rows"] is None
+    assert told.line.startswith(f"{RECORDED} recorded")
+
+
+# --- what to try ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["messages", "my table", "$(id)"])
+@pytest.mark.parametrize("is_in_file", [True, False])
+def test_the_question_works_when_it_is_pasted_before_anything_has_landed(
+    data: Path, tmp_path: Path, table: str, is_in_file: bool
+) -> None:
+    for package in ("deltalake", "duckdb"):
+        pytest.importorskip(package)
+    lake = str(tmp_path / "lake")
+    if is_in_file:
+        text = f'[store]\ndata = "{data}"\n[land]\nlake = "{lake}"\ntable = "{table}"\n'
+        plan = plan_of(text=text, folder=tmp_path)
+    else:
+        plan = plan_of(data=str(data), environ={"SEMEL_LAND_TABLE": table})
+    make_lake(plan)
+    assert Path(lake).is_dir() == is_in_file
+    program = shlex.join([sys.executable, "-m", "semel"])
+    _, question = to_try(plan, program, host="127.0.0.1", port=1883)
+    found = subprocess.run(
+        ["sh", "-c", question], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1].split() == ["plant/1", str(RECORDED)]
+
+
+# --- the account ----------------------------------------------------------------------------------
+
+
+LAKES = "s3://bucket/lake"
+
+
+def test_the_account_of_an_object_store_is_by_position(
+    data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_of(data=str(data), lake=LAKES)
+    ready = event("ready", landed_before=500, positions={"n2": 500})
+    Told(plan, [ready, batch(3, positions={"n1": 3, "n2": 500})])
+    last, line = ended(capfd)
+    assert (last["recorded"], last["landed"], last["waiting"]) == (RECORDED, 3, 4)
+    assert line.endswith("7 in all; landed up to row 3; 4 wait for the next start")
+    Told(plan, [ready, batch(7, positions={"n1": 7, "n2": 500})])
+    last, line = ended(capfd)
+    assert (last["landed"], last["waiting"]) == (RECORDED, 0)
+    assert line.endswith("7 in all; landed up to row 7; nothing waits")
+
+
+def test_what_is_on_an_object_store_is_not_known_if_spark_never_came_up(
+    data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Told(plan_of(data=str(data), lake=LAKES), [])
+    last, line = ended(capfd)
+    assert (last["recorded"], last["landed"], last["waiting"]) == (RECORDED, None, None)
+    assert "what has landed is not known" in line
+
+
+def test_the_account_of_a_folder_is_what_its_table_says(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("deltalake")
+    plan = plan_of(data=str(data), lake=str(tmp_path / "lake"))
+    # Whatever was said before.
+    Told(plan, [event("ready", landed_before=9, positions={"n1": 3})])
+    last, line = ended(capfd)
+    assert (last["landed"], last["waiting"]) == (0, RECORDED)
+    assert line.endswith("7 in all; none has landed; 7 wait for the next start")
+
+
+# --- quiet ----------------------------------------------------------------------------------------
+
+
+def said(part: str, line: str) -> Event:
+    heard = (hear_broker if part == BROKER else hear_landing)(STDERR, line)
+    assert heard is not None
+    return Event(heard.kind, part, heard.text, heard.facts)
+
+
+@pytest.mark.parametrize(
+    ("part", "line", "is_shown"),
+    [
+        (BROKER, "<6>stopping", False),
+        (BROKER, "<4>new connections cannot be taken now: Too many open files", True),
+        (BROKER, "<3>serving 127.0.0.1:9 failed: closed", True),
+        (BROKER, "MemoryError", True),
+        (LANDING, "2026-11-16 09:10:46,021 the root is not there yet: waiting for it", True),
+    ],
+)
+def test_quiet_leaves_what_is_wrong(
+    data: Path, part: str, line: str, is_shown: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan = replace(plan_of(data=str(data)), lands=False)
+    words = line.removeprefix("2026-11-16 09:10:46,021 ").split(">")[-1]
+    Told(plan, [said(part, line)], quiet=True)
+    assert (words in capfd.readouterr().err) == is_shown
+    Told(plan, [said(part, line)])
+    assert words in capfd.readouterr().err
