@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Schema, write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -263,6 +263,32 @@ def test_a_store_is_tried_and_nothing_is_left_of_it(store: Store) -> None:
         probe(store.address("bucket/tried/messages", careless=True))
     check_no_secret(str(caught.value))
     assert store.files("bucket/tried") == {}
+
+
+def test_a_table_that_others_have_made_is_tried_before_the_first_commit(store: Store) -> None:
+    rows_of_others = pa.table({"a": [1, 2]})
+    schema = Schema.from_arrow(rows_of_others.schema).to_json()
+    careless, careful = (
+        store.address("bucket/theirs/messages", careless=each) for each in (True, False)
+    )
+    uri, storage = split_address(careful)
+    write_deltalake(uri, rows_of_others, storage_options=storage)
+
+    def batch(number: int) -> Batch:
+        files = write_files(rows_of_others.to_batches(), Layout(careful))
+        return Batch(files, schema, query="q", number=number)
+
+    with pytest.raises(TableError, match="lets two writers make the same file"):
+        Table(careless).commit(batch(0))
+    assert DeltaTable(uri, storage_options=storage).count() == 2
+    Table(careful).commit(batch(0))
+    assert DeltaTable(uri, storage_options=storage).count() == 4
+    # Who has committed to it before goes on without.
+    before = store.files("bucket/theirs")
+    Table(careful).commit(batch(1))
+    new = [name for name in store.files("bucket/theirs") if name not in before]
+    assert not [name for name in new if "_semel_probe" in name]
+    assert DeltaTable(uri, storage_options=storage).count() == 6
 
 
 def numbered(address: str, node: str, first: int, last: int) -> Batch:

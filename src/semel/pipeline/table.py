@@ -144,6 +144,7 @@ class Table:
         self.address = address
         self.shown = without_secrets(address)
         self.uri, self.storage = split_address(address)
+        self._is_tried = False
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -210,6 +211,8 @@ class Table:
             self.create(wanted, batch.partition_by, batch.stream)
             table = self.load()
             assert table is not None
+        elif batch.query is None or table.transaction_version(query_id(batch.query)) is None:
+            self._try()  # a table that we have not committed to, and others may have made
         self._check_fits(table, batch, wanted)
         if batch.stream is not None:
             self._check_not_restored(table)
@@ -232,7 +235,7 @@ class Table:
 
     def create(self, schema: Schema, partition_by: Sequence[str], stream: str | None) -> None:
         """Make an empty table; nothing happens if somebody else has just done so."""
-        probe(self.address)
+        self._try()
         names = {field.name for field in schema.fields}
         for name in partition_by:
             if name not in names:
@@ -253,6 +256,12 @@ class Table:
             if self.load() is None:
                 raise TableError(f"{self.shown} cannot be made: {said(problem)}") from problem
         self._settle(0, 0)
+
+    def _try(self) -> None:
+        """Once, whether the place can hold a table. Raises TableError."""
+        if not self._is_tried:
+            probe(self.address)
+            self._is_tried = True
 
     def _settle(self, first: int, last: int) -> None:
         """These versions are to last."""
