@@ -73,6 +73,9 @@ def test_a_process_is_known_by_its_words_and_by_who_started_it() -> None:
     assert processes.role_of((python, "-m", "pyspark.daemon"), "java") == "workers"
     assert processes.role_of((python,), "workers") == "workers"
     assert processes.role_of((python, "-m", "semel", "up"), "rest") == "rest"
+    # Who has just ended has no command line any more.
+    ended = processes.Seen(1, 33.3, 0.0, ("",))
+    assert processes.by_role({7: ended}, [7], "publishers") == {"publishers": 33.3}
 
 
 def test_the_time_of_a_family_is_that_of_all_below_and_of_those_who_ended() -> None:

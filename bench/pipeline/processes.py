@@ -96,9 +96,12 @@ def by_role(seen: Mapping[int, Seen], roots: Iterable[int], role: str = REST) ->
     return total
 
 
-def used(*roots: int) -> dict[str, float]:
-    """Seconds of processor time so far."""
-    return by_role(look(), roots)
+def used(root: int, role: str = REST) -> dict[str, float]:
+    """Seconds of processor time so far; `role` is that of a process without a sign of its own.
+
+    One that has just ended has none: its command line is gone.
+    """
+    return by_role(look(), [root], role)
 
 
 def since(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:

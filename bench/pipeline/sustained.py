@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from bench.pipeline import processes
 from bench.pipeline.processes import Machine, crowded, since, used
 from bench.pipeline.running import DidNotRun, Up, running
 from bench.pipeline.segments import PAYLOAD
@@ -138,7 +139,7 @@ def sustain(run: Sustained, up: Up) -> None:
         spent: dict[str, float] = {}
         while publishers.poll() is None:
             up.check()
-            spent = used(up.pid, publishers.pid)
+            spent = used(up.pid) | used(publishers.pid, processes.PUBLISHERS)
             time.sleep(0.25)
         assert publishers.stdout is not None
         told = json.loads(publishers.stdout.read())
