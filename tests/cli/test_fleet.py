@@ -18,9 +18,10 @@ from click.testing import CliRunner, Result
 
 from semel import cli
 from semel.cli.fleet import command
+from semel.cli.numbers import MOST_RATE
 from semel.lab.fleet.devices import Devices
 from semel.lab.fleet.journal import BEGIN, DONE, KEPT, WORDS, read_journal
-from semel.lab.fleet.publishing import MOST_GATEWAYS, MOST_RATE, MOST_WINDOW, Progress
+from semel.lab.fleet.publishing import MOST_GATEWAYS, MOST_WINDOW, Progress
 from semel.lab.testing import TestBroker
 from semel.mqtt import Packet, Publish, PubRec
 from tests.broker.live import PATIENCE

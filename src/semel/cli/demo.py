@@ -14,12 +14,11 @@ from typing import Any, Final
 
 import click
 
-from semel.cli.numbers import NumberRange
+from semel.cli.numbers import MOST_RATE, NumberRange
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.lab.demo import Demo, DemoFailed, Status, Wanted
 from semel.lab.demo_account import MOST_MESSAGES, Verdict
 from semel.lab.fleet.devices import MOST_SEED
-from semel.lab.fleet.publishing import MOST_RATE
 
 MESSAGES: Final = 50_000
 LEAST_MESSAGES: Final = 1_000

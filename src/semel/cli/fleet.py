@@ -34,7 +34,7 @@ from semel.cli.mqtt_client import (
 )
 from semel.cli.mqtt_options import QOS, Connection, MqttCommand, check_topic, connection_options
 from semel.cli.mqtt_options import option as section_option
-from semel.cli.numbers import NumberRange
+from semel.cli.numbers import MOST_RATE, NumberRange
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.client import Backoff, Client, Disconnected, Refused
 from semel.client.address import BadAddress
@@ -45,7 +45,6 @@ from semel.lab.fleet.devices import FORMS, MIXED, MOST_DEVICES, MOST_SEED, Devic
 from semel.lab.fleet.journal import BadJournal, Journal, read_journal
 from semel.lab.fleet.publishing import (
     MOST_GATEWAYS,
-    MOST_RATE,
     MOST_WINDOW,
     WINDOW,
     Begun,

@@ -33,7 +33,7 @@ LOG: Final = logging.getLogger("semel.ingest")
 REPORT_SECONDS: Final = 1.0
 
 
-@click.command(short_help="Record the messages of any broker in a stream.")
+@click.command
 @click.argument("url", required=False, metavar="[URL]")
 @options(IngestSettings, StoreSettings)
 @click.option(

@@ -23,7 +23,7 @@ from semel.settings import Flags, load, options
 LOG: Final = logging.getLogger("semel.land")
 
 
-@click.command(short_help="Land the messages of a stream in a Delta table, each once.")
+@click.command
 @options(LandSettings)
 @click.option("--once", is_flag=True, help="Land what is there, and end.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print what happens as JSON, by lines.")

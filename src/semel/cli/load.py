@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from semel.cli.numbers import YEAR, NumberRange
+from semel.cli.numbers import MOST_RATE, YEAR, NumberRange
 from semel.cli.store import count
 from semel.client.address import Address, BadAddress, parse_address
 from semel.lab.load.description import (
@@ -92,7 +92,7 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--rate",
-                type=NumberRange(0, 1e6, min_open=True),
+                type=NumberRange(0, MOST_RATE, min_open=True),
                 help="Messages per second of each publisher. Without it: as the window allows.",
             ),
             click.option("--retain", is_flag=True, default=None, help="Publish with RETAIN."),

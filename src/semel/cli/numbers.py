@@ -7,6 +7,8 @@ import click
 
 # More seconds than anybody waits: numbers beyond it are a slip, and not every timer takes them.
 YEAR: Final = 366 * 86_400.0
+# Messages a second: more than any broker takes from one process.
+MOST_RATE: Final = 1_000_000.0
 
 
 class NumberRange(click.FloatRange):

@@ -34,7 +34,7 @@ class Asking(click.Command):
         return super().parse_args(ctx, args)
 
 
-@click.command(cls=Asking, short_help="Ask the tables of a lake in SQL, by DuckDB.")
+@click.command(cls=Asking)
 @click.argument("query", required=False)
 @click.option(
     "-f",

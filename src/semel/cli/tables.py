@@ -25,7 +25,7 @@ from semel.pipeline.lake import Behind, TableFacts, behind, open_table, tables
 from semel.store.reading import Holdings
 
 
-@click.command(short_help="List the tables of a lake, with rows, size and last commit.")
+@click.command
 @CONFIG
 @LAKE
 @ROOT

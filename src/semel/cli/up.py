@@ -65,7 +65,7 @@ STOPPING_WORDS: Final = {
 }
 
 
-@click.command(short_help="Run broker, sealer and landing together: the main job.")
+@click.command
 @click.option(
     "--config",
     type=click.Path(path_type=Path),

@@ -22,8 +22,6 @@ from semel.lab.fleet.journal import BEGIN, DONE, KEPT, REFUSED, Journal, Line
 from semel.mqtt import Violation
 
 MOST_GATEWAYS: Final = 1_000
-# More than any broker takes from one process; to a gateway it is no other than no rate at all.
-MOST_RATE: Final = 1_000_000.0
 MOST_WINDOW: Final = 10_000
 WINDOW: Final = 100
 # A gateway looks for what is due no more often than this, so that a high rate comes in bursts.
