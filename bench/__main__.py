@@ -1,4 +1,4 @@
-"""`python -m bench [codec | imports | broker | store | client | pipeline | soak]`: measure, judge.
+"""`python -m bench [codec | imports | broker | fairness | store | client | pipeline | soak]`.
 
 Without a word it measures everything but the pipeline, which starts Spark, and the soak. A missed
 target is printed, not an exit code: timing belongs to a machine and a moment. The soak does end
@@ -9,13 +9,16 @@ import argparse
 import json
 import platform
 import sys
+from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 import semel.mqtt.codec
+from bench.broker.attacks import parse_attacks
 from bench.broker.contenders import MOSQUITTO, parse_contenders, version_of
+from bench.broker.fairness import Felt, fairness_lines, fairness_targets, measure_fairness
 from bench.broker.measure import Measured, measure_broker
 from bench.broker.report import crowded, losses, table, targets
 from bench.broker.scenarios import parse_scenarios, parse_versions
@@ -26,7 +29,17 @@ from bench.pipeline.queries import ROWS
 from bench.store.report import StoreReport, measure_store, parse_parts
 from bench.timing import import_milliseconds
 
-WORDS: Final = ("codec", "imports", "broker", "store", "client", "pipeline", "soak")
+WORDS: Final = (
+    "codec",
+    "imports",
+    "broker",
+    "fairness",
+    "store",
+    "client",
+    "pipeline",
+    "soak",
+)
+BROKER_WORDS: Final = ("broker", "fairness", "store", "client")
 ROUNDS: Final = 15
 BROKER_ROUNDS: Final = 3
 IMPORT_TARGET: Final = 60.0
@@ -121,7 +134,8 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         default="",
-        help="broker: scenarios, such as a,c,p50; pipeline: parts, such as source,sink",
+        help="broker: scenarios, such as a,c,p50; fairness: attacks, such as pings,levels; "
+        "pipeline: parts, such as source,sink",
     )
     parser.add_argument(
         "--contenders",
@@ -140,7 +154,11 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help=f"pipeline: rows that are read; default {ROWS:,}")
     parser.add_argument("--minutes", type=float, default=10.0, help="soak: how long")
     options = parser.parse_args(arguments)
-    parse = pipeline.parse_parts if options.what == "pipeline" else parse_scenarios
+    parse: Callable[[str], Any] = parse_scenarios
+    if options.what == "pipeline":
+        parse = pipeline.parse_parts
+    elif options.what == "fairness":
+        parse = parse_attacks
     try:
         options.only = parse(options.only)
     except argparse.ArgumentTypeError as problem:
@@ -153,7 +171,13 @@ def main() -> int:
     if options.what == "soak":
         return soak(options.minutes)
     compiled = str(semel.mqtt.codec.__file__).endswith(tuple(EXTENSION_SUFFIXES))
-    if not compiled and options.what in ("broker", "store", "client", "pipeline"):
+    if not compiled and options.what in (
+        "broker",
+        "fairness",
+        "store",
+        "client",
+        "pipeline",
+    ):
         print("bench: semel is not compiled here, its figures are those of Python", file=sys.stderr)
     elif not compiled:
         print("bench: semel.mqtt is not compiled here; `make bench` has it so", file=sys.stderr)
@@ -192,6 +216,12 @@ def main() -> int:
         cells = measure_broker(broker_rounds, options.version, options.only, options.contenders)
         report["broker"] = [cell.as_json() for cell in cells]
         report["targets"] += targets(cells)
+    felt: list[Felt] = []
+    if options.what in (None, "fairness"):
+        attacked = options.only if options.what else []
+        felt = measure_fairness(broker_rounds, options.contenders, attacked)
+        report["fairness"] = [cell.as_json() for cell in felt]
+        report["targets"] += fairness_targets(felt)
     if options.what in (None, "store"):
         store = measure_store(broker_rounds, options.version, options.parts, options.folder)
         report["store"] = store.as_json()
@@ -214,7 +244,7 @@ def main() -> int:
     if options.json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
         return 0
-    medians = broker_rounds if options.what in ("broker", "store", "client") else rounds
+    medians = broker_rounds if options.what in BROKER_WORDS else rounds
     print(f"Python {report['python']}, {report['versions']}, median of {medians} rounds\n")
     if "codec" in report:
         print_codec(report["codec"])
@@ -223,6 +253,8 @@ def main() -> int:
     print()
     if cells:
         print("\n".join([*table(cells), "", losses(cells), crowded(cells), ""]))
+    if felt:
+        print("\n".join(fairness_lines(felt)))
     if clients:
         print("\n".join([*client.lines(clients), ""]))
     print("\n".join([*store.lines(), *landed.lines(), *report["targets"]]))

@@ -46,6 +46,9 @@ class Shelf:
         subscription = Subscription(topic_filter, qos, no_local=no_local)
         self.subscriptions.subscribe(client_id, subscription, identifier)
 
+    def learn(self, topic_name: str, rights: str) -> None:
+        self.routes.learn(topic_name, self.subscriptions.match(topic_name), rights)
+
     def find(self, topic_name: str) -> Route | None:
         self.routes.refresh()
         return self.routes.find(topic_name.encode())
@@ -61,7 +64,7 @@ def test_nothing_is_known_that_was_not_taught() -> None:
     shelf = Shelf()
     shelf.subscribe("a", "t")
     assert shelf.find("t") is None
-    shelf.routes.learn("t", "")
+    shelf.learn("t", "")
     assert who(shelf.find("t")) == {"a": 0}
     assert shelf.find("t/u") is None
 
@@ -73,7 +76,7 @@ def test_a_route_has_each_session_once_with_the_highest_of_its_qos() -> None:
     shelf.subscribe("a", "+", 0)
     shelf.subscribe("b", "+", 1)
     shelf.subscribe("deaf", "t", 2)
-    shelf.routes.learn("t", "")
+    shelf.learn("t", "")
     assert who(shelf.find("t")) == {"a": 2, "b": 1}
 
 
@@ -83,30 +86,30 @@ def test_a_session_with_an_identifier_or_no_local_is_served_plainly() -> None:
     shelf.subscribe("a", "#", 2)
     shelf.subscribe("b", "t", 1, no_local=True)
     shelf.subscribe("c", "t", 1)
-    shelf.routes.learn("t", "")
+    shelf.learn("t", "")
     assert who(shelf.find("t")) == {"a": 2 | PLAIN, "b": 1 | PLAIN, "c": 1}
 
 
 def test_a_topic_that_a_group_shares_is_not_cached() -> None:
     shelf = Shelf()
     shelf.subscribe("a", "$share/g/t")
-    shelf.routes.learn("t", "")
+    shelf.learn("t", "")
     assert shelf.find("t") is None
     shelf.subscriptions.unsubscribe("a", "$share/g/t")
-    shelf.routes.learn("t", "")
+    shelf.learn("t", "")
     assert who(shelf.find("t")) == {}
 
 
 def test_rights_that_were_not_asked_are_not_allowed() -> None:
     shelf = Shelf()
-    shelf.routes.learn("t", "one")
+    shelf.learn("t", "one")
     route = shelf.find("t")
     assert route is not None
     assert route.allows("one")
     assert not route.allows("two")
-    shelf.routes.learn("t", "two")
-    shelf.routes.learn("t", "three")
-    shelf.routes.learn("t", "two")
+    shelf.learn("t", "two")
+    shelf.learn("t", "three")
+    shelf.learn("t", "two")
     assert shelf.find("t") is route
     assert all(route.allows(rights) for rights in ("one", "two", "three"))
     assert not route.allows("four")
@@ -116,7 +119,7 @@ def test_rights_that_were_not_asked_are_not_allowed() -> None:
 def test_a_new_subscription_makes_a_route_unknown(topic_filter: str) -> None:
     shelf = Shelf()
     shelf.subscribe("a", "t")
-    shelf.routes.learn("t", "")
+    shelf.learn("t", "")
     assert shelf.find("t") is not None
     shelf.subscribe("b", topic_filter)
     assert shelf.find("t") is None
@@ -128,7 +131,7 @@ def test_a_subscription_given_up_makes_a_route_unknown(topic_filter: str) -> Non
     shelf.subscribe("a", topic_filter)
     for forget in (False, True):
         shelf.subscribe("a", topic_filter)
-        shelf.routes.learn("t", "")
+        shelf.learn("t", "")
         assert shelf.find("t") is not None
         if forget:
             shelf.subscriptions.forget("a")
@@ -139,8 +142,8 @@ def test_a_subscription_given_up_makes_a_route_unknown(topic_filter: str) -> Non
 
 def test_an_exact_subscription_leaves_other_routes_alone() -> None:
     shelf = Shelf()
-    shelf.routes.learn("t", "")
-    shelf.routes.learn("u", "")
+    shelf.learn("t", "")
+    shelf.learn("u", "")
     shelf.subscribe("a", "t")
     assert shelf.find("t") is None
     assert shelf.find("u") is not None
@@ -148,7 +151,7 @@ def test_an_exact_subscription_leaves_other_routes_alone() -> None:
 
 def test_new_rights_make_all_routes_unknown() -> None:
     shelf = Shelf()
-    shelf.routes.learn("t", "")
+    shelf.learn("t", "")
     assert shelf.find("t") is not None
     shelf.authority.generation += 1
     assert shelf.find("t") is None
@@ -156,9 +159,9 @@ def test_new_rights_make_all_routes_unknown() -> None:
 
 def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
     shelf = Shelf(maximum=20)
-    shelf.routes.learn("used", "")
+    shelf.learn("used", "")
     for number in range(1_000):
-        shelf.routes.learn(f"t/{number}", "")
+        shelf.learn(f"t/{number}", "")
         assert len(shelf.routes) <= 20
         assert shelf.find("used") is not None
     assert shelf.find("t/0") is None
@@ -170,23 +173,23 @@ def test_sessions_and_rights_count_as_entries() -> None:
     for number in range(9):
         shelf.subscribe(f"c{number}", "crowd/#")
     for number in range(9):
-        shelf.routes.learn(f"crowd/{number}", "")
+        shelf.learn(f"crowd/{number}", "")
     # Ten entries each, ten in each half.
     assert len(shelf.routes) == 2
     shelf.subscribe("one more", "crowd/#")
-    shelf.routes.learn("crowd/1", "")
+    shelf.learn("crowd/1", "")
     assert shelf.find("crowd/1") is None
     for number in range(50):
-        shelf.routes.learn("t", f"rights {number}")
-    shelf.routes.learn("u", "")
-    shelf.routes.learn("v", "")
+        shelf.learn("t", f"rights {number}")
+    shelf.learn("u", "")
+    shelf.learn("v", "")
     assert len(shelf.routes) <= 3
 
 
 def test_a_route_in_the_old_half_is_forgotten_with_the_others() -> None:
     shelf = Shelf(maximum=4)
     for topic_name in ("a", "b", "c"):
-        shelf.routes.learn(topic_name, "")
+        shelf.learn(topic_name, "")
     shelf.subscribe("x", "a")
     assert shelf.find("a") is None
     assert shelf.find("b") is not None
@@ -194,13 +197,13 @@ def test_a_route_in_the_old_half_is_forgotten_with_the_others() -> None:
 
 def test_a_bound_of_0_keeps_nothing() -> None:
     shelf = Shelf(maximum=0)
-    shelf.routes.learn("t", "")
+    shelf.learn("t", "")
     assert shelf.find("t") is None
     assert len(shelf.routes) == 0
 
 
 def test_very_long_names_are_not_kept() -> None:
     shelf = Shelf()
-    shelf.routes.learn("x" * 513, "")
-    shelf.routes.learn("x" * 512, "")
+    shelf.learn("x" * 513, "")
+    shelf.learn("x" * 512, "")
     assert len(shelf.routes) == 1

@@ -554,6 +554,37 @@ def test_a_group_of_thousands_is_joined_and_left_one_by_one() -> None:
     assert turns(group, 2_500) == members[1::2]
 
 
+def connected(group: Group) -> list[str]:
+    return [entry.client_id for entry in group.connected()]
+
+
+def offline(group: Group) -> list[str]:
+    return [entry.client_id for entry in group.offline()]
+
+
+def test_members_are_offline_until_their_client_is_connected() -> None:
+    """So that nobody has to look through those who are away for one who is not."""
+    subscriptions = Subscriptions()
+    subscriptions.set_connected("y", True)
+    for client_id in ("x", "y", "z"):
+        subscriptions.subscribe(client_id, Subscription("$share/g/t/#"))
+        subscriptions.subscribe(client_id, Subscription("t/1"))
+    group = only_group(subscriptions, "t/1")
+    assert (connected(group), offline(group)) == (["y"], ["x", "z"])
+    subscriptions.set_connected("z", True)
+    assert (connected(group), offline(group)) == (["y", "z"], ["x"])
+    subscriptions.set_connected("y", False)
+    subscriptions.set_connected("nobody", False)
+    assert (connected(group), offline(group)) == (["z"], ["x", "y"])
+    # each round has an order of its own
+    group.advance(next(iter(group.offline())))
+    assert (connected(group), offline(group)) == (["z"], ["y", "x"])
+    subscriptions.forget("z")
+    subscriptions.unsubscribe("x", "$share/g/t/#")
+    assert (connected(group), offline(group)) == ([], ["y"])
+    assert waiting(group) == ["y"]
+
+
 # --- what a cache is told -------------------------------------------------------------------------
 
 
@@ -801,7 +832,7 @@ def test_a_leaf_without_members_is_empty_also_after_it_was_shared() -> None:
         for client_id in ("x", "y")
     ]
     for entry in entries:
-        leaf.put(entry, "t")
+        leaf.put(entry, "t", entry.client_id == "x")
     for entry in entries:
         assert not leaf.is_empty()
         leaf.remove(entry)

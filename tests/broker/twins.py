@@ -12,6 +12,7 @@ from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
 from semel.broker.settings import BrokerSettings
+from semel.broker.turns import TURN_WORK
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -73,7 +74,11 @@ class Twins:
         self.random = random.Random(seed)
         self.now = 1_000.0
         choose = self.random.choice
+        # Turns may be as short as one packet: what is worked off is the same in the end. But it is
+        # after a turn that somebody is held back, and the two paths get differently far in one.
+        turn_work = choose((1, 200, TURN_WORK))
         settings = BrokerSettings(
+            publisher_patience=0.5 if turn_work == TURN_WORK else 0.0,
             inflight_window=choose((1, 3, 200)),
             maximum_outgoing_bytes=choose((300, 8 * 1024 * 1024)),
             maximum_queued_messages=choose((5, 10_000)),
@@ -97,6 +102,8 @@ class Twins:
             for log in self.logs
         ]
         self.brokers[1].hot_path = None
+        for broker in self.brokers:
+            broker.turn_work = turn_work
         self.peers: list[Peer] = []
 
     def connect(self) -> None:
@@ -228,6 +235,9 @@ class Twins:
             size = len(data) if self.random.random() < 0.5 else self.random.randrange(1, 60)
             for broker, end in zip(self.brokers, peer.ends, strict=True):
                 broker.receive(end, data[:size], self.now)
+                # Before anybody else is heard: else who comes first depends on the path.
+                while broker.has_turns():
+                    broker.take_turns(self.now)
             data = data[size:]
             if self.random.random() < 0.2:
                 self.tick()

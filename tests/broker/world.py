@@ -135,7 +135,13 @@ class World:
         return client
 
     def tick(self) -> None:
-        """The end of a tick: everything that is ready reaches its client."""
+        """The end of a tick: everything that is ready reaches its client, turn by turn."""
+        self.flush()
+        while self.broker.has_turns():
+            self.broker.take_turns(self.now)
+            self.flush()
+
+    def flush(self) -> None:
         self.broker.flush(self.now)
         self.broker.ready = {}
         for client in self.clients:

@@ -425,3 +425,32 @@ def test_a_decoder_gives_packets_one_by_one_and_lets_the_caller_skip() -> None:
     decoder.feed(b"\x00")
     assert decoder.next() == PingReq()
     assert decoder.next() is None
+
+
+@pytest.mark.parametrize(
+    ("packet", "version"),
+    [
+        (Subscribe(1, [Subscription("t")] * 5), MQTT311),
+        (Subscribe(1, [Subscription("t")] * 5), MQTT5),
+        (Unsubscribe(1, ["t"] * 5), MQTT311),
+        (Publish("t", properties=Properties(user_properties=[("k", "v")] * 5)), MQTT5),
+        (
+            Subscribe(
+                1, [Subscription("t")] * 2, properties=Properties(user_properties=[("", "")] * 3)
+            ),
+            MQTT5,
+        ),
+    ],
+)
+def test_a_receiver_may_bound_the_filters_and_properties_of_a_packet(
+    packet: Packet, version: int
+) -> None:
+    """Each is an object of its own: a megabyte of them costs a tenth of a second."""
+    data = encode(packet, version)
+    assert Decoder(version, maximum_items=5).receive(data) == [packet]
+    (violation,) = Decoder(version, maximum_items=4).receive(data)
+    assert isinstance(violation, Violation)
+    assert violation.rule is rules.PACKET_ITEMS_WITHIN_LIMIT
+    assert violation.seen == "more than 4"
+    with pytest.raises(Violation):
+        decode(data, version, maximum_items=4)

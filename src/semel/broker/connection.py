@@ -31,7 +31,7 @@ class Connection:
     number: Final[int]
     # The peer's address, for people.
     peer: Final[str]
-    opened_at: Final[float]
+    opened_at: float
     decoder: Final[Decoder]
     exchange: Exchange
     state: SessionState | None
@@ -52,6 +52,11 @@ class Connection:
     held: bool
     # Its next packet has to wait for the store, and is in the decoder yet.
     blocked: bool
+    # It has used up its share, and what it sent is in the decoder yet; the turn that it was last
+    # served in, and the work done for it there.
+    awaits_turn: bool
+    turn: int
+    work: int
     # Its session had to wait for the store when it left; how many of its packets do, in lists;
     # whether its CONNACK is among them.
     waits: bool
@@ -70,13 +75,17 @@ class Connection:
         *,
         maximum_packet_size: int,
         before_connect: int,
+        maximum_items: int,
     ) -> None:
         self.number = number
         self.peer = peer
         self.opened_at = now
         # Version 0: nobody knows it before a CONNECT has named it.
         self.decoder = Decoder(
-            0, maximum_packet_size=maximum_packet_size, before_connect=before_connect
+            0,
+            maximum_packet_size=maximum_packet_size,
+            before_connect=before_connect,
+            maximum_items=maximum_items,
         )
         self.exchange = Exchange()
         self.state = None
@@ -91,11 +100,19 @@ class Connection:
         self.alias_maximum = 0
         self.held = False
         self.blocked = False
+        self.awaits_turn = False
+        self.turn = 0
+        self.work = 0
         self.waits = False
         self.outstanding = 0
         self.connack_waits = False
         self.closing = False
         self.stuck = False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the network may read from it: nothing that it sent has to wait."""
+        return not self.held and not self.blocked and not self.awaits_turn
 
     @property
     def is_connected(self) -> bool:

@@ -2,13 +2,13 @@
 
     opened ─▶ receive(bytes) … ─▶ lost          what one connection goes through
     flush                                       the end of a tick: commit, then let packets leave
+    take_turns                                  go on with those whose share of the tick was used up
     sweep                                       once a second: time-outs, delayed wills, expiry
 
 A tick is whatever the loop did since the last flush. Everything that has to last is in the tick's
 one Commit; packets leave when the store has it. One connection's fault ends that connection.
 """
 
-from collections import deque
 from collections.abc import Callable
 from traceback import format_exc
 from typing import Final, final
@@ -36,6 +36,14 @@ from semel.broker.session_state import SessionState, shown
 from semel.broker.settings import BrokerSettings
 from semel.broker.store_pressure import StorePressure
 from semel.broker.sys_topics import Counters, sys_topics
+from semel.broker.turns import (
+    COPY_SHIFT,
+    ITEM_BYTES_SHIFT,
+    PACKET_WORK,
+    TURN_WORK,
+    UNWRITTEN_ROWS,
+    Turns,
+)
 from semel.mqtt.codec import Packet, encode
 from semel.mqtt.exchange import CONNECTED, NEW, Exchange
 from semel.mqtt.message import Message, received_message
@@ -87,12 +95,17 @@ class Broker:
     connections: Final[dict[int, Connection]]
     # Connections that have bytes to write, or that are to be closed.
     ready: dict[int, Connection]
+    # Connections that were served again, and may be read from again if nothing else is against it.
+    resumed: list[Connection]
     counters: Final[Counters]
     # None: every packet goes the plain way.
     hot_path: HotPath | None
     replays: Final[Replays]
     pressure: Final[Pressure]
     store_pressure: Final[StorePressure]
+    turns: Final[Turns]
+    # How much is done for one connection in its turn.
+    turn_work: int
     _outbox: Final[Outbox]
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
@@ -137,10 +150,13 @@ class Broker:
         self.store = store
         self.connections = {}
         self.ready = {}
+        self.resumed = []
         self.counters = Counters()
         self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
         self.pressure = Pressure(settings.publisher_patience)
         self.store_pressure = StorePressure(self.router)
+        self.turns = Turns()
+        self.turn_work = TURN_WORK
         self._outbox = Outbox(self.connections)
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
@@ -170,24 +186,64 @@ class Broker:
             now,
             maximum_packet_size=settings.maximum_packet_size,
             before_connect=settings.before_connect_packet_size,
+            maximum_items=settings.packet_items,
         )
         self.connections[connection.number] = connection
         return connection
 
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
-        """Bytes arrived on a connection."""
+        """Bytes arrived on a connection. What its share does not suffice for waits in its decoder:
+        then it `awaits_turn`, and nothing more is to be read from it until it does not."""
         self.counters.bytes_received += len(data)
-        # An exception may have left some.
-        self.router.behind = []
-        self._receive(connection, data, now)
-        if self.router.behind:
-            self.pressure.hold(connection, self.router.behind, now)
-            self.router.behind = []
+        connection.decoder.feed(data)
+        if not connection.awaits_turn:
+            self._serve(connection, now, len(data))
 
-    def _receive(self, connection: Connection, data: bytes, now: float) -> None:
+    def take_turns(self, now: float) -> None:
+        """Go on with those that wait for their turn, some of them, unless the disk is behind."""
+        if self.router.unwritten_rows() >= UNWRITTEN_ROWS:
+            return
+        for connection in self.turns.begin():
+            self._serve_again(connection, now)
+
+    def has_turns(self) -> bool:
+        """Whether `take_turns` would do something now."""
+        return self.turns.has_next() and self.router.unwritten_rows() < UNWRITTEN_ROWS
+
+    def _serve_again(self, connection: Connection, now: float) -> None:
+        """Go on with what is in its decoder. A fault of this connection is its alone."""
+        # Whoever was not read from was not silent.
+        connection.heard_at = now
+        self.resumed.append(connection)
+        try:
+            self._serve(connection, now, 0)
+        except Exception:
+            self._log(f"serving {_name(connection)} failed: {format_exc()}")
+            self._drop(connection, now)
+
+    def _serve(self, connection: Connection, now: float, received: int) -> None:
+        """One turn: work off what is in the decoder, as far as its share goes."""
+        router = self.router
+        # An exception may have left some.
+        router.behind = []
+        # Within one turn of everybody, what it sends in many pieces counts as one.
+        router.work = connection.work if connection.turn == self.turns.number else 0
+        router.work += received >> COPY_SHIFT
+        self._work_off(connection, now)
+        connection.turn = self.turns.number
+        connection.work = router.work
+        if router.behind:
+            self.pressure.hold(connection, router.behind, now)
+            router.behind = []
+
+    def _work_off(self, connection: Connection, now: float) -> None:
         decoder = connection.decoder
-        decoder.feed(data)
+        router = self.router
         while not connection.closing and not connection.blocked:
+            if router.work >= self.turn_work:
+                if decoder.has_unread():
+                    self.turns.wait(connection)
+                return
             state = connection.state
             is_open = self.store.condition == OPEN
             if (
@@ -196,7 +252,9 @@ class Broker:
                 and state is not None
                 and connection.is_connected
             ):
-                self.hot_path.take(connection, state, now)
+                self.hot_path.take(connection, state, now, self.turn_work)
+                if router.work >= self.turn_work:
+                    continue
             at = decoder.at
             item = decoder.next()
             if (
@@ -209,19 +267,24 @@ class Broker:
                 return
             if item is None:
                 return
+            router.work += PACKET_WORK
             if isinstance(item, Violation):
                 self._refuse(connection, item, now)
-            else:
-                # [MQTT-3.1.2-22] it is packets that count, not bytes
-                connection.heard_at = now
-                self.counters.packets_received += 1
-                self._observe(connection, item, now)
+                continue
+            if not isinstance(item, Publish):
+                # Of these every few bytes are an item of their own.
+                router.work += (decoder.at - at) >> ITEM_BYTES_SHIFT
+            # [MQTT-3.1.2-22] it is packets that count, not bytes
+            connection.heard_at = now
+            self.counters.packets_received += 1
+            self._observe(connection, item, now)
 
     def lost(self, connection: Connection, now: float) -> None:
         """The network connection is gone, whoever ended it."""
         self.connections.pop(connection.number, None)
         self.ready.pop(connection.number, None)
         self.store_pressure.forget(connection)
+        self.turns.forget(connection)
         if not connection.closing:
             self._log(f"{_name(connection)} is gone")
         self._leave(connection, now)
@@ -241,6 +304,9 @@ class Broker:
         dirty = router.dirty
         router.dirty = []
         commit = router.commit
+        # Those for whom this tick had no time to find retained messages.
+        unsent: list[SessionState] = []
+        router.backlog_work = TURN_WORK
         for state in dirty:
             state.dirty = False
             if state.ended:
@@ -248,8 +314,8 @@ class Broker:
             state.session.poll(now)
             if state.session.wanted:
                 self._refill(state, now)
-            if state.backlog is not None:
-                router.send_backlog(state, now)
+            if state.backlog is not None and not router.send_backlog(state, now):
+                unsent.append(state)
             if state.cursors is not None:
                 self.replays.send(state, now)
             changes, packets = state.session.drain()
@@ -259,6 +325,8 @@ class Broker:
                     commit.changes.append((state.number, change))
             if packets and state.connection:
                 self._outbox.add(state.connection, packets)
+        for state in unsent:
+            router.mark(state)
         expired = router.retained.expired
         router.retained.expired = []
         if not router.lasts:
@@ -378,10 +446,15 @@ class Broker:
             if self.pressure.waits_for(state) and self.router.has_caught_up(state):
                 self.pressure.caught_up(state)
 
-    def sweep(self, now: float) -> None:
-        """Once a second: silent connections, delayed wills, sessions that end."""
+    def sweep(self, now: float, unheard: float = 0.0) -> None:
+        """Once a second: silent connections, delayed wills, sessions that end.
+
+        For `unheard` seconds nobody was listened to, which is nobody's silence but ours.
+        """
         for connection in list(self.connections.values()):
-            if connection.closing or connection.blocked:
+            connection.opened_at += unheard
+            connection.heard_at += unheard
+            if connection.closing or not connection.is_read:
                 continue
             silent = now - connection.heard_at
             if not connection.is_connected:
@@ -501,7 +574,10 @@ class Broker:
         self.pressure.caught_up(state)
         # At QoS 0 it goes with the connection; the rest stays for the next.
         if state.backlog is not None:
-            state.backlog = deque(item for item in state.backlog if item[1])
+            for topic_filter, search in list(state.backlog.items()):
+                search.minimum_qos = 1
+                if not search.qos:
+                    del state.backlog[topic_filter]
         self._lifetimes.leave(state, now)
 
     # --- packets ----------------------------------------------------------------------------------
@@ -638,6 +714,7 @@ class Broker:
             receive_maximum=terms.window,
             maximum_packet_size=exchange.client.maximum_packet_size,
         )
+        self.router.subscriptions.set_connected(client_id, True)
         state.session.room = self.settings.maximum_outgoing_bytes
         aliases = min(exchange.client.topic_alias_maximum, self.settings.client_topic_aliases)
         connection.alias_maximum = aliases
@@ -686,12 +763,8 @@ class Broker:
 
     def _unblock(self, now: float) -> None:
         """What waited for the store in decoders goes on, if it takes messages again."""
-        for connection in self.store_pressure.release(now):
-            try:
-                self.receive(connection, b"", now)
-            except Exception:
-                self._log(f"serving {_name(connection)} failed: {format_exc()}")
-                self._drop(connection, now)
+        for connection in self.store_pressure.release():
+            self._serve_again(connection, now)
 
     def _subscribe(
         self, connection: Connection, state: SessionState, packet: Subscribe, now: float
@@ -703,7 +776,10 @@ class Broker:
         reasons: list[int] = []
         why: list[str] = []
         for subscription in packet.subscriptions:
-            if is_of_stream(subscription.topic_filter):
+            if len(reasons) >= self.settings.maximum_subscriptions:
+                # Nobody can hold more, so that these repeat others or do not fit.
+                reason = QUOTA_EXCEEDED
+            elif is_of_stream(subscription.topic_filter):
                 reason = self.replays.subscribe(state, subscription, packet, why, now)
             else:
                 reason = self.router.subscribe(state, subscription, identifier, now)

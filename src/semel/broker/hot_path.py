@@ -21,6 +21,12 @@ from semel.broker.router import Router
 from semel.broker.routes import PLAIN, Route, Routes
 from semel.broker.session_state import SessionState
 from semel.broker.sys_topics import Counters
+from semel.broker.turns import (
+    COPY_SHIFT,
+    HOT_DELIVERY_WORK,
+    HOT_PACKET_WORK,
+    HOT_PUBLISH_WORK,
+)
 from semel.mqtt.codec import decode
 from semel.mqtt.message import Message, received_message
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
@@ -37,6 +43,8 @@ class Run:
     route: Route | None
     start: i64
     count: i64
+    # Where it has to end: so many bytes, copied to everybody who gets them, are a share of work.
+    limit: i64
     # The largest packet, and the bytes of all payloads.
     largest: i64
     payload: i64
@@ -44,6 +52,7 @@ class Run:
     def __init__(self) -> None:
         self.route = None
         self.start = 0
+        self.limit = 0
         self.count = 0
         self.largest = 0
         self.payload = 0
@@ -52,10 +61,11 @@ class Run:
         """No run: an exception may have left one behind."""
         self.route = None
 
-    def begin(self, route: Route, start: i64) -> None:
-        """A new run, without a message yet."""
+    def begin(self, route: Route, start: i64, share: i64) -> None:
+        """A new run, without a message yet, for a share of work."""
         self.route = route
         self.start = start
+        self.limit = start + (share << COPY_SHIFT) // (len(route.states) + 1)
         self.count = 0
         self.largest = 0
         self.payload = 0
@@ -98,10 +108,13 @@ class HotPath:
     def learn(self, state: SessionState, packet: Publish) -> None:
         """The plain path has routed this message: the next ones like it may come here."""
         if packet.topic_name and not packet.properties.present:
-            self.routes.learn(packet.topic_name, self._authority.rights(state.client_id))
+            rights = self._authority.rights(state.client_id)
+            self.routes.learn(packet.topic_name, self._router.matches, rights)
 
-    def take(self, connection: Connection, state: SessionState, now: float) -> None:
-        """Take ordinary packets from where the decoder stands, up to the first that is not."""
+    def take(self, connection: Connection, state: SessionState, now: float, turn_work: int) -> None:
+        """Take ordinary packets from where the decoder stands, up to the first that is not, or
+        until the work of this turn is done."""
+        router = self._router
         decoder = connection.decoder
         data = decoder.data
         at: i64 = decoder.at
@@ -116,13 +129,16 @@ class HotPath:
         run.clear()
         packets: i64 = 0
         messages: i64 = 0
-        while at + 4 <= available:
+        # Packets are counted together; what they lead to is counted where it happens.
+        share: i64 = turn_work - router.work
+        while at + 4 <= available and packets < share:
             first: i64 = data[at]
             length: i64 = data[at + 1]
             if first >> 4 != PUBLISH:
                 self._end_run(state, data, at, now)
                 if length != 2 or not self._answer(connection, state, data, at, first):
                     break
+                router.work += HOT_DELIVERY_WORK
                 at += 4
                 packets += 1
                 continue
@@ -151,6 +167,8 @@ class HotPath:
                 break
             if qos:
                 self._end_run(state, data, at, now)
+                if router.work >= turn_work:
+                    break
                 packet_id: i64 = data[after_topic] << 8 | data[after_topic + 1]
                 head = data[at:after_topic]
                 tail = data[after_topic + 2 : end]
@@ -162,14 +180,17 @@ class HotPath:
             else:
                 if route.streams:
                     break  # each has a row of its own
-                if route is not run.route:
+                if route is not run.route or at >= run.limit:
                     self._end_run(state, data, at, now)
-                    run.begin(route, at)
+                    if router.work >= turn_work:
+                        break
+                    run.begin(route, at, share)
                 run.add(end - at, end - payload)
             at = end
             packets += 1
             messages += 1
         self._end_run(state, data, at, now)
+        router.work += packets * HOT_PACKET_WORK
         if packets:
             decoder.at = at
             connection.heard_at = now
@@ -229,6 +250,7 @@ class HotPath:
         counters = self._counters
         counters.messages_sent += sent * run.count
         counters.packets_sent += sent * run.count
+        self._router.work += sent * (HOT_DELIVERY_WORK + (len(piece) >> COPY_SHIFT))
         if plain is not None:
             self._route_plainly(route, publisher, piece, plain, now)
 
@@ -301,6 +323,7 @@ class HotPath:
             reason = NO_MATCHING_SUBSCRIBERS
         self._counters.messages_sent += sent
         self._counters.packets_sent += sent
+        self._router.work += HOT_PUBLISH_WORK + sent * HOT_DELIVERY_WORK
         if lasts:
             # It reaches nobody before its commit, and is not acknowledged either.
             publisher.waits = True

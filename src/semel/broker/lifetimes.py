@@ -138,6 +138,7 @@ class Lifetimes:
     def leave(self, state: SessionState, now: float) -> None:
         """The session goes on without a connection [4.1], or ends with it."""
         state.session.disconnect(now, state.expiry_interval)
+        self._router.subscriptions.set_connected(state.client_id, False)
         self._router.pass_on(state, now)
         self._router.mark(state)
         if state.will is not None:

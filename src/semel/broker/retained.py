@@ -9,11 +9,16 @@ a filter that begins with `$` is looked up there: so [MQTT-4.7.2-1] holds by con
 recurses. A name of many levels takes a node for each: `semel.mqtt.check_levels` is for the caller
 to bound that.
 
-A message that has expired is never given out. It takes up room until `match` or `sweep` meets it.
+A filter may match a hundred thousand messages, so that a `RetainedSearch` goes through the tree
+step by step, as its owner has time, while others change the tree. It gives what was retained when
+it began and still is: what comes later reaches the subscriber as it is published.
+
+A message that has expired is never given out. It takes up room until a search or `sweep` meets it.
 """
 
 import sys
 from collections import OrderedDict
+from itertools import islice
 from typing import Final, final
 
 from semel.mqtt.message import Message
@@ -22,19 +27,162 @@ from semel.mqtt.topics import has_wildcard
 # About what a place in the tree takes: a message to a deep topic may need many.
 LEVEL_BYTES: Final = 200
 
+# Nodes that one step of a search looks at, at the most, and children that it holds at one time.
+_STEP_NODES: Final = 100
+_BATCH: Final = 1_000
+
 
 @final
 class Node:
     """A place in the tree: the levels of a name up to here, and the message of that name."""
 
-    children: Final[dict[str, "Node"]]
+    children: Final[dict[str, "Node"]]  # in the order of their births
+    birth: Final[int]
     message: Message | None
-    place: int  # among all messages, by when the topic got its first one
+    put: int  # which of all messages ever put it is
 
-    def __init__(self) -> None:
+    def __init__(self, birth: int) -> None:
         self.children = {}
+        self.birth = birth
         self.message = None
-        self.place = 0
+        self.put = 0
+
+
+@final
+class Branch:
+    """Children of a node that a search goes through, a batch at a time.
+
+    Between two batches children may come and go. They are in the order of their births, so that
+    the search goes on behind the last that it has seen.
+    """
+
+    depth: Final[int]  # of the filter's levels, which the children are compared with
+    _node: Final[Node]
+    _batch: list[Node]
+    _at: int
+    _position: int
+    _last_birth: int
+
+    def __init__(self, node: Node, depth: int) -> None:
+        self.depth = depth
+        self._node = node
+        self._batch = []
+        self._at = 0
+        self._position = 0
+        self._last_birth = 0
+
+    def next(self) -> Node | None:
+        """The next child, None after the last."""
+        if self._at == len(self._batch):
+            self._fetch()
+            if not self._batch:
+                return None
+        node = self._batch[self._at]
+        self._at += 1
+        return node
+
+    def _fetch(self) -> None:
+        start = self._position
+        if start:
+            # One more, to see whether the last one is still where it was.
+            batch = list(islice(self._node.children.values(), start - 1, start + _BATCH))
+            if batch and batch[0].birth == self._last_birth:
+                del batch[0]
+            else:
+                start = 0
+                for child in self._node.children.values():
+                    if child.birth > self._last_birth:
+                        break
+                    start += 1
+                batch = list(islice(self._node.children.values(), start, start + _BATCH))
+        else:
+            batch = list(islice(self._node.children.values(), 0, _BATCH))
+        self._batch = batch
+        self._at = 0
+        self._position = start + len(batch)
+        if batch:
+            self._last_birth = batch[-1].birth
+
+
+@final
+class RetainedSearch:
+    """The retained messages that one subscription brings, one after the other."""
+
+    qos: Final[int]
+    identifier: Final[int]
+    # What is sent at a lower QoS is left out: it went with the connection that asked for it.
+    minimum_qos: int
+    visited: int  # nodes that the last step looked at
+    _retained: Final["Retained"]
+    _levels: Final[list[str]]
+    _last_put: Final[int]
+    _branches: Final[list[Branch]]
+    _first: Node | None
+
+    def __init__(
+        self, retained: "Retained", first: Node | None, levels: list[str], qos: int, identifier: int
+    ) -> None:
+        self.qos = qos
+        self.identifier = identifier
+        self.minimum_qos = 0
+        self.visited = 0
+        self._retained = retained
+        self._levels = levels
+        self._last_put = retained.last_put
+        self._branches = []
+        self._first = first
+
+    def next(self, now: float) -> Message | None:
+        """A message, or None if this step has found none: see `is_done`."""
+        self.visited = 0
+        first = self._first
+        if first is not None:
+            self._first = None
+            message = self._look_at(first, 0, now)
+            if message is not None:
+                return message
+        while self._branches and self.visited < _STEP_NODES:
+            branch = self._branches[-1]
+            node = branch.next()
+            if node is None:
+                self._branches.pop()
+                continue
+            message = self._look_at(node, branch.depth, now)
+            if message is not None:
+                return message
+        return None
+
+    def is_done(self) -> bool:
+        """Whether there is no other."""
+        return self._first is None and not self._branches
+
+    def _look_at(self, node: Node, depth: int, now: float) -> Message | None:
+        """Go down from a node that `depth` levels of the filter have led to; its message, if that
+        is one of those."""
+        levels = self._levels
+        # A level that is no wildcard has one child at the most.
+        while depth < len(levels) and levels[depth] != "#" and levels[depth] != "+":
+            self.visited += 1
+            child = node.children.get(levels[depth])
+            if child is None:
+                return None
+            node = child
+            depth += 1
+        self.visited += 1
+        if depth < len(levels):
+            # [MQTT-4.7.1-2] # stands for any number of levels, none too; + for one
+            below = levels[depth] == "#"
+            if node.children:
+                self._branches.append(Branch(node, depth if below else depth + 1))
+            if not below:
+                return None
+        message = node.message
+        if message is None or node.put > self._last_put:
+            return None
+        if message.is_expired(now):
+            self._retained.expire(message.topic_name)
+            return None
+        return message
 
 
 @final
@@ -48,7 +196,8 @@ class Retained:
     _expiring: Final[OrderedDict[str, Node]]  # those with an expiry; the first is swept next
     _root: Final[Node]
     _dollar_root: Final[Node]
-    _last_place: int
+    _last_birth: int
+    last_put: int  # how many messages were put
     # Topics whose message has expired and was dropped: for the owner to take.
     expired: list[str]
 
@@ -58,9 +207,10 @@ class Retained:
         self.size = 0
         self._by_name = {}
         self._expiring = OrderedDict()
-        self._root = Node()
-        self._dollar_root = Node()
-        self._last_place = 0
+        self._root = Node(0)
+        self._dollar_root = Node(0)
+        self._last_birth = 0
+        self.last_put = 0
         self.expired = []
 
     def __len__(self) -> int:
@@ -88,6 +238,8 @@ class Retained:
             node = self._new_node(topic_name)
             self._by_name[topic_name] = node
         node.message = message
+        self.last_put += 1
+        node.put = self.last_put
         self.size = size
         if message.expires_at is not None:
             self._expiring[topic_name] = node
@@ -113,27 +265,12 @@ class Retained:
         node.message = None
         self._prune(topic_name)
 
-    def match(self, topic_filter: str, now: float) -> list[Message]:
-        """The messages whose topic a valid, not shared filter matches.
-
-        They come in the order in which their topics got a first message. Those that have expired
-        are dropped instead.
-        """
+    def search(self, topic_filter: str, qos: int, identifier: int) -> RetainedSearch:
+        """Look for the messages whose topic a valid, not shared filter matches."""
         if has_wildcard(topic_filter):
-            nodes = matching_nodes(self._root_for(topic_filter), topic_filter)
-        else:
-            node = self._by_name.get(topic_filter)
-            nodes = [] if node is None else [node]
-        found: list[tuple[int, Message]] = []
-        for node in nodes:
-            message = node.message
-            assert message is not None
-            if message.is_expired(now):
-                self._expire(message.topic_name)
-            else:
-                found.append((node.place, message))
-        found.sort()  # no two places are equal, so messages are not compared
-        return [message for _, message in found]
+            root = self._root_for(topic_filter)
+            return RetainedSearch(self, root, topic_filter.split("/"), qos, identifier)
+        return RetainedSearch(self, self._by_name.get(topic_filter), [], qos, identifier)
 
     def sweep(self, now: float, limit: int) -> int:
         """Look at the next `limit` messages that can expire, and drop those that have.
@@ -146,13 +283,14 @@ class Retained:
             message = self._expiring[topic_name].message
             assert message is not None
             if message.is_expired(now):
-                self._expire(topic_name)
+                self.expire(topic_name)
                 dropped += 1
             else:
                 self._expiring.move_to_end(topic_name)
         return dropped
 
-    def _expire(self, topic_name: str) -> None:
+    def expire(self, topic_name: str) -> None:
+        """The message of the topic has expired: drop it."""
         self.delete(topic_name)
         self.expired.append(topic_name)
 
@@ -164,11 +302,10 @@ class Retained:
         for level in topic_name.split("/"):
             child = node.children.get(level)
             if child is None:
-                child = Node()
+                self._last_birth += 1
+                child = Node(self._last_birth)
                 node.children[level] = child
             node = child
-        self._last_place += 1
-        node.place = self._last_place
         return node
 
     def _prune(self, topic_name: str) -> None:
@@ -181,38 +318,6 @@ class Retained:
         while above and node.message is None and not node.children:
             node = above.pop()
             del node.children[levels.pop()]
-
-
-def matching_nodes(root: Node, topic_filter: str) -> list[Node]:
-    """The nodes of a tree that have a message and whose name the filter matches."""
-    nodes = [root]
-    for level in topic_filter.split("/"):
-        if level == "#":  # the last [MQTT-4.7.1-2]
-            return nodes_from(nodes)
-        following: list[Node] = []
-        for node in nodes:
-            if level == "+":
-                following.extend(node.children.values())
-            else:
-                child = node.children.get(level)
-                if child is not None:
-                    following.append(child)
-        if not following:
-            return []
-        nodes = following
-    return [node for node in nodes if node.message is not None]
-
-
-def nodes_from(nodes: list[Node]) -> list[Node]:
-    """Those that have a message, of these nodes and all below them: # may stand for no level."""
-    found: list[Node] = []
-    waiting = nodes.copy()
-    while waiting:
-        node = waiting.pop()
-        if node.message is not None:
-            found.append(node)
-        waiting.extend(node.children.values())
-    return found
 
 
 def cost(message: Message) -> int:

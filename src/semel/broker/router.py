@@ -4,7 +4,6 @@ A client with several matching subscriptions gets one copy, with the highest of 
 of their identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]; the standard would allow one copy for each.
 """
 
-from collections import deque
 from traceback import format_exc
 from typing import Final, final
 
@@ -12,7 +11,14 @@ from semel.broker.authority import Authority
 from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
-from semel.broker.subscriptions import Entry, Group, Subscriptions
+from semel.broker.subscriptions import Entry, Group, Matches, Subscriptions
+from semel.broker.turns import (
+    DELIVERY_WORK,
+    ENTRY_WORK,
+    FILTER_WORK,
+    NODE_WORK,
+    SESSION_WORK,
+)
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message, without_identifiers
 from semel.mqtt.packets.subscribe import Subscription
@@ -24,7 +30,7 @@ from semel.mqtt.properties import (
 )
 from semel.mqtt.reasons import QUOTA_EXCEEDED
 from semel.mqtt.session import Session
-from semel.mqtt.topics import split_share
+from semel.mqtt.topics import is_shared
 from semel.store.commit import Commit, Record
 from semel.store.store import Store
 from semel.store.streams import Stream, Streams
@@ -69,6 +75,12 @@ class Router:
     streams: Final[Streams]
     # Sessions to be polled and drained at the end of the tick.
     dirty: list[SessionState]
+    # What was done for the connection whose turn it is, in the units of `turns.py`; what may yet
+    # be done in this tick to bring retained messages to new subscribers.
+    work: int
+    backlog_work: int
+    # What the message was for that was routed last.
+    matches: Matches
     commit: Commit
     # Commits that the store was given and has not yet.
     unsafe: Final[list[Commit]]
@@ -112,6 +124,9 @@ class Router:
         self.lasts = store.lasts
         self.streams = streams
         self.dirty = []
+        self.work = 0
+        self.backlog_work = 0
+        self.matches = Matches()
         self.commit = Commit()
         self.unsafe = []
         self.maximum_subscriptions = maximum_subscriptions
@@ -132,6 +147,20 @@ class Router:
         if not state.dirty:
             state.dirty = True
             self.dirty.append(state)
+            self.work += SESSION_WORK
+
+    def unwritten_rows(self) -> int:
+        """Rows of the commits that the store was given and has not yet."""
+        rows = 0
+        for commit in self.unsafe:
+            rows += len(commit.changes) + len(commit.records)
+        return rows
+
+    def match(self, topic_name: str) -> Matches:
+        """What a message of this topic is for; the search is work."""
+        matches = self.subscriptions.match(topic_name)
+        self.work += matches.visited * NODE_WORK + len(matches.entries) * ENTRY_WORK
+        return matches
 
     def may_receive(self, client_id: str, topic_name: str) -> bool:
         """Whether a message may reach a client. A fault of the authority over it is its alone.
@@ -205,7 +234,7 @@ class Router:
         self._reached = []
         if message.retain:
             self._retain(message)
-        matches = self.subscriptions.match(message.topic_name)
+        matches = self.matches = self.match(message.topic_name)
         copies: dict[str, Copy] = {}
         for entry in matches.entries:
             client_id = entry.client_id
@@ -239,7 +268,7 @@ class Router:
             return False
         if qos == 2 and publisher.number:
             return True
-        matches = self.subscriptions.match(topic_name)
+        matches = self.match(topic_name)
         for entry in matches.entries:
             if entry.qos and self.sessions[entry.client_id].number:
                 return True
@@ -264,18 +293,24 @@ class Router:
             self.commit.retained.append((message.topic_name, kept))
 
     def _deliver_shared(self, group: Group, message: Message, now: float) -> None:
-        """One member gets it: the next that is connected and keeps up, or else the next at all."""
+        """One member gets it: the next that is connected and keeps up, or else one that keeps it
+        for later, or else the next."""
         chosen: Entry | None = None
-        for entry in group.members():
-            if not self.may_receive(entry.client_id, message.topic_name):
-                continue
-            session = self.sessions[entry.client_id].session
-            if session.connected and session.waiting < self.maximum_queued:
-                chosen = entry
-                break
-            # An offline member keeps QoS 1 and 2 messages for later.
-            if chosen is None and min(entry.qos, message.qos):
-                chosen = entry
+        keeps_up = False
+        for entry in group.connected():
+            self.work += ENTRY_WORK
+            if self.may_receive(entry.client_id, message.topic_name):
+                keeps_up = self.sessions[entry.client_id].session.waiting < self.maximum_queued
+                if keeps_up or (chosen is None and min(entry.qos, message.qos)):
+                    chosen = entry
+                if keeps_up:
+                    break
+        if not keeps_up and message.qos:
+            for entry in group.offline():
+                self.work += ENTRY_WORK
+                if entry.qos and self.may_receive(entry.client_id, message.topic_name):
+                    chosen = entry
+                    break
         if chosen is not None:
             group.advance(chosen)
             copy = Copy()
@@ -328,10 +363,7 @@ class Router:
         """Whether a member of the group is connected."""
         group = self.subscriptions.group(shared_filter)
         assert group is not None
-        for entry in group.members():
-            if self.sessions[entry.client_id].session.connected:
-                return True
-        return False
+        return len(group.connected()) > 0
 
     def _deliver(
         self, state: SessionState, message: Message, copy: Copy, now: float, share: str = ""
@@ -343,6 +375,7 @@ class Router:
 
     def _send(self, state: SessionState, message: Message, now: float, share: str = "") -> None:
         session = state.session
+        self.work += DELIVERY_WORK + len(message.properties.items)
         if message.qos:
             self._reached.append(state)
             if state.number:
@@ -385,6 +418,7 @@ class Router:
         self, state: SessionState, subscription: Subscription, identifier: int, now: float
     ) -> int:
         """The same, for a subscription that the authority allows."""
+        self.work += FILTER_WORK
         if state.subscriptions >= self.maximum_subscriptions:
             if not self.subscriptions.has(state.client_id, subscription.topic_filter):
                 return QUOTA_EXCEEDED
@@ -398,46 +432,51 @@ class Router:
             )
         # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets none [4.8.2]
         handling = subscription.retain_handling
-        share_name, topic_filter = split_share(subscription.topic_filter)
-        if not share_name and (handling == 0 or (handling == 1 and old is None)):
-            identifiers = [identifier] if identifier else []
-            for message in self.retained.match(topic_filter, now):
-                if self.may_receive(state.client_id, message.topic_name):
-                    qos = min(message.qos, subscription.qos)
-                    self._put_off(state, message, qos, identifiers)
-            self.send_backlog(state, now)
+        if not is_shared(subscription.topic_filter):
+            if handling == 0 or (handling == 1 and old is None):
+                walk = self.retained.search(subscription.topic_filter, subscription.qos, identifier)
+                if state.backlog is None:
+                    state.backlog = {}
+                # A filter that is subscribed to again brings its messages once.
+                state.backlog[subscription.topic_filter] = walk
         return subscription.qos
 
-    def _put_off(
-        self, state: SessionState, message: Message, qos: int, identifiers: list[int]
-    ) -> None:
-        backlog = state.backlog
-        if backlog is None:
-            backlog = state.backlog = deque()
-        # Whoever subscribes again and again and does not read has them once.
-        if len(backlog) < self.retained.maximum:
-            backlog.append((message, qos, identifiers))
-        else:
-            self.dropped += 1
+    def send_backlog(self, state: SessionState, now: float) -> bool:
+        """Send retained messages to a new subscriber, as many as it takes at the moment.
 
-    def send_backlog(self, state: SessionState, now: float) -> None:
-        """Send retained messages to a new subscriber, as many as it takes at the moment."""
+        False if this tick has no time for more of them: the rest is for the next one.
+        """
         session = state.session
         backlog = state.backlog
         while backlog and session.connected and session.room > 0 and not session.waiting:
-            message, qos, identifiers = backlog.popleft()
-            # One that was replaced meanwhile would look as if it were newer.
-            if self.retained.get(message.topic_name) is message:
-                if qos and self.lasts:
-                    # It may be so new that its own commit is not safe yet.
-                    state.waits = True
-                # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1
-                self._send(state, _variant(message, qos, True, identifiers), now)
+            if self.backlog_work <= 0:
+                return False
+            topic_filter, walk = next(iter(backlog.items()))
+            message = walk.next(now)
+            self.backlog_work -= walk.visited * NODE_WORK
+            if message is None:
+                if walk.is_done():
+                    del backlog[topic_filter]
+                continue
+            qos = min(message.qos, walk.qos)
+            if qos < walk.minimum_qos or not self.may_receive(state.client_id, message.topic_name):
+                continue
+            if qos and self.lasts:
+                # It may be so new that its own commit is not safe yet.
+                state.waits = True
+            self.backlog_work -= DELIVERY_WORK
+            identifiers = [walk.identifier] if walk.identifier else []
+            # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1
+            self._send(state, _variant(message, qos, True, identifiers), now)
         if not backlog:
             state.backlog = None
+        return True
 
     def unsubscribe(self, state: SessionState, topic_filter: str) -> bool:
         """Remove a subscription. Whether there was one."""
+        self.work += FILTER_WORK
+        if state.backlog is not None:
+            state.backlog.pop(topic_filter, None)
         if self.subscriptions.unsubscribe(state.client_id, topic_filter) is None:
             return False
         state.subscriptions -= 1

@@ -141,13 +141,13 @@ class Routes:
                 self._put(topic, route)
         return route
 
-    def learn(self, topic_name: str, rights: str) -> None:
-        """The plain path has let a publisher with these rights send a message to this topic."""
+    def learn(self, topic_name: str, matches: Matches, rights: str) -> None:
+        """The plain path has let a publisher with these rights send a message to this topic, and
+        has found these subscriptions to it."""
         self.refresh()
         topic = topic_name.encode("utf-8")
         route = self.find(topic)
         if route is None:
-            matches = self._subscriptions.match(topic_name)
             # Whose turn it is in a shared subscription is decided for each message.
             if not matches.groups and len(topic) <= _LONGEST_NAME:
                 self._put(topic, self._route(topic_name, matches, rights))

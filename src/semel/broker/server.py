@@ -89,31 +89,32 @@ class Peer(asyncio.Protocol):
             # The fault domain of one connection ends here: nobody else may feel what it was.
             LOG.exception("serving %s failed: closed", connection.peer)
             self.abort()
-        if connection.held and not self.held:
-            self.hold()
-        if connection.blocked:
-            self.transport.pause_reading()
+        if not connection.is_read:
+            self.stop_reading(connection)
         self.server.gathered += len(data)
         if self.server.gathered >= TICK_BYTES:
             self.server.tick()
             return
         self.server.schedule()
 
-    def hold(self) -> None:
-        """Stop reading until the core lets it go, which it does in a tick."""
-        assert self.transport is not None
-        self.held = True
-        self.transport.pause_reading()
-        patience = self.server.settings.publisher_patience
-        self.server.loop.call_later(patience, self.server.schedule)
+    def stop_reading(self, connection: Connection) -> None:
+        """What it sent has to wait. The core says when it may be read from again."""
+        if connection.held and not self.held:
+            # The core lets it go in a tick, and there may be none.
+            self.held = True
+            patience = self.server.settings.publisher_patience
+            self.server.loop.call_later(patience, self.server.schedule)
+        self.pause()
 
-    def release(self) -> None:
-        """Read again, if nothing else is against it."""
-        assert self.transport is not None
+    def read_again(self) -> None:
+        """Read again, if nothing is against it."""
         assert self.connection is not None
+        assert self.transport is not None
         self.held = self.connection.held
-        if not self.held and not self.connection.blocked:
+        if self.connection.is_read:
             self.transport.resume_reading()
+        else:
+            self.stop_reading(self.connection)
 
     def pause(self) -> None:
         """Read no more."""
@@ -284,6 +285,9 @@ class Server:
     def _scheduled_tick(self) -> None:
         self.scheduled = False
         self.tick()
+        # What others have sent was answered first.
+        self.broker.take_turns(self.now())
+        self._read_again()
 
     def tick(self) -> None:
         """Commit what has happened since the last one, and write what may leave."""
@@ -298,24 +302,29 @@ class Server:
             peer = self.peers.get(number)
             if peer is not None:
                 peer.write_out()
-        self._read_again(self.broker.pressure.released)
-        self.broker.pressure.released = []
-        self._read_again(self.broker.store_pressure.released)
-        self.broker.store_pressure.released = []
-        if self.broker.router.dirty:
-            # What waited for room has some now.
-            self.schedule()
+        self._read_again()
 
-    def _read_again(self, released: list[Connection]) -> None:
-        for connection in released:
+    def _read_again(self) -> None:
+        """Read from those that the core has let go, and tick again if there is more to do."""
+        broker = self.broker
+        going = [*broker.pressure.released, *broker.resumed]
+        broker.pressure.released = []
+        broker.resumed = []
+        for connection in going:
             peer = self.peers.get(connection.number)
             if peer is not None:
-                peer.release()
+                peer.read_again()
+        if broker.router.dirty or broker.has_turns():
+            # What waited for room has some now, or somebody's turn has come.
+            self.schedule()
 
     async def _sweep(self) -> None:
         while True:
+            due = self.now() + SWEEP_SECONDS
             await asyncio.sleep(SWEEP_SECONDS)
-            self.broker.sweep(self.now())
+            now = self.now()
+            # What was sent meanwhile has not been read yet.
+            self.broker.sweep(now, unheard=max(0.0, now - due))
             self.tick()
 
 

@@ -1,10 +1,9 @@
 """What the broker knows of one client identifier, connected or not."""
 
-from collections import deque
 from typing import Final, final
 
 from semel.broker.cursors import Cursors
-from semel.mqtt.message import Message
+from semel.broker.retained import RetainedSearch
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.session import Session
 
@@ -43,9 +42,9 @@ class SessionState:
     # Whether this tick has given it anything; whether the session is over.
     dirty: bool
     ended: bool
-    # Retained messages that a new subscription brings and for which there was no room yet: each
-    # with its QoS and the identifiers of the subscription.
-    backlog: deque[tuple[Message, int, list[int]]] | None
+    # By topic filter: searches for the retained messages that a new subscription brings, as long as
+    # not all of them were sent.
+    backlog: dict[str, RetainedSearch] | None
     # Its subscriptions to streams, if it has any.
     cursors: Cursors | None
     # Publishers have waited for it in vain.

@@ -78,6 +78,13 @@ class BrokerSettings:
         minimum=1,
         maximum=65_536,
     )
+    packet_items: int = setting(
+        10_000,
+        "Topic filters and properties in one packet, together. A packet with more ends the "
+        "connection of the client that sent it, with reason code 0x97 (Quota exceeded). Topic "
+        "filters of a SUBSCRIBE beyond maximum_subscriptions are refused in its SUBACK.",
+        minimum=16,
+    )
     maximum_subscriptions: int = setting(
         1000,
         "Subscriptions of one client. A further one is refused with reason code 0x97 (Quota "

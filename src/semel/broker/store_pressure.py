@@ -28,13 +28,10 @@ _OWED: Final = 100
 class StorePressure:
     """Which connections wait for the store."""
 
-    # Connections that may be read from again.
-    released: list[Connection]
     _router: Final[Router]
     _blocked: list[Connection]
 
     def __init__(self, router: Router) -> None:
-        self.released = []
         self._router = router
         self._blocked = []
 
@@ -72,7 +69,7 @@ class StorePressure:
             self._blocked.remove(connection)
             connection.blocked = False
 
-    def release(self, now: float) -> list[Connection]:
+    def release(self) -> list[Connection]:
         """Those that go on now, if the store takes messages again."""
         if not self._blocked or self._router.store.condition != OPEN:
             return []
@@ -80,7 +77,4 @@ class StorePressure:
         self._blocked = []
         for connection in going:
             connection.blocked = False
-            # Whoever was not read from was not silent.
-            connection.heard_at = now
-            self.released.append(connection)
         return going

@@ -66,48 +66,67 @@ class Entry:
 class Group:
     """The clients that share a subscription: same ShareName, same filter [4.8.2].
 
-    They take turns in the order in which they joined: who joins is last in the round, who changes
-    its options keeps its turn, and who is passed over waits for the next round. The caller looks
-    through `members` for one that will do, and then says with `advance` which it took.
+    Those that are connected take turns, and those that are not, in the order in which they joined
+    or came: who comes is last in the round, who changes its options keeps its turn, and who is
+    passed over waits for the next round. The caller looks through `connected`, and then `offline`,
+    for one that will do, and says with `advance` which it took.
 
     A group may outlive its last member in what a caller has cached; it is then without members.
     """
 
     share_name: Final[str]
     topic_filter: Final[str]  # without $share/ShareName/
-    _members: Final[OrderedDict[str, Entry]]  # the first is the next; who had its turn goes last
+    # The first is the next; who had its turn goes last.
+    _connected: Final[OrderedDict[str, Entry]]
+    _offline: Final[OrderedDict[str, Entry]]
 
     def __init__(self, share_name: str, topic_filter: str) -> None:
         self.share_name = share_name
         self.topic_filter = topic_filter
-        self._members = OrderedDict()
+        self._connected = OrderedDict()
+        self._offline = OrderedDict()
 
-    def members(self) -> ValuesView[Entry]:
-        """All of them, from the one whose turn it is: not a copy, so stop before `advance`."""
-        return self._members.values()
+    def connected(self) -> ValuesView[Entry]:
+        """Members with a connection, from the one whose turn it is: not a copy, so stop before
+        `advance`."""
+        return self._connected.values()
+
+    def offline(self) -> ValuesView[Entry]:
+        """Likewise those without one."""
+        return self._offline.values()
+
+    def members(self) -> list[Entry]:
+        """All of them."""
+        return [*self._connected.values(), *self._offline.values()]
 
     def advance(self, entry: Entry) -> None:
         """This member had its turn: the next is the one after it.
 
         One that has left meanwhile passes no turn on.
         """
-        for _ in range(len(self._members)):
-            client_id = next(iter(self._members))
-            self._members.move_to_end(client_id)
+        members = self._connected if entry.client_id in self._connected else self._offline
+        for _ in range(len(members)):
+            client_id = next(iter(members))
+            members.move_to_end(client_id)
             if client_id == entry.client_id:
                 return
 
     def is_empty(self) -> bool:
         """Whether the last member has left."""
-        return not self._members
+        return not self._connected and not self._offline
 
-    def put(self, entry: Entry) -> None:
-        """Let its client join, or change its options."""
-        self._members[entry.client_id] = entry
+    def put(self, entry: Entry, is_connected: bool) -> None:
+        """Let its client join, or change its options, or come, or go offline."""
+        members, others = self._connected, self._offline
+        if not is_connected:
+            members, others = others, members
+        others.pop(entry.client_id, None)
+        members[entry.client_id] = entry
 
     def remove(self, client_id: str) -> None:
         """Let a member leave."""
-        del self._members[client_id]
+        if self._connected.pop(client_id, None) is None:
+            del self._offline[client_id]
 
 
 @final
@@ -119,10 +138,12 @@ class Matches:
 
     entries: Final[list[Entry]]
     groups: Final[list[Group]]
+    visited: int  # nodes of the tree that were looked at: what the search cost
 
     def __init__(self) -> None:
         self.entries = []
         self.groups = []
+        self.visited = 0
 
 
 @final
@@ -136,7 +157,7 @@ class Leaf:
         self.entries = {}
         self.groups = None
 
-    def put(self, entry: Entry, topic_filter: str) -> None:
+    def put(self, entry: Entry, topic_filter: str, is_connected: bool) -> None:
         """Add an entry, or replace the one of the same client and ShareName."""
         if not entry.share_name:
             self.entries[entry.client_id] = entry
@@ -149,7 +170,7 @@ class Leaf:
         if group is None:
             group = Group(entry.share_name, topic_filter)
             groups[entry.share_name] = group
-        group.put(entry)
+        group.put(entry, is_connected)
 
     def remove(self, entry: Entry) -> None:
         """Take out an entry that is here."""
@@ -205,6 +226,7 @@ class Subscriptions:
 
     generation: int  # another one whenever a filter with a wildcard comes, changes or goes
     _clients: Final[dict[str, dict[str, Entry]]]
+    _connected: Final[set[str]]
     _exact: Final[dict[str, Leaf]]
     _root: Final[Node]
     _dollar_root: Final[Node]
@@ -213,6 +235,7 @@ class Subscriptions:
     def __init__(self) -> None:
         self.generation = 0
         self._clients = {}
+        self._connected = set()
         self._exact = {}
         self._root = Node()
         self._dollar_root = Node()
@@ -243,9 +266,24 @@ class Subscriptions:
             if leaf is None:
                 leaf = Leaf()
                 self._exact[topic_filter] = leaf
-            leaf.put(entry, topic_filter)
+            leaf.put(entry, topic_filter, client_id in self._connected)
             self._note_topic(topic_filter)
         return replaced
+
+    def set_connected(self, client_id: str, is_connected: bool) -> None:
+        """A client has come, or gone offline: shared subscriptions go by that."""
+        if is_connected:
+            self._connected.add(client_id)
+        else:
+            self._connected.discard(client_id)
+        held = self._clients.get(client_id)
+        if held is None:
+            return
+        for entry in held.values():
+            if entry.share_name:
+                group = self.group(entry.topic_filter)
+                assert group is not None
+                group.put(entry, is_connected)
 
     def unsubscribe(self, client_id: str, topic_filter: str) -> Entry | None:
         """Take out the client's subscription with this very filter, if any [MQTT-3.10.4-1]."""
@@ -362,7 +400,7 @@ class Subscriptions:
             if leaf is None:
                 leaf = Leaf()
                 node.here = leaf
-        leaf.put(entry, topic_filter)
+        leaf.put(entry, topic_filter, entry.client_id in self._connected)
         self.generation += 1
 
     def _remove(self, entry: Entry) -> None:
@@ -409,6 +447,7 @@ class Subscriptions:
 def collect_from_tree(root: Node, topic_name: str, matches: Matches) -> None:
     """Add what the filters of a tree that match the name hold."""
     nodes = [root]
+    visited = 1
     for level in topic_name.split("/"):
         following: list[Node] = []
         for node in nodes:
@@ -421,6 +460,8 @@ def collect_from_tree(root: Node, topic_name: str, matches: Matches) -> None:
             child = node.children.get(level)
             if child is not None:
                 following.append(child)
+        visited += len(following)
+        matches.visited = visited
         if not following:
             return
         nodes = following

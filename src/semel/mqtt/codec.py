@@ -57,6 +57,7 @@ from semel.mqtt.packets.unsubscribe import (
 from semel.mqtt.rules import FIXED_HEADER_FLAGS, PACKET_SIZE_WITHIN_MAXIMUM, PACKET_TYPE_KNOWN
 from semel.mqtt.violation import Violation, report
 from semel.mqtt.wire import (
+    ANY_NUMBER_OF_ITEMS,
     MAXIMUM_VARIABLE_BYTE_INTEGER,
     Reader,
     check_variable_byte_integer,
@@ -174,11 +175,13 @@ def decode(
     *,
     start: int = 0,
     maximum_packet_size: int = LARGEST_PACKET,
+    maximum_items: int = ANY_NUMBER_OF_ITEMS,
 ) -> tuple[Packet, int] | None:
     """The packet at `start` and where it ends, or None if not all of it is there yet.
 
     Raises `Violation` as soon as the bytes cannot be right; a packet larger than
-    `maximum_packet_size` is refused once its length is known, before its body is awaited.
+    `maximum_packet_size` is refused once its length is known, before its body is awaited, and one
+    with more than `maximum_items` topic filters and properties before the next one is read.
     A CONNECT is read by the version that it names itself.
     """
     if start >= len(data):
@@ -197,7 +200,7 @@ def decode(
         check_packet_size(end - start, maximum_packet_size, None)
         if end > len(data):
             return None
-        reader = Reader(data, body, end, version)
+        reader = Reader(data, body, end, version, None, None, maximum_items)
         packet = _decode_body(packet_type, first & 15, reader)
         if long_form:
             reader.note_long_form("Remaining Length")
@@ -292,12 +295,14 @@ class Decoder:
     `receive` never raises for what a peer sends: a `Violation` comes as the last value, and
     whatever follows it is ignored, since nobody can say where the next packet would begin.
     No more is kept than one incomplete packet, which `maximum_packet_size` bounds, and
-    `before_connect` until a CONNECT has come (0: no other bound than the first).
+    `before_connect` until a CONNECT has come (0: no other bound than the first). `maximum_items`
+    bounds what one packet costs to read: its topic filters and properties together.
     """
 
     version: int
     maximum_packet_size: int
     before_connect: int
+    maximum_items: int
     # What `feed` was given, after what was left over before, and how far it has been read. Who
     # knows what stands there without decoding it may move `at` to the end of a packet.
     data: bytes
@@ -312,10 +317,12 @@ class Decoder:
         *,
         maximum_packet_size: int = LARGEST_PACKET,
         before_connect: int = 0,
+        maximum_items: int = ANY_NUMBER_OF_ITEMS,
     ) -> None:
         self.version = version
         self.maximum_packet_size = maximum_packet_size
         self.before_connect = before_connect
+        self.maximum_items = maximum_items
         self.data = b""
         self.at = 0
         self._buffer = bytearray()
@@ -348,6 +355,10 @@ class Decoder:
         self.data = data
         self.at = 0
 
+    def has_unread(self) -> bool:
+        """Whether there are bytes that `next` has not been asked for."""
+        return self.at < len(self.data)
+
     def next(self) -> Packet | Violation | None:
         """The next packet, or None when no other is complete."""
         if self.at >= len(self.data):
@@ -360,6 +371,7 @@ class Decoder:
                 self.version,
                 start=self.at,
                 maximum_packet_size=self.before_connect or self.maximum_packet_size,
+                maximum_items=self.maximum_items,
             )
         except Violation as violation:
             self._broken = True

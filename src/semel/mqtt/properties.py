@@ -539,6 +539,7 @@ def read_properties(reader: Reader) -> list[PropertyItem]:
     items: list[PropertyItem] = []
     packet_end = reader.narrow(size, "properties")
     while reader.left():
+        reader.count_item()
         identifier = reader.variable_byte_integer("property_identifier")
         check_property_known(identifier, reader.found)
         if not is_property(identifier):

@@ -12,6 +12,7 @@ from semel.mqtt.reasons import (
     PACKET_TOO_LARGE,
     PAYLOAD_FORMAT_INVALID,
     PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
     REFUSED_IDENTIFIER_REJECTED,
     REFUSED_PROTOCOL_VERSION,
     TOPIC_ALIAS_INVALID,
@@ -205,6 +206,14 @@ TOPIC_LEVELS_WITHIN_LIMIT: Final = Rule(
     "A topic has no more levels than this receiver takes (a limit of ours, not of the standard).",
     at="limit",
     reason=TOPIC_NAME_INVALID,
+)
+
+PACKET_ITEMS_WITHIN_LIMIT: Final = Rule(
+    "PACKET_ITEMS_WITHIN_LIMIT",
+    "A packet has no more topic filters or properties than this receiver takes (a limit of ours, "
+    "not of the standard).",
+    at="limit",
+    reason=QUOTA_EXCEEDED,
 )
 
 # --- properties -----------------------------------------------------------------------------------

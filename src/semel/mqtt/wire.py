@@ -23,6 +23,7 @@ from semel.mqtt.rules import (
     FIELD_WITHIN_PACKET,
     INTEGER_FITS_ITS_FIELD,
     NO_SURPLUS_BYTES,
+    PACKET_ITEMS_WITHIN_LIMIT,
     TEXT_FITS_ITS_LENGTH,
     TEXT_WELL_FORMED,
     TEXT_WITHOUT_NUL,
@@ -34,6 +35,9 @@ from semel.mqtt.violation import Violation, report
 MAXIMUM_VARIABLE_BYTE_INTEGER: Final = 268_435_455
 MAXIMUM_TWO_BYTES: Final = 65_535
 MAXIMUM_FOUR_BYTES: Final = 4_294_967_295
+
+# More topic filters or properties than a packet of any size can have.
+ANY_NUMBER_OF_ITEMS: Final = MAXIMUM_VARIABLE_BYTE_INTEGER
 
 FieldValue = int | str | bytes
 
@@ -84,6 +88,9 @@ class Reader:
     version: int
     at: i64
     end: i64
+    maximum_items: Final[int]
+    # Topic filters and properties that have been read.
+    _items: i64
     found: Final[list[Violation] | None]
     fields: Final[list[tuple[str, FieldValue]] | None]
 
@@ -95,17 +102,26 @@ class Reader:
         version: int,
         found: list[Violation] | None = None,
         fields: list[tuple[str, FieldValue]] | None = None,
+        maximum_items: int = ANY_NUMBER_OF_ITEMS,
     ) -> None:
         self.data = data
         self.version = version
         self.at = start
         self.end = end
+        self.maximum_items = maximum_items
+        self._items = 0
         self.found = found
         self.fields = fields
 
     def left(self) -> int:
         """How many bytes of the packet are still unread."""
         return self.end - self.at
+
+    def count_item(self) -> None:
+        """A topic filter or a property begins: each is an object of its own, and costs as such."""
+        self._items += 1
+        if self._items > self.maximum_items:
+            raise Violation(PACKET_ITEMS_WITHIN_LIMIT, f"more than {self.maximum_items}")
 
     def _take(self, size: i64, name: str) -> i64:
         start = self.at

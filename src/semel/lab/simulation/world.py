@@ -222,7 +222,7 @@ class World:
                         link.cut(0, 0)
                     self._closed(link)
         self.broker.pressure.released = []
-        self.broker.store_pressure.released = []
+        self.broker.resumed = []
         self._check_bounds()
 
     def _check_problem(self) -> None:

@@ -203,6 +203,7 @@ def read_subscribe(reader: Reader) -> SubscribeFields:
     items = read_properties(reader)
     subscriptions: list[tuple[str, int]] = []
     while reader.left():
+        reader.count_item()
         topic_filter = reader.text("topic_filter")
         subscriptions.append((topic_filter, reader.byte("subscription_options")))
     return packet_id, items, subscriptions

@@ -98,6 +98,7 @@ def read_unsubscribe(reader: Reader) -> tuple[int, list[PropertyItem], list[str]
     items = read_properties(reader)
     topic_filters: list[str] = []
     while reader.left():
+        reader.count_item()
         topic_filters.append(reader.text("topic_filter"))
     return packet_id, items, topic_filters
 

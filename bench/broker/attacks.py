@@ -1,0 +1,160 @@
+"""What one client can send to keep a broker busy, as bytes, and how they are sent.
+
+Each attack is a client of its own in a process of its own. It prepares (subscribes, retains), and
+then sends the same bytes again and again, as fast as the broker takes them; what it is sent it
+reads and throws away.
+"""
+
+import argparse
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from bench.broker.contenders import HOST
+from bench.broker.wire import encode_connect
+from semel.mqtt import (
+    MQTT5,
+    PingReq,
+    Properties,
+    Publish,
+    Subscribe,
+    Subscription,
+    encode,
+)
+
+_CHUNK: Final = 256 * 1024
+_MEGABYTE: Final = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`prepare` is sent once, `repeat` over and over."""
+
+    name: str
+    title: str
+    prepare: tuple[bytes, ...]
+    repeat: tuple[bytes, ...]
+
+
+def attacks() -> Iterator[Attack]:
+    """All of them, made when they are asked for: some take a second to write."""
+    ping = encode(PingReq())
+    yield Attack("pings", "PINGREQ without end", (), (ping * (_CHUNK // 2),))
+    yield Attack("flood", "QoS 0 messages without end", (), (_published(["flood"] * 20_000),))
+    echo = _subscribe(["echo"])
+    yield Attack("echo", "the same, to itself", (echo,), (_published(["echo"] * 20_000),))
+    yield Attack(
+        "topics",
+        "1,000,000 topics at QoS 0",
+        (),
+        tuple(
+            _published([f"t/{block * 10_000 + number}" for number in range(10_000)])
+            for block in range(100)
+        ),
+    )
+    filters = ["/".join(levels) for levels in product("a+", repeat=9)]
+    tail = "/+" * 119
+    yield Attack(
+        "levels",
+        "512 filters of levels a or +, topics of 128 levels",
+        _in_parts([f"{topic_filter}{tail}" for topic_filter in filters]),
+        tuple(
+            _published(["a/" * 9 + f"{block * 500 + number}" + "/c" * 118 for number in range(500)])
+            for block in range(40)
+        ),
+    )
+    yield Attack(
+        "shares",
+        "1,000 shared groups of #",
+        _in_parts([f"$share/g{number}/#" for number in range(1_000)]),
+        (_published([f"s/{number}" for number in range(1_000)]),),
+    )
+    overlapping = ["/".join(levels) + "/+" for levels in product("a+", repeat=10)][:1_000]
+    yield Attack(
+        "overlapping",
+        "1,000 filters that match the same topics",
+        _in_parts(overlapping),
+        tuple(
+            _published(["a/" * 10 + f"{block * 2_000 + number}" for number in range(2_000)])
+            for block in range(20)
+        ),
+    )
+    retained = b"".join(
+        encode(Publish(f"r/{number}", b"x", retain=True)) for number in range(1_000)
+    )
+    yield Attack(
+        "subscribe",
+        "a SUBSCRIBE of 1 MB: # 200,000 times; 1,000 retained messages",
+        (retained,),
+        tuple(_subscribe(["#"] * 200_000, packet_id) for packet_id in range(1, 10)),
+    )
+    many = b"".join(encode(Publish(f"r/{number}", b"x", retain=True)) for number in range(50_000))
+    yield Attack(
+        "retained",
+        "# subscribed to again and again; 50,000 retained messages",
+        (many,),
+        tuple(_subscribe(["#"], packet_id) for packet_id in range(1, 20_000)),
+    )
+    properties = Properties(user_properties=[("", "")] * 200_000)
+    yield Attack(
+        "properties",
+        "a PUBLISH with 200,000 user properties",
+        (),
+        (encode(Publish("p", b"x", properties=properties)),),
+    )
+
+
+def parse_attacks(text: str) -> list[str]:
+    """Their names, parted by commas; none means all."""
+    wanted = text.split(",") if text else []
+    unknown = set(wanted) - {attack.name for attack in attacks()}
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no attack {', '.join(sorted(unknown))}")
+    return wanted
+
+
+def run_attack(attack: Attack, port: int, seconds: float) -> None:
+    """Attack a broker; a connection that it closes is made anew."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            with socket.create_connection((HOST, port), timeout=5) as sock:
+                sock.setblocking(False)
+                _send(sock, encode_connect(MQTT5, "attacker"), end)
+                for data in attack.prepare:
+                    _send(sock, data, end)
+                while time.monotonic() < end:
+                    for data in attack.repeat:
+                        _send(sock, data, end)
+        except OSError:
+            time.sleep(0.01)
+
+
+def _send(sock: socket.socket, data: bytes, end: float) -> None:
+    """Send all of it, and read what comes meanwhile; OSError if the broker closes."""
+    view = memoryview(data)
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        while view and time.monotonic() < end:
+            for _, events in selector.select(0.1):
+                if events & selectors.EVENT_READ and not sock.recv(_MEGABYTE):
+                    raise OSError("closed")
+                if events & selectors.EVENT_WRITE:
+                    view = view[sock.send(view[:_CHUNK]) :]
+
+
+def _subscribe(filters: list[str], packet_id: int = 1) -> bytes:
+    return encode(Subscribe(packet_id, [Subscription(topic_filter) for topic_filter in filters]))
+
+
+def _in_parts(filters: list[str]) -> tuple[bytes, ...]:
+    """Several packets, each with an identifier of its own: nobody waits for their answers."""
+    return tuple(_subscribe(filters[at : at + 100], at + 1) for at in range(0, len(filters), 100))
+
+
+def _published(topic_names: list[str]) -> bytes:
+    return b"".join(encode(Publish(topic_name, b"x")) for topic_name in topic_names)

@@ -1,0 +1,171 @@
+"""What two innocent clients feel of one that attacks: the latency of 50 messages a second.
+
+A run is a broker of its own, a pair that measures, and an attacker (`attacks.py`). A message that
+did not arrive until the end counts with the time that it was waited for. At the end the broker is
+told to stop, which it should hear at once.
+"""
+
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import statistics
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bench.broker.attacks import Attack, attacks, run_attack
+from bench.broker.contenders import HOST, MOSQUITTO, SEMEL, Process, started, version_of
+from bench.broker.wire import encode_connect
+from semel.mqtt import MQTT5, Decoder, Publish, Subscribe, Subscription, Violation, encode
+
+SECONDS: Final = 6.0
+INTERVAL: Final = 0.02
+# What is aimed at, in milliseconds and in seconds.
+P99_TARGET: Final = 50.0
+STOP_TARGET: Final = 1.0
+NAMES: Final = (SEMEL, MOSQUITTO)
+
+
+@dataclass
+class Felt:
+    """One attack on one broker: latencies in ms of each round, and how long SIGTERM took."""
+
+    attack: str
+    title: str
+    contender: str
+    p50: list[float] = field(default_factory=list)
+    p99: list[float] = field(default_factory=list)
+    worst: list[float] = field(default_factory=list)
+    stop: list[float] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def measure_fairness(rounds: int, contenders: list[str], only: list[str]) -> list[Felt]:
+    """Every attack on every broker; progress goes to standard error."""
+    names = [name for name in contenders if name in NAMES and version_of(name) is not None]
+    felt: list[Felt] = []
+    for attack in attacks():
+        if only and attack.name not in only:
+            continue
+        cells = [Felt(attack.name, attack.title, name) for name in names]
+        felt += cells
+        for number in range(1, rounds + 1):
+            for cell in cells:
+                what = f"{attack.name} {cell.contender}"
+                print(f"bench: round {number}/{rounds}, {what} … ", end="", file=sys.stderr)
+                sys.stderr.flush()
+                run(attack, cell)
+                print(
+                    f"p50 {cell.p50[-1]:.1f}, p99 {cell.p99[-1]:.1f}, worst {cell.worst[-1]:.1f} "
+                    f"ms, stop {cell.stop[-1]:.2f} s",
+                    file=sys.stderr,
+                )
+    return felt
+
+
+def run(attack: Attack, cell: Felt) -> None:
+    """One attack on one broker."""
+    with started(cell.contender, os.sched_getaffinity(0)) as process:
+        attacker = multiprocessing.get_context("fork").Process(
+            target=run_attack, args=(attack, process.port, SECONDS + 2), daemon=True
+        )
+        attacker.start()
+        try:
+            time.sleep(1.0)
+            latencies = watch(process.port)
+            cell.stop.append(stop(process))
+        finally:
+            attacker.terminate()
+            attacker.join()
+    latencies.sort()
+    cell.p50.append(1e3 * latencies[len(latencies) // 2])
+    cell.p99.append(1e3 * latencies[int(0.99 * (len(latencies) - 1))])
+    cell.worst.append(1e3 * latencies[-1])
+
+
+def stop(process: Process) -> float:
+    """How long a broker takes to hear SIGTERM: until it takes no connection any more."""
+    began = time.monotonic()
+    try:
+        os.kill(process.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return 0.0
+    while time.monotonic() < began + 20:
+        try:
+            socket.create_connection((HOST, process.port), timeout=0.2).close()
+        except OSError:
+            break
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def watch(port: int) -> list[float]:
+    """The latencies of a pair, in seconds."""
+    with (
+        socket.create_connection((HOST, port), timeout=30) as publisher,
+        socket.create_connection((HOST, port), timeout=30) as subscriber,
+    ):
+        for sock, name in ((publisher, "innocent-p"), (subscriber, "innocent-s")):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.sendall(encode_connect(MQTT5, name))
+        subscriber.sendall(encode(Subscribe(1, [Subscription("innocent/of/all")])))
+        time.sleep(0.2)
+        decoder = Decoder(MQTT5)
+        sent: dict[int, float] = {}
+        latencies: list[float] = []
+        began = time.monotonic()
+        number = 0
+        while (now := time.monotonic()) < began + SECONDS:
+            if now >= began + number * INTERVAL:
+                sent[number] = now
+                publisher.sendall(encode(Publish("innocent/of/all", b"%d" % number)))
+                number += 1
+            wait = max(0.0, began + number * INTERVAL - time.monotonic())
+            if select.select([subscriber], [], [], wait)[0]:
+                data = subscriber.recv(65_536)
+                if not data:
+                    break
+                now = time.monotonic()
+                for packet in decoder.receive(data):
+                    assert not isinstance(packet, Violation), packet
+                    if isinstance(packet, Publish):
+                        latencies.append(now - sent.pop(int(packet.payload)))
+        now = time.monotonic()
+        return latencies + [now - at for at in sent.values()] or [SECONDS]
+
+
+def fairness_lines(felt: list[Felt]) -> list[str]:
+    """A Markdown table: p99 in ms, the medians of the rounds."""
+    names = [name for name in NAMES if any(cell.contender == name for cell in felt)]
+    lines = [
+        f"| p99 (worst) in ms beside | {' | '.join(names)} |",
+        f"|---|{'---:|' * len(names)}",
+    ]
+    for title in dict.fromkeys(cell.title for cell in felt):
+        cells = {cell.contender: cell for cell in felt if cell.title == title}
+        figures = [
+            f"{statistics.median(cells[name].p99):.1f} ({statistics.median(cells[name].worst):.0f})"
+            for name in names
+        ]
+        lines.append(f"| {title} | {' | '.join(figures)} |")
+    return [*lines, ""]
+
+
+def fairness_targets(felt: list[Felt]) -> list[str]:
+    """Whether nobody had to wait for long, and SIGTERM was heard."""
+    ours = [cell for cell in felt if cell.contender == SEMEL]
+    if not ours:
+        return []
+    p99 = max(statistics.median(cell.p99) for cell in ours)
+    stops = max(statistics.median(cell.stop) for cell in ours)
+    return [
+        f"{'✓' if p99 < P99_TARGET else '✗'} an innocent pair has a p99 below {P99_TARGET:.0f} ms "
+        f"beside every attacker: {p99:.1f} ms",
+        f"{'✓' if stops < STOP_TARGET else '✗'} SIGTERM is heard within {STOP_TARGET:.0f} s: "
+        f"{stops:.2f} s",
+    ]
