@@ -62,6 +62,7 @@ from semel.mqtt.reasons import (
     RE_AUTHENTICATE,
     REASONS_5,
     SERVER_SHUTTING_DOWN,
+    SERVER_UNAVAILABLE,
     SESSION_TAKEN_OVER,
     SUCCESS,
 )
@@ -233,7 +234,13 @@ class Broker:
         faults = router.faults
         router.faults = {}
         for client_id, problem in faults.items():
-            self._end_by_fault(client_id, problem, now)
+            what = f"a message for {shown(client_id)} is lost"
+            self._end_by_fault(router.sessions.get(client_id), what, problem, now)
+        unreadable = router.unreadable
+        router.unreadable = []
+        for state in unreadable:
+            what = f"the stored session of {shown(state.client_id)} cannot be read"
+            self._end_by_fault(state, what, state.damage, now)
         if not self.pressure.is_idle():
             for state in self.pressure.expire(router.sessions, now):
                 self._log(f"{shown(state.client_id)} reads too slowly: publishers wait no longer")
@@ -245,20 +252,12 @@ class Broker:
             state.dirty = False
             if state.ended:
                 continue
-            state.session.poll(now)
-            if state.session.wanted:
-                self._refill(state, now)
-            if state.backlog is not None:
-                router.send_backlog(state, now)
-            if state.cursors is not None:
-                self.replays.send(state, now)
-            changes, packets = state.session.drain()
-            if changes:
-                state.waits = True
-                for change in changes:
-                    commit.changes.append((state.number, change))
-            if packets and state.connection:
-                self._outbox.add(state.connection, packets)
+            try:
+                self._serve(state, now)
+            except Exception:
+                # Those behind it in the list have no part in it.
+                self._end_by_fault(state, f"serving {shown(state.client_id)}", format_exc(), now)
+                self._take_changes(state)
         expired = router.retained.expired
         router.retained.expired = []
         if not router.lasts:
@@ -269,6 +268,10 @@ class Broker:
             if router.retained.get(topic_name) is None:
                 commit.retained.append((topic_name, None))
         leaving = self._outbox.part(commit)
+        for connection, problem in self._outbox.failed:
+            self._log(f"serving {_name(connection)} failed: closed. {problem}")
+            self._drop(connection, now)
+        self._outbox.failed = []
         self._commits += 1
         for state in dirty:
             if state.waits:
@@ -282,6 +285,28 @@ class Broker:
             commit.number = self._commits
             commit.at = self._wall()
             self._write(commit, now)
+
+    def _serve(self, state: SessionState, now: float) -> None:
+        """Let a session send what it can, and take what of it has to last."""
+        state.session.poll(now)
+        if state.session.wanted:
+            self._refill(state, now)
+        if state.backlog is not None:
+            self.router.send_backlog(state, now)
+        if state.cursors is not None:
+            self.replays.send(state, now)
+        packets = self._take_changes(state)
+        if packets and state.connection:
+            self._outbox.add(state.connection, packets)
+
+    def _take_changes(self, state: SessionState) -> list[Outgoing]:
+        """Put what has to last of a session into the commit. What it wants to send."""
+        changes, packets = state.session.drain()
+        if changes:
+            state.waits = True
+            for change in changes:
+                self.router.commit.changes.append((state.number, change))
+        return packets
 
     def _write(self, commit: Commit, now: float) -> None:
         try:
@@ -303,8 +328,9 @@ class Broker:
         session = state.session
         while session.connected and session.wanted:
             if not self.router.refill(state):
-                # The commit that has them is not safe yet.
-                self._starved.append(state)
+                if not state.damage:
+                    # The commit that has them is not safe yet.
+                    self._starved.append(state)
                 return
             session.poll(now)
 
@@ -383,18 +409,33 @@ class Broker:
         for connection in list(self.connections.values()):
             if connection.closing or connection.blocked:
                 continue
-            silent = now - connection.heard_at
-            if not connection.is_connected:
-                if now - connection.opened_at >= self.settings.connect_timeout:
-                    self._log(f"{_name(connection)} did not connect in time")
-                    self._drop(connection, now)
-            # [MQTT-3.1.2-22] one and a half times the interval
-            elif connection.keep_alive and silent >= connection.keep_alive * 1.5:
+            try:
+                self._check_silence(connection, now)
+            except Exception:
+                self._log(f"serving {_name(connection)} failed: closed. {format_exc()}")
+                self._drop(connection, now)
+        # Whatever fails in one of these, the others have their turn, now and in a second.
+        try:
+            self.router.retained.sweep(now, _SWEPT)
+        except Exception:
+            self._log(f"the sweep of retained messages failed: {format_exc()}")
+        try:
+            self._report(now)
+        except Exception:
+            self._log(f"the report under $SYS failed: {format_exc()}")
+        self._lifetimes.sweep(now)
+
+    def _check_silence(self, connection: Connection, now: float) -> None:
+        """End a connection that did not connect in time, or was silent for too long."""
+        if not connection.is_connected:
+            if now - connection.opened_at >= self.settings.connect_timeout:
+                self._log(f"{_name(connection)} did not connect in time")
+                self._drop(connection, now)
+        # [MQTT-3.1.2-22] one and a half times the interval
+        elif connection.keep_alive:
+            if now - connection.heard_at >= connection.keep_alive * 1.5:
                 self._log(f"{_name(connection)} was silent for too long")
                 self.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
-        self.router.retained.sweep(now, _SWEPT)
-        self._report(now)
-        self._lifetimes.sweep(now)
 
     def _report(self, now: float) -> None:
         """Publish what the broker knows of itself, as often as the settings say."""
@@ -478,12 +519,16 @@ class Broker:
             self._answer(connection, packet)
         self._drop(connection, now)
 
-    def _end_by_fault(self, client_id: str, problem: str, now: float) -> None:
-        """Whatever failed over this client, it pays with its connection, and nobody else does."""
-        state = self.router.sessions.get(client_id)
+    def _end_by_fault(
+        self, state: SessionState | None, what: str, problem: str, now: float
+    ) -> None:
+        """Whatever failed over a client, it pays with its connection, and nobody else does.
+
+        `what` failed is for the log if it has none.
+        """
         connection = None if state is None else self.connections.get(state.connection)
         if connection is None:
-            self._log(f"a message for {shown(client_id)} is lost: {problem}")
+            self._log(f"{what}: {problem}")
         else:
             self._log(f"serving {_name(connection)} failed: closed. {problem}")
             self._drop(connection, now)
@@ -498,11 +543,16 @@ class Broker:
             return
         connection.waits = state.waits
         state.connection = 0
-        self.pressure.caught_up(state)
-        # At QoS 0 it goes with the connection; the rest stays for the next.
-        if state.backlog is not None:
-            state.backlog = deque(item for item in state.backlog if item[1])
-        self._lifetimes.leave(state, now)
+        try:
+            self._lifetimes.leave(state, now)
+            self.pressure.caught_up(state)
+            # At QoS 0 it goes with the connection; the rest stays for the next.
+            if state.backlog is not None:
+                state.backlog = deque(item for item in state.backlog if item[1])
+        except Exception:
+            # Whoever is served just now need not be the one that leaves.
+            self._log(f"the leave of {shown(state.client_id)} failed: {format_exc()}")
+            state.backlog = None
 
     # --- packets ----------------------------------------------------------------------------------
 
@@ -616,7 +666,14 @@ class Broker:
         if state is None:
             state = SessionState(client_id, Session(), 0)
             self.router.sessions[client_id] = state
-        self.router.warm(state)
+        elif not self.router.is_readable(state):
+            # It is neither begun anew nor thrown out again and again: whoever looks after the
+            # broker has to know, and a clean start gives it up.
+            refusal = refused(packet, SERVER_UNAVAILABLE, "the stored session cannot be read")
+            self._turn_away(
+                connection, packet, Refused(refusal.reason, state.damage, refusal.connack), now
+            )
+            return
         connection.state = state
         connection.applicant = None
         connection.authentication = terms.authentication

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 
 from semel.broker.connection import Connection
 from semel.broker.cursors import STREAM_TOPICS
+from semel.broker.faults import told
 from semel.broker.session_state import SessionState
 from semel.mqtt.packet_types import PUBLISH
 from semel.mqtt.packets.auth import Auth
@@ -41,11 +42,14 @@ class Outbox:
 
     # The last commit that the store has.
     safe: int
+    # Connections whose packets could not be told apart, and why: their owner closes them.
+    failed: list[tuple[Connection, str]]
     _connections: Final[dict[int, Connection]]
     _packets: list[tuple[int, list[Outgoing]]]
 
     def __init__(self, connections: dict[int, Connection]) -> None:
         self.safe = 0
+        self.failed = []
         self._connections = connections
         self._packets = []
 
@@ -66,10 +70,14 @@ class Outbox:
             connection = self._connections.get(number)
             if connection is None:
                 continue
-            if self.has_to_wait(connection, connection.state):
-                self._hold_back(connection, packets, commit, leaving)
-            else:
-                leaving.append((number, packets))
+            try:
+                if self.has_to_wait(connection, connection.state):
+                    self._hold_back(connection, packets, commit, leaving)
+                else:
+                    leaving.append((number, packets))
+            except Exception as problem:
+                # Nobody else's packets may stay behind for it.
+                self.failed.append((connection, told(problem)))
         return leaving
 
     def has_to_wait(self, connection: Connection, state: SessionState | None) -> bool:
