@@ -362,7 +362,8 @@ class Router:
             self._reached.append(state)
             if state.number:
                 self.lasting = True
-            if self._is_full(session, message):
+            # The bounds are for what waits: what can leave at once need not fit in.
+            if self._is_full(session, message) and not session.can_send(message.qos):
                 self._give_up_expired(state, now)
                 if self._is_full(session, message):
                     self.dropped += 1
