@@ -74,6 +74,9 @@ from semel.store.commit import Commit
 from semel.store.store import FULL, OPEN, Store
 from semel.store.streams import Streams
 
+# What clients are told.
+_FULL: Final = "the disk of the server is full"
+
 # Retained messages looked at for expiry in one sweep.
 _SWEPT: Final = 1_000
 
@@ -141,7 +144,7 @@ class Broker:
         self.counters = Counters()
         self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
         self.pressure = Pressure(settings.publisher_patience)
-        self.store_pressure = StorePressure(self.router)
+        self.store_pressure = StorePressure(self.router, settings.full_disk_patience)
         self._outbox = Outbox(self.connections)
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
@@ -351,6 +354,9 @@ class Broker:
             if connection is not None and not connection.closing:
                 connection.outstanding -= 1
                 connection.connack_waits = False
+                if not connection.outstanding:
+                    connection.awaits_answer = False
+                    connection.full_since = -1.0
                 held.append((number, packets))
                 self.replays.released(connection.state, commit)
         self._release(held, now)
@@ -407,7 +413,7 @@ class Broker:
     def sweep(self, now: float) -> None:
         """Once a second: silent connections, delayed wills, sessions that end."""
         for connection in list(self.connections.values()):
-            if connection.closing or connection.blocked:
+            if connection.closing:
                 continue
             try:
                 self._check_silence(connection, now)
@@ -426,8 +432,20 @@ class Broker:
         self._lifetimes.sweep(now)
 
     def _check_silence(self, connection: Connection, now: float) -> None:
-        """End a connection that did not connect in time, or was silent for too long."""
-        if not connection.is_connected:
+        """End a connection that did not connect in time, or was silent for too long.
+
+        Or one that would be silent for too long if nobody told it why it gets no answer.
+        """
+        if self.store_pressure.has_waited(connection, now):
+            self._log(f"{_name(connection)} waits for an answer: told that the disk is full")
+            self.disconnect(connection, QUOTA_EXCEEDED, now, _FULL)
+        elif connection.blocked:
+            return
+        elif connection.held or connection.was_held:
+            # Whoever is not read from is not silent.
+            connection.was_held = False
+            connection.heard_at = now
+        elif not connection.is_connected:
             if now - connection.opened_at >= self.settings.connect_timeout:
                 self._log(f"{_name(connection)} did not connect in time")
                 self._drop(connection, now)
@@ -616,7 +634,7 @@ class Broker:
     ) -> None:
         if isinstance(verdict, Accepted):
             if self.store.condition == FULL and self._would_be_stored(verdict, packet):
-                refusal = refused(packet, QUOTA_EXCEEDED, "the disk of the server is full")
+                refusal = refused(packet, QUOTA_EXCEEDED, _FULL)
                 self._turn_away(connection, packet, refusal, now)
                 return
             self._accept(connection, packet, verdict, now)

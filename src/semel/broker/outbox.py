@@ -16,12 +16,15 @@ from semel.broker.connection import Connection
 from semel.broker.cursors import STREAM_TOPICS
 from semel.broker.faults import told
 from semel.broker.session_state import SessionState
-from semel.mqtt.packet_types import PUBLISH
+from semel.mqtt.packet_types import PUBACK, PUBCOMP, PUBLISH, PUBREC
+from semel.mqtt.packets.acks import PubAck, PubComp, PubRec
 from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.disconnect import Disconnect
 from semel.mqtt.packets.ping import PingResp
 from semel.mqtt.packets.publish import Publish
+from semel.mqtt.packets.subscribe import SubAck
+from semel.mqtt.packets.unsubscribe import UnsubAck
 from semel.mqtt.session import Outgoing
 from semel.store.commit import Commit
 
@@ -34,6 +37,15 @@ def reports_nothing(packet: Outgoing) -> bool:
     if isinstance(packet, Publish):
         return packet.qos == 0 and not packet.topic_name.startswith(STREAM_TOPICS)
     return isinstance(packet, PingResp | Auth | Disconnect)
+
+
+def is_answer(packet: Outgoing) -> bool:
+    """Whether it answers a PUBLISH, PUBREL, SUBSCRIBE or UNSUBSCRIBE of the client."""
+    if isinstance(packet, bytes):
+        first: i64 = packet[0]
+        kind = first >> 4
+        return kind == PUBACK or kind == PUBREC or kind == PUBCOMP
+    return isinstance(packet, PubAck | PubRec | PubComp | SubAck | UnsubAck)
 
 
 @final
@@ -108,6 +120,8 @@ class Outbox:
                 free.append(packet)
             else:
                 held.append(packet)
+                if not connection.awaits_answer:
+                    connection.awaits_answer = is_answer(packet)
         if free:
             leaving.append((connection.number, free))
         if held:

@@ -128,6 +128,15 @@ class BrokerSettings:
         minimum=0,
         maximum=60,
     )
+    full_disk_patience: float = setting(
+        10.0,
+        "How long an MQTT 5.0 client waits for an acknowledgement while the disk is full. After "
+        "that it is disconnected with reason code 0x97 (Quota exceeded), because nothing else "
+        "could tell it: acknowledgements keep their order. 0: it waits until there is space.",
+        unit=SECONDS,
+        minimum=0,
+        maximum=86_400,
+    )
     route_cache: int = setting(
         200_000,
         "Entries kept of what is known about topics: one for each topic, and one for each session "
