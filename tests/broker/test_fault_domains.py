@@ -21,6 +21,8 @@ from semel.mqtt import (
     Properties,
     PubAck,
     Publish,
+    Subscribe,
+    Subscription,
     Will,
     encode,
 )
@@ -329,6 +331,35 @@ def test_a_member_of_a_group_whose_queue_is_damaged_leaves_without_another_word(
     victim = world.victim()
     rest = payloads(other.take()) + read_all(victim)
     assert sorted(rest) == [b"3", b"4", b"5", b"6"]
+
+
+# --- said once ------------------------------------------------------------------------------------
+
+
+def test_who_does_not_read_is_closed_once_however_many_answers_wait() -> None:
+    world = Damaged(BrokerSettings(maximum_outgoing_bytes=100))
+    publisher, reader = bystanders(world)
+    slow = world.connect("slow")
+    slow.unread = 1_000
+    world.tick()
+    slow.send_bytes(encode(PingReq()) * 1_000)
+    assert slow.is_closed()
+    assert slow.connection.stuck
+    assert len(world.lines("reads too slowly")) == 1
+    served(publisher, reader)
+
+
+def test_who_cannot_be_answered_is_closed_once_however_many_answers_wait() -> None:
+    """Its largest packet is smaller than a SUBACK, so that it gets none of them."""
+    world = Damaged()
+    publisher, reader = bystanders(world)
+    small = world.connect("small", properties=Properties(maximum_packet_size=40))
+    filters = [Subscription(f"t/{number}") for number in range(50)]
+    requests = [Subscribe(number, filters) for number in range(1, 100)]
+    assert small.send(*requests) == []
+    assert small.is_closed()
+    assert len(world.lines("cannot be answered")) == 1
+    served(publisher, reader)
 
 
 # --- once a second --------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ class Connection:
     closing: bool
     # It does not read: closing does not wait for what is still to be written.
     stuck: bool
+    # Something of what it was to be sent failed: it is sent no more, and no more is said of it.
+    is_muted: bool
 
     def __init__(
         self,
@@ -104,6 +106,7 @@ class Connection:
         self.full_since = -1.0
         self.closing = False
         self.stuck = False
+        self.is_muted = False
 
     @property
     def is_connected(self) -> bool:

@@ -367,7 +367,7 @@ class Broker:
         bound = 2 * self.settings.maximum_outgoing_bytes
         for number, packets in leaving:
             connection = self.connections.get(number)
-            if connection is None:
+            if connection is None or connection.is_muted:
                 continue
             self.ready[number] = connection
             try:
@@ -384,12 +384,15 @@ class Broker:
             except Violation as violation:
                 # It takes no packet of this size, or we are wrong: it pays with its connection,
                 # and nobody else does.
+                connection.is_muted = True
                 self._log(f"{_name(connection)} cannot be answered: {violation}")
                 self._drop(connection, now)
             except Exception:
+                connection.is_muted = True
                 self._log(f"serving {_name(connection)} failed: {format_exc()}")
                 self._drop(connection, now)
             if connection.unsent and connection.unsent + connection.outgoing_size >= bound:
+                connection.is_muted = True
                 self._log(f"{_name(connection)} reads too slowly: closed")
                 connection.outgoing = []
                 connection.stuck = True
