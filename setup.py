@@ -1,11 +1,11 @@
 """Compiles the hot modules with mypyc while a wheel is built; configuration is in pyproject.toml.
 
-They are semel.mqtt, semel.broker but for its settings and its network shell, and of semel.store
-and semel.client what their loops use. The sources are ordinary Python and work uncompiled, so
-compiling is all or nothing: either every one of them (but the ``__init__`` files) becomes an
-extension module, or none does and one sentence says why. None does when SEMEL_PURE=1 is set, when
-no C compiler works, when compilation fails, and in an editable install, which exists to run the
-sources.
+They are semel.mqtt, semel.broker but for its settings, its log and its network shell, and of
+semel.store and semel.client what their loops use. The sources are ordinary Python and work
+uncompiled, so compiling is all or nothing: either every one of them (but the ``__init__`` files)
+becomes an extension module, or none does and one sentence says why. None does when SEMEL_PURE=1 is
+set, when no C compiler works, when compilation fails, and in an editable install, which exists to
+run the sources.
 
 Everything that is generated goes to a temporary folder, and each attempt has its own: nothing is
 written under src/, and nothing left by an earlier build can end up in a wheel.
@@ -38,7 +38,12 @@ COMPILED = (
     "src/semel/client/received.py",
     "src/semel/client/subscriptions.py",
 )
-INTERPRETED = ("__init__.py", "src/semel/broker/settings.py", "src/semel/broker/server.py")
+INTERPRETED = (
+    "__init__.py",
+    "src/semel/broker/settings.py",
+    "src/semel/broker/server.py",
+    "src/semel/broker/log.py",
+)
 
 
 class NotCompiled(Exception):

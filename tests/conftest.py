@@ -33,7 +33,7 @@ SOURCES = Path(__file__).resolve().parent.parent / "src"
 COVERAGE = sys.modules["coverage"].Coverage.current() if "coverage" in sys.modules else None
 
 # Of the rooms that are compiled, these modules are not.
-INTERPRETED = ("broker/settings.py", "broker/server.py")
+INTERPRETED = ("broker/settings.py", "broker/server.py", "broker/log.py")
 
 
 def origin(module: str) -> Path:

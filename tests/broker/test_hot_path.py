@@ -9,6 +9,7 @@ from semel.mqtt import (
     Packet,
     PingReq,
     PingResp,
+    Properties,
     PubAck,
     PubComp,
     Publish,
@@ -142,3 +143,64 @@ def test_who_alone_subscribes_and_wants_nothing_back_is_no_subscriber(
         assert puback == PubAck(packet_id, reason)
         assert len(got) == (0 if no_local else 1)
     assert taken(world) == 1
+
+
+@pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
+@pytest.mark.parametrize("is_hot", [True, False], ids=["hot", "plain"])
+@pytest.mark.parametrize("resumed", [True, False], ids=["resumed", "new"])
+def test_a_second_pubrec_with_its_pubcomp_in_one_piece_is_answered_and_judged(
+    version: int, is_hot: bool, resumed: bool
+) -> None:
+    """[MQTT-4.3.3-4] PUBREL answers it; PUBCOMP for that is right, and one more is not."""
+    world = World()
+    if not is_hot:
+        world.broker.hot_path = None
+    kept = Properties(session_expiry_interval=100) if version == MQTT5 else Properties()
+    reader = world.connect("r", version, clean_start=False, properties=kept)
+    reader.subscribe("t", qos=2)
+    world.connect("p").send(Publish("t", b"x", 2, 1))
+    assert PubRel(1) in reader.send(PubRec(1))
+    if resumed:
+        reader.cut()
+        reader = world.connect("r", version, clean_start=False, properties=kept, present=True)
+        assert reader.take() == [PubRel(1)]
+    assert reader.send(PubRec(1), PubComp(1)) == [PubRel(1)]
+    assert reader.send(PubComp(1)) == []
+    assert not reader.is_closed()
+    reader.send(PubComp(1))
+    assert reader.is_closed()
+    assert "ANSWER_FITS_REQUEST" in world.log[-1]
+
+
+@pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
+@pytest.mark.parametrize("is_hot", [True, False], ids=["hot", "plain"])
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(
+    "bound",
+    [BrokerSettings(maximum_queued_bytes=100), BrokerSettings(maximum_queued_messages=1)],
+    ids=["bytes", "messages"],
+)
+def test_what_need_not_wait_is_not_dropped_by_a_bound_of_what_waits(
+    version: int, is_hot: bool, qos: int, bound: BrokerSettings
+) -> None:
+    """Its reader keeps up; another that does not has what waits bounded, as before."""
+    world = World(bound)
+    if not is_hot:
+        world.broker.hot_path = None
+    reader = world.connect("r", version)
+    reader.subscribe("t", qos=qos)
+    away = world.connect(
+        "away", clean_start=False, properties=Properties(session_expiry_interval=100)
+    )
+    away.subscribe("t", qos=qos)
+    away.cut()
+    publisher = world.connect("p", version)
+    payload = bytes(200)
+    for packet_id in range(1, 6):
+        publisher.send(Publish("t", payload, qos, packet_id))
+        (message,) = reader.take()
+        assert isinstance(message, Publish)
+        assert message.payload == payload
+    waiting = bound.maximum_queued_messages if bound.maximum_queued_bytes > 200 else 0
+    assert world.broker.router.dropped == 5 - waiting
+    assert world.broker.router.sessions["away"].session.waiting == waiting

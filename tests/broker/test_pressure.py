@@ -140,6 +140,28 @@ def test_a_publisher_that_leaves_while_it_waits_is_forgotten() -> None:
     assert world.broker.pressure.released == []
 
 
+def test_who_is_not_read_from_is_not_silent_and_its_time_begins_when_it_is_read_again() -> None:
+    """[MQTT-3.1.2-22] is about the client's silence: whoever nobody listens to is not silent."""
+    patient = BrokerSettings(maximum_outgoing_bytes=1_000, publisher_patience=30.0)
+    world = World(patient)
+    reader = world.connect("reader")
+    reader.subscribe("t", qos=1)
+    publisher = world.connect("publisher", keep_alive=4)
+    silent = world.connect("silent", keep_alive=4)
+    fall_behind(world, reader, publisher)
+    assert is_held(publisher)
+    world.wait(20)
+    assert not publisher.is_closed()
+    assert silent.is_closed()
+    reader.unread = 0
+    world.tick()
+    assert not is_held(publisher)
+    world.wait(5.5)
+    assert not publisher.is_closed()
+    world.wait(2)
+    assert publisher.is_closed()
+
+
 def test_nobody_waits_for_a_message_to_oneself_nor_without_patience() -> None:
     world = World(SETTINGS)
     reader, _ = pair(world)

@@ -266,3 +266,22 @@ def test_what_is_replayed_is_not_recorded_not_retained_and_nobody_elses() -> Non
     late = world.reader("late")
     late.subscribe("$stream/all/#")
     assert late.take() == []
+
+
+@pytest.mark.parametrize(
+    ("count", "end"), [(5, "'s4'"), (6, "; and 1 more"), (5_000, "; and 4995 more")]
+)
+def test_as_many_refusals_as_a_subscribe_can_ask_for_are_told_in_few_words(
+    count: int, end: str
+) -> None:
+    """It is our own sentence that would be too long: the client has broken no rule."""
+    world = Plant()
+    reader = world.reader()
+    filters = [Subscription(f"$stream/s{number}/#") for number in range(count)]
+    (answer,) = reader.send(Subscribe(1, [*filters, filters[0]]))
+    assert isinstance(answer, SubAck)
+    assert list(answer.reasons) == [0x8F] * (count + 1)
+    why = answer.properties.reason_string or ""
+    assert why.startswith("there is no stream 's0'; there is no stream 's1'; ")
+    assert why.endswith(end)
+    assert not reader.is_closed()

@@ -74,8 +74,12 @@ class Lasting(World):
         self.given = settings
         self.window = window
         self.database = Database.open(":memory:")
-        self.store = Crashing(self.database)
+        self.store = self.new_store()
         super().__init__(settings, store=self.store, streams=self.read_streams(), window=window)
+
+    def new_store(self) -> Crashing:
+        """What a broker is given that starts."""
+        return Crashing(self.database)
 
     def read_streams(self) -> Streams:
         row = self.database.stream("s")
@@ -86,7 +90,7 @@ class Lasting(World):
         now = self.now
         # Nothing that the object remembers may survive either.
         self.database = Database(self.database.connection)
-        self.store = Crashing(self.database)
+        self.store = self.new_store()
         super().__init__(
             self.given, store=self.store, streams=self.read_streams(), window=self.window, now=now
         )

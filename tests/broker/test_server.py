@@ -22,6 +22,7 @@ from semel.mqtt import (
     Subscription,
     encode,
 )
+from tests.broker.by_hand import link
 from tests.broker.live import PATIENCE, Process
 
 
@@ -209,3 +210,27 @@ def test_a_peer_that_does_not_read_does_not_keep_its_connection() -> None:
                         counts.append(packet.payload)
     finally:
         assert process.stop() == 0
+
+
+def test_a_broker_whose_log_nobody_reads_serves_on() -> None:
+    """A pipe takes some hundred lines: each of these is one or two."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "semel", "broker", "--port", "0"], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        first = process.stderr.readline()
+        port = int(first.partition("127.0.0.1:")[2].partition(",")[0])
+        for number in range(1_200):
+            with link(("127.0.0.1", port), version=MQTT5) as client:
+                client.connect(f"client-{number}" + "x" * 40)
+        process.terminate()
+        # What it has to say yet is read to the end.
+        _, rest = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    lines = rest.splitlines()
+    assert any(" more in the last 10 s, such as: 'client-" in line for line in lines)
+    assert lines[-1].endswith("stopping") or " more in the last" in lines[-1]

@@ -14,6 +14,7 @@ import pytest
 from semel.mqtt import (
     MQTT5,
     MQTT311,
+    Disconnect,
     Packet,
     Properties,
     PubAck,
@@ -174,7 +175,8 @@ def fill(place: Path) -> Path:
 
 def test_a_full_disk_refuses_and_holds_up_and_then_goes_on_by_itself(small_disk: Path) -> None:
     """0x97 for 5.0, silence for 3.1.1, and everybody else is served"""
-    with Process("--data", str(small_disk / "data")) as broker:
+    patient = ("--full-disk-patience", "1h")
+    with Process("--data", str(small_disk / "data"), *patient) as broker:
         address = broker.address
         with (
             link(address, version=MQTT5) as reader,
@@ -237,6 +239,42 @@ def test_a_full_disk_refuses_and_holds_up_and_then_goes_on_by_itself(small_disk:
                         received.append(packet.payload)
                         reader.send(PubAck(packet.packet_id))
         assert sorted(received) == sorted(acknowledged)
+
+
+def test_a_publisher_whose_message_waits_for_a_full_disk_is_told_while_it_is_full(
+    small_disk: Path,
+) -> None:
+    """By DISCONNECT 0x97: what it was refused since has to wait behind that message"""
+    told = ("--full-disk-patience", "1s")
+    with Process("--data", str(small_disk / "data"), *told) as broker:
+        with (
+            link(broker.address, version=MQTT5) as reader,
+            link(broker.address, version=MQTT5) as publisher,
+        ):
+            durable(reader, "r")
+            reader.send(Subscribe(1, [Subscription("t", 1)]))
+            reader.take(1)
+            publisher.connect("p")
+            filler = fill(small_disk)
+            last: list[Packet] = []
+            deadline = time.monotonic() + PATIENCE
+            packet_id = 0
+            while not any(isinstance(packet, Disconnect) for packet in last):
+                assert time.monotonic() < deadline, "nobody told the publisher anything"
+                packet_id += 1
+                publisher.send(Publish("t", bytes(2_000), 1, packet_id))
+                last = publisher.within(0.5)
+            (notice,) = (packet for packet in last if isinstance(packet, Disconnect))
+            assert notice.reason == 0x97
+            filler.unlink()
+        with link(broker.address, version=MQTT5) as again:
+            deadline = time.monotonic() + PATIENCE
+            again.connect("again")
+            answer: list[Packet] = []
+            while answer != [PubAck(1)]:
+                assert time.monotonic() < deadline, "the broker did not go on"
+                again.send(Publish("t", b"x", 1, 1))
+                answer = again.take(1)
 
 
 @pytest.mark.parametrize(

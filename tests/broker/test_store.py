@@ -666,6 +666,70 @@ def test_a_full_disk_takes_no_new_session_and_no_new_will(version: int) -> None:
     assert world.connect("will", version, will=Will("gone")) is not None
 
 
+def test_a_client_of_5_0_is_told_in_time_that_its_acknowledgement_waits_for_a_full_disk() -> None:
+    """Its message was with the writer when space ran out, and refusals keep their order behind it:
+    without a word it would look hung for as long as the disk is full."""
+    world = Kept(BrokerSettings(full_disk_patience=10.0))
+    reader = world.durable("reader")
+    reader.subscribe("t", qos=1)
+    five, three = world.connect("five"), world.connect("three", MQTT311)
+    subscriber, idle = world.durable("subscriber"), world.connect("idle")
+    world.hold()
+    first = [five, three]
+    for client in first:
+        assert client.send(Publish("t", b"x", 1, 1)) == []
+    # Whom messages wait for, and not an answer, has nothing to be told.
+    assert reader.take() == []
+    world.condition(FULL)
+    assert five.send(Publish("t", b"x", 1, 2)) == []
+    assert subscriber.send(Subscribe(1, [Subscription("u")])) == []
+    world.wait(9)
+    assert not any(client.is_closed() for client in (five, three, subscriber, idle, reader))
+    world.wait(3)
+    for client in (five, subscriber):
+        assert client.take() == [
+            Disconnect(0x97, properties=Properties(reason_string="the disk of the server is full"))
+        ]
+        assert client.is_closed()
+    assert not any(client.is_closed() for client in (three, idle, reader))
+    assert len([line for line in world.log if "the disk is full" in line]) == 2
+    # Back again, it is refused at once: nothing is before it.
+    again = world.connect("again")
+    assert again.send(Publish("t", b"x", 1, 1)) == [PubAck(1, 0x97)]
+    world.settle()
+    world.condition(OPEN)
+    assert three.take() == [PubAck(1)]
+    assert [type(packet) for packet in reader.take()] == [Publish, Publish]
+
+
+def test_a_wait_for_a_full_disk_that_ends_in_time_counts_no_more() -> None:
+    world = Kept(BrokerSettings(full_disk_patience=10.0))
+    world.durable("reader").subscribe("t", qos=2)
+    publisher = world.connect("p")
+    for packet_id, packet in ((1, PubAck(1)), (2, PubRec(2))):
+        world.hold()
+        assert publisher.send(Publish("t", b"x", packet_id, packet_id)) == []
+        world.condition(FULL)
+        world.wait(8)
+        world.settle()
+        world.condition(OPEN)
+        assert publisher.take() == [packet]
+    world.condition(FULL)
+    world.wait(30)
+    assert not publisher.is_closed()
+
+
+def test_without_patience_for_a_full_disk_nobody_is_disconnected() -> None:
+    world = Kept(BrokerSettings(full_disk_patience=0.0))
+    world.durable("reader").subscribe("t", qos=1)
+    publisher = world.connect("p")
+    world.hold()
+    publisher.send(Publish("t", b"x", 1, 1))
+    world.condition(FULL)
+    world.wait(60)
+    assert not publisher.is_closed()
+
+
 def test_answers_that_a_connection_is_owed_are_bounded_while_the_disk_is_full() -> None:
     world = Kept()
     client = world.durable("a")

@@ -14,7 +14,6 @@ from semel.mqtt import (
     Properties,
     PubAck,
     Publish,
-    SubAck,
     Subscribe,
     Subscription,
     Unsubscribe,
@@ -194,15 +193,6 @@ def test_a_publisher_that_is_held_back_for_a_reader_keeps_its_place() -> None:
 
 
 # --- what one packet may cost ---------------------------------------------------------------------
-
-
-def test_a_subscribe_with_more_filters_than_a_client_may_hold_is_refused_in_part() -> None:
-    world = World(BrokerSettings(maximum_subscriptions=10))
-    client = world.connect("a")
-    (suback,) = client.send(Subscribe(1, [Subscription("t", 1) for _ in range(25)]))
-    assert suback == SubAck(1, [1] * 10 + [0x97] * 15)
-    (suback,) = client.send(Subscribe(2, [Subscription(f"t{n}", 1) for n in range(9)]))
-    assert suback == SubAck(2, [1] * 9)
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])

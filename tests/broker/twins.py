@@ -81,7 +81,11 @@ class Twins:
             publisher_patience=0.5 if turn_work == TURN_WORK else 0.0,
             inflight_window=choose((1, 3, 200)),
             maximum_outgoing_bytes=choose((300, 8 * 1024 * 1024)),
-            maximum_queued_messages=choose((5, 10_000)),
+            maximum_queued_messages=choose((1, 5, 10_000)),
+            maximum_queued_bytes=choose((100, 500, 64 * 1024 * 1024)),
+            maximum_retained=choose((1, 100_000)),
+            maximum_retained_bytes=choose((300, 64 * 1024 * 1024)),
+            maximum_subscriptions=choose((3, 1_000)),
             maximum_packet_size=choose((200, 1024 * 1024)),
             receive_maximum=choose((2, 200)),
             route_cache=choose((0, 6, 40, 200_000)),
@@ -196,6 +200,11 @@ class Twins:
         count = self.random.randrange(len(peer.owed) + 1)
         data = b"".join(encode(packet, peer.version) for packet in peer.owed[:count])
         del peer.owed[:count]
+        if peer.owed and self.random.random() < 0.05:
+            # Once too often, and now and then with the answer to what has not come yet.
+            data += encode(peer.owed[0], peer.version)
+            if isinstance(peer.owed[0], PubRec):
+                data += encode(PubComp(peer.owed[0].packet_id), peer.version)
         if self.random.random() < 0.02:
             kind = self.random.choice((PubAck, PubRec, PubRel, PubComp))
             data += encode(kind(self.random.randrange(1, 40)), peer.version)

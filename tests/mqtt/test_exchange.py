@@ -611,9 +611,12 @@ def test_a_pubrec_for_nothing_may_be_answered_to_its_end(version: int) -> None:
     with pytest.raises(Violation):
         exchange.observe(SERVER, PubRel(9), 0)
     exchange.observe(CLIENT, PubRec(9), 0, [])
-    before = exchange.facts()
+    # [MQTT-4.3.3-5] PUBCOMP answers PUBREL: it does not come before.
+    with pytest.raises(Violation) as early:
+        exchange.observe(CLIENT, PubComp(9), 0)
+    assert early.value.rule.name == "ANSWER_FITS_REQUEST"
     exchange.observe(SERVER, PubRel(9), 0)
-    assert exchange.facts() == before
+    before = exchange.facts()
     # Meanwhile the identifier is as free as it was.
     exchange.observe(SERVER, Publish("t", qos=1, packet_id=9), 0)
     exchange.observe(CLIENT, PubAck(9), 0)
@@ -622,3 +625,77 @@ def test_a_pubrec_for_nothing_may_be_answered_to_its_end(version: int) -> None:
     with pytest.raises(Violation) as refused:
         exchange.observe(CLIENT, PubComp(9), 0)
     assert refused.value.rule.name == "ANSWER_FITS_REQUEST"
+
+
+@pytest.mark.parametrize("version", [MQTT311, MQTT5])
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("times", [1, 2])
+def test_pubcomp_may_come_before_the_pubrel_that_answers_a_second_pubrec(
+    version: int, resumed: bool, times: int
+) -> None:
+    """PUBREC and PUBCOMP in one piece: each PUBREL that leaves is right, each PUBCOMP is judged"""
+    exchange = Exchange([(SERVER, 1, RELEASED)] if resumed else [])
+    exchange.observe(CLIENT, Connect("a", version=version, clean_start=False), 0)
+    exchange.observe(SERVER, ConnAck(session_present=resumed), 0)
+    if not resumed:
+        exchange.observe(SERVER, Publish("t", qos=2, packet_id=1), 0)
+        exchange.observe(CLIENT, PubRec(1), 0)
+    exchange.observe(SERVER, PubRel(1), 0)
+    for _ in range(times):
+        exchange.observe(CLIENT, PubRec(1), 0)
+    exchange.observe(CLIENT, PubComp(1), 0)
+    for _ in range(times):
+        exchange.observe(SERVER, PubRel(1), 0)
+    assert exchange.carry() == []
+    exchange.observe(CLIENT, PubComp(1), 0)
+    with pytest.raises(Violation) as refused:
+        exchange.observe(CLIENT, PubComp(1), 0)
+    assert refused.value.rule.name == "ANSWER_FITS_REQUEST"
+
+
+def test_a_second_pubrec_that_is_answered_in_its_turn_allows_one_pubcomp_more() -> None:
+    exchange = Exchange([])
+    exchange.observe(CLIENT, Connect("a"), 0)
+    exchange.observe(SERVER, ConnAck(), 0)
+    exchange.observe(SERVER, Publish("t", qos=2, packet_id=1), 0)
+    for _ in range(2):
+        exchange.observe(CLIENT, PubRec(1), 0)
+        exchange.observe(SERVER, PubRel(1), 0)
+    exchange.observe(CLIENT, PubComp(1), 0)
+    exchange.observe(CLIENT, PubComp(1), 0)
+    with pytest.raises(Violation) as refused:
+        exchange.observe(SERVER, PubRel(1), 0)
+    assert refused.value.rule.name == "RELEASE_FITS_PUBLISH"
+
+
+@pytest.mark.parametrize("version", [MQTT311, MQTT5])
+def test_all_of_very_many_carried_qos_2_messages_may_be_sent_again_once(version: int) -> None:
+    """[MQTT-4.4.0-1] those whose order was forgotten too, and in any order then"""
+    count = MANY_OPEN + 100
+    exchange = Exchange([(CLIENT, packet_id, RECEIVED) for packet_id in range(1, count + 1)])
+    exchange.observe(CLIENT, Connect("a", version=version, clean_start=False), 0)
+    exchange.observe(SERVER, ConnAck(session_present=True), 0)
+    found: list[Violation] = []
+    again = [*range(1, MANY_OPEN + 1), *range(count, MANY_OPEN, -1)]
+    for packet_id in again:
+        exchange.observe(CLIENT, Publish("t", qos=2, packet_id=packet_id, dup=True), 0, found)
+    assert found == []
+    with pytest.raises(Violation) as refused:
+        exchange.observe(CLIENT, Publish("t", qos=2, packet_id=count, dup=False), 0)
+    assert refused.value.rule.name == "QOS_2_ID_NOT_IN_USE"
+    for packet_id in again:
+        exchange.observe(SERVER, PubRec(packet_id), 0)
+        exchange.observe(CLIENT, PubRel(packet_id), 0, found)
+        exchange.observe(SERVER, PubComp(packet_id), 0)
+    assert found == []
+    assert exchange.carry() == []
+
+
+def test_a_carried_qos_2_message_whose_order_was_forgotten_is_sent_again_with_dup() -> None:
+    count = MANY_OPEN + 100
+    exchange = Exchange([(CLIENT, packet_id, RECEIVED) for packet_id in range(1, count + 1)])
+    exchange.observe(CLIENT, Connect("a", clean_start=False), 0)
+    exchange.observe(SERVER, ConnAck(session_present=True), 0)
+    with pytest.raises(Violation) as refused:
+        exchange.observe(CLIENT, Publish("t", qos=2, packet_id=count), 0)
+    assert refused.value.rule.name == "RESEND_SETS_DUP"

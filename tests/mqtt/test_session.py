@@ -666,6 +666,52 @@ def test_a_receipt_is_accepted_once(qos: int) -> None:
     assert session.drain() == ([], [])
 
 
+@pytest.mark.parametrize("forget", ["begin_anew", "forget_received"])
+def test_a_receipt_that_its_session_has_forgotten_counts_for_nothing(forget: str) -> None:
+    """Whether or not another message has its identifier by now"""
+    session = connected()
+    stale = session.receive_publish(Publish("t", b"old", 2, 1))
+    other = session.receive_publish(Publish("t", b"other", 2, 2))
+    assert stale is not None
+    assert other is not None
+    if forget == "begin_anew":
+        session.disconnect(0.0, 100)
+        session.begin_anew()
+        session.connect(MQTT5)
+    else:
+        assert session.forget_received(1)
+        assert not session.forget_received(1)
+    session.drain()
+    session.accept(stale)
+    assert session.drain() == ([], [])
+    stale_too = session.receive_publish(Publish("t", b"new", 2, 1))
+    assert stale_too is not None
+    with pytest.raises(ValueError, match="accepted before"):
+        session.accept(stale)
+    session.accept(stale_too)
+    if forget == "begin_anew":
+        session.accept(other)
+        assert session.drain() == ([Change(STORED, packet_id=1)], [PubRec(1)])
+    else:
+        # In the order of their PUBLISH packets: the forgotten one holds nobody up.
+        assert session.drain() == ([Change(STORED, packet_id=1)], [])
+        session.accept(other)
+        assert session.drain() == ([Change(STORED, packet_id=2)], [PubRec(2), PubRec(1)])
+
+
+def test_a_stale_receipt_does_not_take_the_place_of_the_message_that_has_its_identifier() -> None:
+    session = connected()
+    stale = session.receive_publish(Publish("t", b"old", 2, 1))
+    session.forget_received(1)
+    fresh = session.receive_publish(Publish("t", b"new", 2, 1))
+    assert stale is not None
+    assert fresh is not None
+    session.accept(stale)
+    assert session.drain() == ([], [])
+    session.accept(fresh)
+    assert session.drain() == ([Change(STORED, packet_id=1)], [PubRec(1)])
+
+
 def test_all_65535_inbound_identifiers_are_kept_in_8_kib() -> None:
     session = connected(MQTT311)
     for packet_id in range(1, 65_536):

@@ -48,8 +48,9 @@ class Connection:
     # Topics that the peer knows by an alias, and how many there may be; None: it wants none.
     aliases: dict[str, int] | None
     alias_maximum: int
-    # A reader of its messages is behind: nothing is read from it for a while.
+    # A reader of its messages is behind: nothing is read from it for a while; or was until lately.
     held: bool
+    was_held: bool
     # Its next packet has to wait for the store, and is in the decoder yet.
     blocked: bool
     # It has used up its share, and what it sent is in the decoder yet; the turn that it was last
@@ -62,10 +63,16 @@ class Connection:
     waits: bool
     outstanding: int
     connack_waits: bool
+    # Whether an answer to one of its own packets is among them, and since when it is known to wait
+    # for a full disk; less than 0: it does not.
+    awaits_answer: bool
+    full_since: float
     # Nothing is read from it any more, and it closes when its last bytes are out.
     closing: bool
     # It does not read: closing does not wait for what is still to be written.
     stuck: bool
+    # Something of what it was to be sent failed: it is sent no more, and no more is said of it.
+    is_muted: bool
 
     def __init__(
         self,
@@ -99,6 +106,7 @@ class Connection:
         self.aliases = None
         self.alias_maximum = 0
         self.held = False
+        self.was_held = False
         self.blocked = False
         self.awaits_turn = False
         self.turn = 0
@@ -106,8 +114,11 @@ class Connection:
         self.waits = False
         self.outstanding = 0
         self.connack_waits = False
+        self.awaits_answer = False
+        self.full_since = -1.0
         self.closing = False
         self.stuck = False
+        self.is_muted = False
 
     @property
     def is_read(self) -> bool:

@@ -70,6 +70,7 @@ from semel.mqtt.reasons import (
     RE_AUTHENTICATE,
     REASONS_5,
     SERVER_SHUTTING_DOWN,
+    SERVER_UNAVAILABLE,
     SESSION_TAKEN_OVER,
     SUCCESS,
 )
@@ -80,6 +81,9 @@ from semel.mqtt.violation import Violation
 from semel.store.commit import Commit
 from semel.store.store import FULL, OPEN, Store
 from semel.store.streams import Streams
+
+# What clients are told.
+_FULL: Final = "the disk of the server is full"
 
 # Retained messages looked at for expiry in one sweep.
 _SWEPT: Final = 1_000
@@ -109,6 +113,8 @@ class Broker:
     _outbox: Final[Outbox]
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
+    # Sessions for whom this tick had no time to find retained messages.
+    _unsearched: list[SessionState]
     _lifetimes: Final[Lifetimes]
     # How many commits there have been.
     _commits: int
@@ -154,12 +160,13 @@ class Broker:
         self.counters = Counters()
         self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
         self.pressure = Pressure(settings.publisher_patience)
-        self.store_pressure = StorePressure(self.router)
+        self.store_pressure = StorePressure(self.router, settings.full_disk_patience)
         self.turns = Turns()
         self.turn_work = TURN_WORK
         self._outbox = Outbox(self.connections)
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
+        self._unsearched = []
         self._commits = 0
         self._lifetimes = Lifetimes(self.router, log, window)
         self._wall = (lambda: now) if wall is None else wall
@@ -197,7 +204,7 @@ class Broker:
         self.counters.bytes_received += len(data)
         connection.decoder.feed(data)
         if not connection.awaits_turn:
-            self._serve(connection, now, len(data))
+            self._take_turn(connection, now, len(data))
 
     def take_turns(self, now: float) -> None:
         """Go on with those that wait for their turn, some of them, unless the disk is behind."""
@@ -216,12 +223,12 @@ class Broker:
         connection.heard_at = now
         self.resumed.append(connection)
         try:
-            self._serve(connection, now, 0)
+            self._take_turn(connection, now, 0)
         except Exception:
             self._log(f"serving {_name(connection)} failed: {format_exc()}")
             self._drop(connection, now)
 
-    def _serve(self, connection: Connection, now: float, received: int) -> None:
+    def _take_turn(self, connection: Connection, now: float, received: int) -> None:
         """One turn: work off what is in the decoder, as far as its share goes."""
         router = self.router
         # An exception may have left some.
@@ -296,7 +303,13 @@ class Broker:
         faults = router.faults
         router.faults = {}
         for client_id, problem in faults.items():
-            self._end_by_fault(client_id, problem, now)
+            what = f"a message for {shown(client_id)} is lost"
+            self._end_by_fault(router.sessions.get(client_id), what, problem, now)
+        unreadable = router.unreadable
+        router.unreadable = []
+        for state in unreadable:
+            what = f"the stored session of {shown(state.client_id)} cannot be read"
+            self._end_by_fault(state, what, state.damage, now)
         if not self.pressure.is_idle():
             for state in self.pressure.expire(router.sessions, now):
                 self._log(f"{shown(state.client_id)} reads too slowly: publishers wait no longer")
@@ -304,29 +317,20 @@ class Broker:
         dirty = router.dirty
         router.dirty = []
         commit = router.commit
-        # Those for whom this tick had no time to find retained messages.
-        unsent: list[SessionState] = []
         router.backlog_work = TURN_WORK
         for state in dirty:
             state.dirty = False
             if state.ended:
                 continue
-            state.session.poll(now)
-            if state.session.wanted:
-                self._refill(state, now)
-            if state.backlog is not None and not router.send_backlog(state, now):
-                unsent.append(state)
-            if state.cursors is not None:
-                self.replays.send(state, now)
-            changes, packets = state.session.drain()
-            if changes:
-                state.waits = True
-                for change in changes:
-                    commit.changes.append((state.number, change))
-            if packets and state.connection:
-                self._outbox.add(state.connection, packets)
-        for state in unsent:
+            try:
+                self._serve(state, now)
+            except Exception:
+                # Those behind it in the list have no part in it.
+                self._end_by_fault(state, f"serving {shown(state.client_id)}", format_exc(), now)
+                self._take_changes(state)
+        for state in self._unsearched:
             router.mark(state)
+        self._unsearched = []
         expired = router.retained.expired
         router.retained.expired = []
         if not router.lasts:
@@ -337,6 +341,10 @@ class Broker:
             if router.retained.get(topic_name) is None:
                 commit.retained.append((topic_name, None))
         leaving = self._outbox.part(commit)
+        for connection, problem in self._outbox.failed:
+            self._log(f"serving {_name(connection)} failed: closed. {problem}")
+            self._drop(connection, now)
+        self._outbox.failed = []
         self._commits += 1
         for state in dirty:
             if state.waits:
@@ -350,6 +358,28 @@ class Broker:
             commit.number = self._commits
             commit.at = self._wall()
             self._write(commit, now)
+
+    def _serve(self, state: SessionState, now: float) -> None:
+        """Let a session send what it can, and take what of it has to last."""
+        state.session.poll(now)
+        if state.session.wanted:
+            self._refill(state, now)
+        if state.backlog is not None and not self.router.send_backlog(state, now):
+            self._unsearched.append(state)
+        if state.cursors is not None:
+            self.replays.send(state, now)
+        packets = self._take_changes(state)
+        if packets and state.connection:
+            self._outbox.add(state.connection, packets)
+
+    def _take_changes(self, state: SessionState) -> list[Outgoing]:
+        """Put what has to last of a session into the commit. What it wants to send."""
+        changes, packets = state.session.drain()
+        if changes:
+            state.waits = True
+            for change in changes:
+                self.router.commit.changes.append((state.number, change))
+        return packets
 
     def _write(self, commit: Commit, now: float) -> None:
         try:
@@ -371,8 +401,9 @@ class Broker:
         session = state.session
         while session.connected and session.wanted:
             if not self.router.refill(state):
-                # The commit that has them is not safe yet.
-                self._starved.append(state)
+                if not state.damage:
+                    # The commit that has them is not safe yet.
+                    self._starved.append(state)
                 return
             session.poll(now)
 
@@ -393,6 +424,9 @@ class Broker:
             if connection is not None and not connection.closing:
                 connection.outstanding -= 1
                 connection.connack_waits = False
+                if not connection.outstanding:
+                    connection.awaits_answer = False
+                    connection.full_since = -1.0
                 held.append((number, packets))
                 self.replays.released(connection.state, commit)
         self._release(held, now)
@@ -403,7 +437,7 @@ class Broker:
         bound = 2 * self.settings.maximum_outgoing_bytes
         for number, packets in leaving:
             connection = self.connections.get(number)
-            if connection is None:
+            if connection is None or connection.is_muted:
                 continue
             self.ready[number] = connection
             try:
@@ -420,12 +454,15 @@ class Broker:
             except Violation as violation:
                 # It takes no packet of this size, or we are wrong: it pays with its connection,
                 # and nobody else does.
+                connection.is_muted = True
                 self._log(f"{_name(connection)} cannot be answered: {violation}")
                 self._drop(connection, now)
             except Exception:
+                connection.is_muted = True
                 self._log(f"serving {_name(connection)} failed: {format_exc()}")
                 self._drop(connection, now)
             if connection.unsent and connection.unsent + connection.outgoing_size >= bound:
+                connection.is_muted = True
                 self._log(f"{_name(connection)} reads too slowly: closed")
                 connection.outgoing = []
                 connection.stuck = True
@@ -454,20 +491,47 @@ class Broker:
         for connection in list(self.connections.values()):
             connection.opened_at += unheard
             connection.heard_at += unheard
-            if connection.closing or not connection.is_read:
+            if connection.closing:
                 continue
-            silent = now - connection.heard_at
-            if not connection.is_connected:
-                if now - connection.opened_at >= self.settings.connect_timeout:
-                    self._log(f"{_name(connection)} did not connect in time")
-                    self._drop(connection, now)
-            # [MQTT-3.1.2-22] one and a half times the interval
-            elif connection.keep_alive and silent >= connection.keep_alive * 1.5:
+            try:
+                self._check_silence(connection, now)
+            except Exception:
+                self._log(f"serving {_name(connection)} failed: closed. {format_exc()}")
+                self._drop(connection, now)
+        # Whatever fails in one of these, the others have their turn, now and in a second.
+        try:
+            self.router.retained.sweep(now, _SWEPT)
+        except Exception:
+            self._log(f"the sweep of retained messages failed: {format_exc()}")
+        try:
+            self._report(now)
+        except Exception:
+            self._log(f"the report under $SYS failed: {format_exc()}")
+        self._lifetimes.sweep(now)
+
+    def _check_silence(self, connection: Connection, now: float) -> None:
+        """End a connection that did not connect in time, or was silent for too long.
+
+        Or one that would be silent for too long if nobody told it why it gets no answer.
+        """
+        if self.store_pressure.has_waited(connection, now):
+            self._log(f"{_name(connection)} waits for an answer: told that the disk is full")
+            self.disconnect(connection, QUOTA_EXCEEDED, now, _FULL)
+        elif connection.blocked or connection.awaits_turn:
+            return
+        elif connection.held or connection.was_held:
+            # Whoever is not read from is not silent.
+            connection.was_held = False
+            connection.heard_at = now
+        elif not connection.is_connected:
+            if now - connection.opened_at >= self.settings.connect_timeout:
+                self._log(f"{_name(connection)} did not connect in time")
+                self._drop(connection, now)
+        # [MQTT-3.1.2-22] one and a half times the interval
+        elif connection.keep_alive:
+            if now - connection.heard_at >= connection.keep_alive * 1.5:
                 self._log(f"{_name(connection)} was silent for too long")
                 self.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
-        self.router.retained.sweep(now, _SWEPT)
-        self._report(now)
-        self._lifetimes.sweep(now)
 
     def _report(self, now: float) -> None:
         """Publish what the broker knows of itself, as often as the settings say."""
@@ -551,12 +615,16 @@ class Broker:
             self._answer(connection, packet)
         self._drop(connection, now)
 
-    def _end_by_fault(self, client_id: str, problem: str, now: float) -> None:
-        """Whatever failed over this client, it pays with its connection, and nobody else does."""
-        state = self.router.sessions.get(client_id)
+    def _end_by_fault(
+        self, state: SessionState | None, what: str, problem: str, now: float
+    ) -> None:
+        """Whatever failed over a client, it pays with its connection, and nobody else does.
+
+        `what` failed is for the log if it has none.
+        """
         connection = None if state is None else self.connections.get(state.connection)
         if connection is None:
-            self._log(f"a message for {shown(client_id)} is lost: {problem}")
+            self._log(f"{what}: {problem}")
         else:
             self._log(f"serving {_name(connection)} failed: closed. {problem}")
             self._drop(connection, now)
@@ -571,14 +639,19 @@ class Broker:
             return
         connection.waits = state.waits
         state.connection = 0
-        self.pressure.caught_up(state)
-        # At QoS 0 it goes with the connection; the rest stays for the next.
-        if state.backlog is not None:
-            for topic_filter, search in list(state.backlog.items()):
-                search.minimum_qos = 1
-                if not search.qos:
-                    del state.backlog[topic_filter]
-        self._lifetimes.leave(state, now)
+        try:
+            self._lifetimes.leave(state, now)
+            self.pressure.caught_up(state)
+            # At QoS 0 it goes with the connection; the rest stays for the next.
+            if state.backlog is not None:
+                for topic_filter, search in list(state.backlog.items()):
+                    search.minimum_qos = 1
+                    if not search.qos:
+                        del state.backlog[topic_filter]
+        except Exception:
+            # Whoever is served just now need not be the one that leaves.
+            self._log(f"the leave of {shown(state.client_id)} failed: {format_exc()}")
+            state.backlog = None
 
     # --- packets ----------------------------------------------------------------------------------
 
@@ -642,7 +715,7 @@ class Broker:
     ) -> None:
         if isinstance(verdict, Accepted):
             if self.store.condition == FULL and self._would_be_stored(verdict, packet):
-                refusal = refused(packet, QUOTA_EXCEEDED, "the disk of the server is full")
+                refusal = refused(packet, QUOTA_EXCEEDED, _FULL)
                 self._turn_away(connection, packet, refusal, now)
                 return
             self._accept(connection, packet, verdict, now)
@@ -692,7 +765,14 @@ class Broker:
         if state is None:
             state = SessionState(client_id, Session(), 0)
             self.router.sessions[client_id] = state
-        self.router.warm(state)
+        elif not self.router.is_readable(state):
+            # It is neither begun anew nor thrown out again and again: whoever looks after the
+            # broker has to know, and a clean start gives it up.
+            refusal = refused(packet, SERVER_UNAVAILABLE, "the stored session cannot be read")
+            self._turn_away(
+                connection, packet, Refused(refusal.reason, state.damage, refusal.connack), now
+            )
+            return
         connection.state = state
         connection.applicant = None
         connection.authentication = terms.authentication
@@ -776,10 +856,7 @@ class Broker:
         reasons: list[int] = []
         why: list[str] = []
         for subscription in packet.subscriptions:
-            if len(reasons) >= self.settings.maximum_subscriptions:
-                # Nobody can hold more, so that these repeat others or do not fit.
-                reason = QUOTA_EXCEEDED
-            elif is_of_stream(subscription.topic_filter):
+            if is_of_stream(subscription.topic_filter):
                 reason = self.replays.subscribe(state, subscription, packet, why, now)
             else:
                 reason = self.router.subscribe(state, subscription, identifier, now)

@@ -29,6 +29,9 @@ WINDOW: Final = 1_000
 # Appointments with sessions that are no more: beyond so many, the list is made anew.
 _STALE: Final = 50
 
+# A session that could not be looked at is looked at again after so many seconds.
+_AGAIN_SECONDS: Final = 60.0
+
 
 @final
 class Lifetimes:
@@ -139,11 +142,11 @@ class Lifetimes:
         """The session goes on without a connection [4.1], or ends with it."""
         state.session.disconnect(now, state.expiry_interval)
         self._router.subscriptions.set_connected(state.client_id, False)
-        self._router.pass_on(state, now)
         self._router.mark(state)
         if state.will is not None:
             self._await_will(state, now)
         self.look_at(state, now)
+        self._router.pass_on(state, now)
 
     def sweep(self, now: float) -> None:
         """Look at whom it is time to."""
@@ -152,7 +155,13 @@ class Lifetimes:
             state = self._router.sessions.get(client_id)
             if state is not None:
                 state.look_at = None
-                self.look_at(state, now)
+                try:
+                    self.look_at(state, now)
+                except Exception:
+                    # Everybody else's wills and ends are due as well.
+                    self._log(f"the end of {shown(client_id)} failed: {format_exc()}")
+                    state.look_at = now + _AGAIN_SECONDS
+                    heappush(self._due, (state.look_at, client_id))
 
     def look_at(self, state: SessionState, now: float) -> None:
         """Publish a will that is due, end a session that is over, or look again later."""

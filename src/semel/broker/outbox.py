@@ -14,13 +14,17 @@ from mypy_extensions import i64
 
 from semel.broker.connection import Connection
 from semel.broker.cursors import STREAM_TOPICS
+from semel.broker.faults import told
 from semel.broker.session_state import SessionState
-from semel.mqtt.packet_types import PUBLISH
+from semel.mqtt.packet_types import PUBACK, PUBCOMP, PUBLISH, PUBREC
+from semel.mqtt.packets.acks import PubAck, PubComp, PubRec
 from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.disconnect import Disconnect
 from semel.mqtt.packets.ping import PingResp
 from semel.mqtt.packets.publish import Publish
+from semel.mqtt.packets.subscribe import SubAck
+from semel.mqtt.packets.unsubscribe import UnsubAck
 from semel.mqtt.session import Outgoing
 from semel.store.commit import Commit
 
@@ -35,17 +39,29 @@ def reports_nothing(packet: Outgoing) -> bool:
     return isinstance(packet, PingResp | Auth | Disconnect)
 
 
+def is_answer(packet: Outgoing) -> bool:
+    """Whether it answers a PUBLISH, PUBREL, SUBSCRIBE or UNSUBSCRIBE of the client."""
+    if isinstance(packet, bytes):
+        first: i64 = packet[0]
+        kind = first >> 4
+        return kind == PUBACK or kind == PUBREC or kind == PUBCOMP
+    return isinstance(packet, PubAck | PubRec | PubComp | SubAck | UnsubAck)
+
+
 @final
 class Outbox:
     """Packets of one tick, by the number of their connection, in their order."""
 
     # The last commit that the store has.
     safe: int
+    # Connections whose packets could not be told apart, and why: their owner closes them.
+    failed: list[tuple[Connection, str]]
     _connections: Final[dict[int, Connection]]
     _packets: list[tuple[int, list[Outgoing]]]
 
     def __init__(self, connections: dict[int, Connection]) -> None:
         self.safe = 0
+        self.failed = []
         self._connections = connections
         self._packets = []
 
@@ -66,10 +82,14 @@ class Outbox:
             connection = self._connections.get(number)
             if connection is None:
                 continue
-            if self.has_to_wait(connection, connection.state):
-                self._hold_back(connection, packets, commit, leaving)
-            else:
-                leaving.append((number, packets))
+            try:
+                if self.has_to_wait(connection, connection.state):
+                    self._hold_back(connection, packets, commit, leaving)
+                else:
+                    leaving.append((number, packets))
+            except Exception as problem:
+                # Nobody else's packets may stay behind for it.
+                self.failed.append((connection, told(problem)))
         return leaving
 
     def has_to_wait(self, connection: Connection, state: SessionState | None) -> bool:
@@ -100,6 +120,8 @@ class Outbox:
                 free.append(packet)
             else:
                 held.append(packet)
+                if not connection.awaits_answer:
+                    connection.awaits_answer = is_answer(packet)
         if free:
             leaving.append((connection.number, free))
         if held:

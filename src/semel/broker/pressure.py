@@ -94,4 +94,5 @@ class Pressure:
         held = self._held.pop(number, None)
         if held is not None:
             held[0].held = False
+            held[0].was_held = True
             self.released.append(held[0])

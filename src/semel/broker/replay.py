@@ -81,6 +81,8 @@ _LARGEST_SEQ: Final = 2**63 - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
+# Different reasons that one SUBACK tells.
+_REASONS: Final = 5
 # Subscriptions to streams that one session may have.
 MOST_CURSORS: Final = 100
 # Records that it may deal with in a tick; so much is each question to the store, too.
@@ -145,9 +147,17 @@ def suback(exchange: Exchange, packet: Subscribe, reasons: list[int], why: list[
     # [MQTT-3.1.2-29] only if it asked for it
     if not why or exchange.version != MQTT5 or not exchange.wants_problem_information:
         return plain
-    told = SubAck(packet.packet_id, reasons, properties=Properties(reason_string="; ".join(why)))
+    text = _reason_string(why)
+    told = SubAck(packet.packet_id, reasons, properties=Properties(reason_string=text))
     # [MQTT-3.9.2-1] only if it fits
     return told if len(encode(told)) <= exchange.client.maximum_packet_size else plain
+
+
+def _reason_string(why: list[str]) -> str:
+    """The first sentences, each once: a SUBSCRIBE may bring more than a string can hold."""
+    distinct = list(dict.fromkeys(why))
+    text = "; ".join(distinct[:_REASONS])
+    return text if len(distinct) <= _REASONS else f"{text}; and {len(distinct) - _REASONS} more"
 
 
 def replayed(record: Record, cursor: Cursor, qos: int) -> Message | None:

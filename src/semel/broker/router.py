@@ -8,6 +8,7 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.authority import Authority
+from semel.broker.faults import told
 from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
@@ -89,6 +90,8 @@ class Router:
     maximum_queued_bytes: Final[int]
     # Client identifiers over whom the authority failed in this tick, and how it did first.
     faults: dict[str, str]
+    # Sessions whose `damage` was found in this tick.
+    unreadable: list[SessionState]
     # Sessions that were given a message while they had half of their bounds in use.
     behind: list[SessionState]
     _low_room: Final[int]
@@ -133,6 +136,7 @@ class Router:
         self.maximum_queued = maximum_queued
         self.maximum_queued_bytes = maximum_queued_bytes
         self.faults = {}
+        self.unreadable = []
         self.behind = []
         self._low_room = maximum_outgoing // 2
         self._much_room = maximum_outgoing - caught_up_mark(maximum_outgoing)
@@ -337,11 +341,22 @@ class Router:
     def refill(self, state: SessionState) -> bool:
         """Read deliveries that only the store has, if the session wants some. Whether any came."""
         session = state.session
-        if not session.wanted:
+        if not session.wanted or state.damage:
             return False
-        deliveries = self.store.queue(state.number, session.first_wanted, session.wanted)
-        session.refill(deliveries)
+        try:
+            deliveries = self.store.queue(state.number, session.first_wanted, session.wanted)
+            session.refill(deliveries)
+        except Exception as problem:
+            self._note_damage(state, problem)
+            return False
         return bool(deliveries)
+
+    def _note_damage(self, state: SessionState, problem: Exception) -> None:
+        """The store's part of a session cannot be read: its connection, if any, has to end."""
+        state.damage = told(problem)
+        self.unreadable.append(state)
+        # There has to be a further tick.
+        self.mark(state)
 
     def _hand_over(self, state: SessionState, deliveries: list[Delivery], now: float) -> None:
         """Give others what this session had from shared subscriptions."""
@@ -380,7 +395,8 @@ class Router:
             self._reached.append(state)
             if state.number:
                 self.lasting = True
-            if self._is_full(session, message):
+            # The bounds are for what waits: what can leave at once need not fit in.
+            if self._is_full(session, message) and not session.can_send(message.qos):
                 self._give_up_expired(state, now)
                 if self._is_full(session, message):
                     self.dropped += 1
@@ -394,10 +410,16 @@ class Router:
     def _give_up_expired(self, state: SessionState, now: float) -> None:
         session = state.session
         session.give_up_expired(now)
-        if session.may_expire_beyond(now):
+        if not state.damage and session.may_expire_beyond(now):
             first = session.first_wanted
-            expired = self.store.expired(state.number, first, now)
-            session.give_up_beyond(expired, self.store.next_expiry(state.number, first, now))
+            try:
+                expired = self.store.expired(state.number, first, now)
+                next_expiry = self.store.next_expiry(state.number, first, now)
+            except Exception as problem:
+                # Whoever publishes just now has no part in it.
+                self._note_damage(state, problem)
+                return
+            session.give_up_beyond(expired, next_expiry)
 
     def _is_full(self, session: Session, message: Message) -> bool:
         return (
@@ -488,9 +510,12 @@ class Router:
     def end(self, state: SessionState, now: float) -> None:
         """The session is over: nothing of it remains [MQTT-4.1.0-2].
 
-        But for what a shared subscription brought it: others may get that.
+        But for what a shared subscription brought it: others may get that, as far as it can be
+        read.
         """
-        self.warm(state)
+        known = state.damage
+        if not self.warm(state) and not known:
+            self.unreadable.append(state)
         session = state.session
         shared = any(entry.share_name for entry in self.subscriptions.of(state.client_id))
         del self.sessions[state.client_id]
@@ -537,12 +562,29 @@ class Router:
         if client_id is not None and self._ending.get(client_id) == number:
             del self._ending[client_id]
 
-    def warm(self, state: SessionState) -> None:
-        """Read what was in flight in a session that was restored, if nobody has yet."""
-        if state.cold:
-            state.cold = False
-            deliveries, stored = self.store.exchanges(state.number)
-            state.session.restore_exchanges(deliveries, stored)
+    def warm(self, state: SessionState) -> bool:
+        """Read what was in flight in a session that was restored, if nobody has yet.
+
+        False: something of it cannot be read, and `damage` says why.
+        """
+        if state.cold and not state.damage:
+            try:
+                deliveries, stored = self.store.exchanges(state.number)
+                state.session.restore_exchanges(deliveries, stored)
+                state.cold = False
+            except Exception as problem:
+                state.damage = told(problem)
+        return not state.damage
+
+    def is_readable(self, state: SessionState) -> bool:
+        """Whether a connection can have the session: what could not be read is tried once more."""
+        was_damaged = state.damage != ""
+        state.damage = ""
+        if was_damaged and self.warm(state):
+            self.refill(state)
+            # Whoever asks says it himself.
+            self.unreadable = [each for each in self.unreadable if each is not state]
+        return self.warm(state)
 
 
 def _variant(message: Message, qos: int, retain: bool, identifiers: list[int]) -> Message:

@@ -255,7 +255,13 @@ class Server:
         """The store has these: what waited for them leaves."""
         now = self.now()
         for commit in commits:
-            self.broker.committed(commit, now)
+            try:
+                self.broker.committed(commit, now)
+            except Exception:
+                # Who waited for this one is not told, and has to come back; the others are.
+                LOG.exception("commit %d cannot be told to its clients: closed", commit.number)
+                for number, _ in commit.packets:
+                    self._abort(number)
         self._write_out()
 
     def _changed(self) -> None:
@@ -301,7 +307,12 @@ class Server:
         for number in ready:
             peer = self.peers.get(number)
             if peer is not None:
-                peer.write_out()
+                try:
+                    peer.write_out()
+                except Exception:
+                    # What the others are to be sent does not stay behind for it.
+                    LOG.exception("writing to connection %d failed: closed", number)
+                    self._abort(number)
         self._read_again()
 
     def _read_again(self) -> None:
@@ -318,14 +329,23 @@ class Server:
             # What waited for room has some now, or somebody's turn has come.
             self.schedule()
 
+    def _abort(self, number: int) -> None:
+        peer = self.peers.get(number)
+        if peer is not None:
+            peer.abort()
+
     async def _sweep(self) -> None:
         while True:
             due = self.now() + SWEEP_SECONDS
             await asyncio.sleep(SWEEP_SECONDS)
             now = self.now()
-            # What was sent meanwhile has not been read yet.
-            self.broker.sweep(now, unheard=max(0.0, now - due))
-            self.tick()
+            try:
+                # What was sent meanwhile has not been read yet.
+                self.broker.sweep(now, unheard=max(0.0, now - due))
+                self.tick()
+            except Exception:
+                # Keep alive, wills and expiry of everybody hang on this: it goes on.
+                LOG.exception("the sweep failed")
 
 
 def raise_file_limit() -> int:

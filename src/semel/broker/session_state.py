@@ -21,6 +21,8 @@ class SessionState:
     number: int
     # What was in flight is still in the store alone.
     cold: bool
+    # Why the store's part of it cannot be read, for the log; "": it can, or nobody has tried.
+    damage: str
     # This tick did something that must last: what reports it has to wait.
     waits: bool
     # While it is in memory alone: the commit after which all messages that it got are safe.
@@ -57,6 +59,7 @@ class SessionState:
         self.session = session
         self.number = 0
         self.cold = False
+        self.damage = ""
         self.waits = False
         self.safe_after = 0
         self.user_name = None

@@ -79,10 +79,9 @@ class BrokerSettings:
         maximum=65_536,
     )
     packet_items: int = setting(
-        10_000,
+        5_000,
         "Topic filters and properties in one packet, together. A packet with more ends the "
-        "connection of the client that sent it, with reason code 0x97 (Quota exceeded). Topic "
-        "filters of a SUBSCRIBE beyond maximum_subscriptions are refused in its SUBACK.",
+        "connection of the client that sent it, with reason code 0x97 (Quota exceeded).",
         minimum=16,
     )
     maximum_subscriptions: int = setting(
@@ -134,6 +133,15 @@ class BrokerSettings:
         unit=SECONDS,
         minimum=0,
         maximum=60,
+    )
+    full_disk_patience: float = setting(
+        10.0,
+        "How long an MQTT 5.0 client waits for an acknowledgement while the disk is full. After "
+        "that it is disconnected with reason code 0x97 (Quota exceeded), because nothing else "
+        "could tell it: acknowledgements keep their order. 0: it waits until there is space.",
+        unit=SECONDS,
+        minimum=0,
+        maximum=86_400,
     )
     route_cache: int = setting(
         200_000,

@@ -5,8 +5,9 @@
     it takes messages again      ─▶ what waited goes on, in its order
 
 A message that can be refused is, when the disk is full: MQTT 5.0, QoS 1 and 2. What nobody keeps
-goes its way. Of packets that need not wait themselves no more are taken than a connection may have
-answers owed.
+goes its way. But answers keep their order, and one before it may be about what was with the writer
+when space ran out: who waits too long for an answer is disconnected, with the reason. Of packets
+that need not wait themselves no more are taken than a connection may have answers owed.
 """
 
 from typing import Final, final
@@ -28,10 +29,13 @@ _OWED: Final = 100
 class StorePressure:
     """Which connections wait for the store."""
 
+    # How long a client that can be told why waits for a full disk, in seconds; 0: for ever.
+    patience: Final[float]
     _router: Final[Router]
     _blocked: list[Connection]
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, patience: float) -> None:
+        self.patience = patience
         self._router = router
         self._blocked = []
 
@@ -57,6 +61,21 @@ class StorePressure:
     def refuses(self, qos: int) -> bool:
         """Whether a message of this QoS is refused if it would last."""
         return qos > 0 and self._router.store.condition == FULL
+
+    def has_waited(self, connection: Connection, now: float) -> bool:
+        """Whether a client of 5.0 has waited long enough for an answer. Asked once a second."""
+        if (
+            self._router.store.condition != FULL
+            or not self.patience
+            or not connection.awaits_answer
+            or not connection.is_connected
+            or connection.exchange.version != MQTT5
+        ):
+            connection.full_since = -1.0
+            return False
+        if connection.full_since < 0:
+            connection.full_since = now
+        return now - connection.full_since >= self.patience
 
     def block(self, connection: Connection) -> None:
         """Its next packet stays where it is."""

@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from semel.broker.log import LogWriter
 from semel.broker.server import CannotListen, StoreFailed, run
 from semel.broker.settings import BrokerSettings
 from semel.cli.sections import SECTIONS
@@ -58,7 +59,9 @@ def command(
     if check_config:
         click.echo("the settings are right")
         return
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    log = LogWriter(sys.stderr.fileno())
+    log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.basicConfig(handlers=[log], level=logging.INFO)
     try:
         if not kept.lasts:
             run(settings.of(BrokerSettings))
@@ -71,4 +74,6 @@ def command(
         finally:
             opened.close()
     except (CannotListen, StoreFailed, Unusable) as problem:
+        # What led to it is said before it.
+        log.flush()
         raise click.ClickException(str(problem)) from None

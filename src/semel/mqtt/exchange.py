@@ -196,8 +196,8 @@ class Exchange:
         if carried is not None:
             for sender, packet_id, stage in carried:
                 self._side(sender).move(packet_id, stage)
-            self.client.carried_until = self.client.serial
-            self.server.carried_until = self.server.serial
+            self.client.begin()
+            self.server.begin()
 
     def observe(
         self, sender: int, packet: Packet, size: int, found: list[Violation] | None = None
@@ -532,7 +532,7 @@ class Exchange:
         if stage == 0:
             # In a resumed session the PUBCOMP that we saw may never have arrived.
             known = self.history_known and not self.session_present
-            if known and packet_id not in side.strays:
+            if known and not side.answers_stray(packet_id):
                 self._report_no_publish(packet_id, found)
         elif stage == SENT_QOS_1 or stage == SENT_QOS_2:
             report(found, Violation(PUBREL_AFTER_PUBREC, f"packet_id {packet_id}"))
@@ -542,7 +542,7 @@ class Exchange:
     def _check_pubcomp(self, sender: int, packet_id: int, found: list[Violation] | None) -> None:
         publisher = self._other(sender)
         stage = publisher.stage(packet_id)
-        answered = packet_id in publisher.repeats or packet_id in publisher.strays
+        answered = packet_id in publisher.repeats or packet_id in publisher.stray_pubrels
         if stage == 0 and (not self.history_known or answered):
             return
         if stage != RELEASED:
@@ -666,14 +666,16 @@ class Exchange:
     def _apply_pubrec(self, sender: int, packet: PubRec) -> None:
         publisher = self._other(sender)
         packet_id = packet.packet_id
-        # A PUBREC once more, for a PUBLISH sent once more, changes nothing.
-        if publisher.stage(packet_id) == SENT_QOS_2:
+        stage = publisher.stage(packet_id)
+        # A PUBREC once more, for a PUBLISH sent once more, changes nothing before PUBREL.
+        if stage == SENT_QOS_2:
             publisher.last_pubrec = publisher.order(packet_id)
             if packet.reason >= FAILURE:
                 publisher.free(packet_id, self._side(sender).receive_maximum)
             else:
                 publisher.move(packet_id, RECEIVED)
-        elif publisher.stage(packet_id) == 0:
+        elif stage == 0 or stage == RELEASED:
+            # PUBCOMP may come before the PUBREL that answers this one leaves.
             publisher.strays.add(packet_id)
 
     def _apply_pubrel(self, sender: int, packet_id: int) -> None:
@@ -683,8 +685,10 @@ class Exchange:
             side.last_pubrel = side.order(packet_id)
         if stage == RELEASED and not side.is_carried(packet_id):
             side.repeat(packet_id)
-        elif stage == 0 and packet_id in side.strays:
-            return
+            side.strays.discard(packet_id)
+        elif stage == 0 and side.answers_stray(packet_id):
+            side.strays.discard(packet_id)
+            side.stray_pubrels.add(packet_id)
         elif stage != SENT_QOS_1:
             side.move(packet_id, RELEASED)
 
@@ -692,7 +696,7 @@ class Exchange:
         publisher = self._other(sender)
         if publisher.stage(packet_id) == RELEASED:
             publisher.free(packet_id, self._side(sender).receive_maximum)
-        elif packet_id in publisher.strays:
-            publisher.strays.discard(packet_id)
+        elif packet_id in publisher.stray_pubrels:
+            publisher.stray_pubrels.discard(packet_id)
         else:
             publisher.answer_repeat(packet_id)

@@ -521,6 +521,7 @@ class Session:
         if packet_id in self._stored:
             self._free(packet_id)
             return True
+        self._drop_pubrecs(packet_id)
         return self._pending.pop(packet_id, None) is not None
 
     def accept(
@@ -532,7 +533,9 @@ class Session:
     ) -> None:
         """The owner has the message, or refuses it with a code of 0x80 or more (5.0 only).
 
-        In 3.1.1 an acknowledgement has no code: it says yes [MQTT-3.3.5-2].
+        In 3.1.1 an acknowledgement has no code: it says yes [MQTT-3.3.5-2]. A Receipt that its
+        session has forgotten (`begin_anew`, `forget_received`) may be accepted, and that counts for
+        nothing: the identifier may be another message's by now.
         """
         if receipt.settled:
             if receipt.qos:
@@ -544,6 +547,8 @@ class Session:
         receipt.settled = True
         if receipt.qos == 1:
             self._send_pubacks()
+            return
+        if self._pending.get(receipt.packet_id) is not receipt:
             return
         del self._pending[receipt.packet_id]
         if receipt.reason < FAILURE:
@@ -763,11 +768,14 @@ class Session:
     def _free(self, packet_id: int) -> None:
         """FREED"""
         self._stored.discard(packet_id)
-        if self._pubrecs:
-            # A PUBREC that waits its turn for a PUBLISH sent again: PUBREL has answered it.
-            self._pubrecs = deque([r for r in self._pubrecs if r.packet_id != packet_id])
+        # PUBREL has answered what waits its turn for a PUBLISH sent again.
+        self._drop_pubrecs(packet_id)
         if self.durable:
             self._changes.append(Change(FREED, packet_id=packet_id))
+
+    def _drop_pubrecs(self, packet_id: int) -> None:
+        if self._pubrecs:
+            self._pubrecs = deque([r for r in self._pubrecs if r.packet_id != packet_id])
 
     def _end_at(self, at: float | None) -> None:
         """ENDS"""

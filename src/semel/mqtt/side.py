@@ -47,8 +47,10 @@ class Side:
     # Its open PUBLISH packets in the order first seen: identifier to
     # serial << 4 | PLACE_UNKNOWN or 0 | stage.
     opened: dict[int, int]
-    # Others that wait for PUBREL, when there are many.
+    # Others that wait for PUBREL, when there are many; those of them that an earlier connection
+    # left open, and to which nothing has happened here.
     received: PacketIds
+    received_before: PacketIds
     serial: int
     # Serials up to here are of an earlier connection.
     carried_until: int
@@ -61,9 +63,11 @@ class Side:
     used: PacketIds
     # Answers still to come for a packet that was sent again while it was open.
     repeats: dict[int, int]
-    # Identifiers for which its peer sent PUBREC though nothing was open: a PUBREL answers it
-    # [MQTT-4.3.3-4], and that is answered with PUBCOMP.
+    # Identifiers for which its peer sent PUBREC though nothing waited for it: a PUBREL answers it
+    # [MQTT-4.3.3-4], whatever becomes of the identifier meanwhile. Those for which it has left and
+    # is to be answered with PUBCOMP.
     strays: PacketIds
+    stray_pubrels: PacketIds
     # Open SUBSCRIBE (positive) and UNSUBSCRIBE (negative) requests: how many filters.
     requests: dict[int, int]
     aliases: dict[int, str]
@@ -76,6 +80,7 @@ class Side:
         self.quota = DEFAULT_RECEIVE_MAXIMUM
         self.opened = {}
         self.received = PacketIds()
+        self.received_before = PacketIds()
         self.serial = 0
         self.carried_until = 0
         self.last_resend = 0
@@ -85,6 +90,7 @@ class Side:
         self.used = PacketIds()
         self.repeats = {}
         self.strays = PacketIds()
+        self.stray_pubrels = PacketIds()
         self.requests = {}
         self.aliases = {}
         self.disconnected = False
@@ -100,15 +106,23 @@ class Side:
 
     def has_place(self, packet_id: int) -> bool:
         """Whether its place among the PUBLISH packets of its side is known."""
-        return not self.opened.get(packet_id, 0) & PLACE_UNKNOWN
+        return packet_id in self.opened and not self.opened[packet_id] & PLACE_UNKNOWN
 
     def is_carried(self, packet_id: int) -> bool:
         """Whether an earlier connection left it open and nothing has happened to it here."""
-        return 0 < self.order(packet_id) <= self.carried_until
+        return 0 < self.order(packet_id) <= self.carried_until or packet_id in self.received_before
+
+    def begin(self) -> None:
+        """All that is open so far is of an earlier connection."""
+        self.carried_until = self.serial
+        for packet_id in self.received.listed():
+            self.received_before.add(packet_id)
 
     def move(self, packet_id: int, stage: int) -> None:
         """A PUBLISH takes its next step, or its first."""
         self.serial += 1
+        if len(self.received_before):
+            self.received_before.discard(packet_id)
         if stage & 7 == RECEIVED and len(self.opened) > MANY_OPEN:
             self.opened.pop(packet_id, None)
             self.received.add(packet_id)
@@ -145,6 +159,7 @@ class Side:
                 del self.opened[packet_id]
         # What is received here is received after CONNACK.
         self.received = PacketIds()
+        self.received_before = PacketIds()
 
     def repeat(self, packet_id: int) -> None:
         """An open packet was sent once more: one answer more will come."""
@@ -156,6 +171,10 @@ class Side:
         if count > 1:
             self.repeats[packet_id] = count - 1
 
+    def answers_stray(self, packet_id: int) -> bool:
+        """Whether a PUBREL for what is not open answers a PUBREC, or one that came twice."""
+        return packet_id in self.strays or packet_id in self.stray_pubrels
+
     def facts(self) -> tuple[object, ...]:
         """All that it knows, as values that can be compared."""
         return (
@@ -164,9 +183,11 @@ class Side:
             (self.last_resend, self.last_puback, self.last_pubrec, self.last_pubrel),
             tuple(self.opened.items()),
             tuple(self.received.listed()),
+            tuple(self.received_before.listed()),
             tuple(self.used.listed()),
             tuple(self.repeats.items()),
             tuple(self.strays.listed()),
+            tuple(self.stray_pubrels.listed()),
             tuple(self.requests.items()),
             tuple(self.aliases.items()),
         )

@@ -54,6 +54,7 @@ class DiskStore(Store):
         self.is_unsealed = False
         self.sizes: dict[Commit, int] = {}
         self.writer: Writer | None = None
+        self.changed: Callable[[], None] = lambda: None
 
     def connect(
         self,
@@ -68,19 +69,21 @@ class DiskStore(Store):
         `condition` is another, `failed` when nothing can be written any more, `read` with a stream
         whose records may be asked for again."""
 
+        self.changed = changed
+
         def now_safe(commits: list[Commit]) -> None:
             for commit in commits:
                 self.unwritten -= self.sizes.pop(commit)
-            self.judge(changed)
+            self.judge()
             safe(commits)
 
         def now_full(full: bool) -> None:
             self.is_full = full
-            self.judge(changed)
+            self.judge()
 
         def now_behind(behind: bool) -> None:
             self.is_unsealed = behind
-            self.judge(changed)
+            self.judge()
 
         self.writer = Writer(
             self.database,
@@ -102,8 +105,8 @@ class DiskStore(Store):
                 post=lambda what: tell(loop, what), later=loop.call_later, read=read
             )
 
-    def judge(self, changed: Callable[[], None]) -> None:
-        """Find out what the condition is."""
+    def judge(self) -> None:
+        """Find out what the condition is, and tell the owner if it is another."""
         condition = OPEN
         if self.is_full:
             condition = FULL
@@ -111,16 +114,15 @@ class DiskStore(Store):
             condition = BEHIND
         if condition != self.condition:
             self.condition = condition
-            changed()
+            self.changed()
 
     def write(self, commit: Commit) -> bool:
         assert self.writer is not None
         size = commit.size()
         self.sizes[commit] = size
         self.unwritten += size
-        if self.unwritten > self.maximum_unwritten and self.condition == OPEN:
-            self.condition = BEHIND
         self.writer.put(commit)
+        self.judge()
         return False
 
     def restore(self) -> Saved:
@@ -142,16 +144,20 @@ class DiskStore(Store):
             return self.reader.queue(session, first, limit)
 
     def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
-        return self.reader.expired(session, first, now)
+        with rows_explained(self.folder):
+            return self.reader.expired(session, first, now)
 
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
-        return self.reader.next_expiry(session, first, now)
+        with rows_explained(self.folder):
+            return self.reader.next_expiry(session, first, now)
 
     def records(self, stream: int, first: int, limit: int) -> list[Record] | None:
-        return [] if self.record is None else self.record.records(stream, first, limit)
+        with rows_explained(self.folder):
+            return [] if self.record is None else self.record.records(stream, first, limit)
 
     def seek(self, stream: int, received: int) -> int | None:
-        return 1 if self.record is None else self.record.seek(stream, received)
+        with rows_explained(self.folder):
+            return 1 if self.record is None else self.record.seek(stream, received)
 
     def close(self) -> None:
         """Write what waits, and end. Blocks until that is done."""

@@ -16,6 +16,8 @@ import runpy
 import sys
 from typing import Final
 
+from semel.broker.log import LogWriter
+
 MODULE: Final = "semel.up.levels"
 
 FAILED: Final = "error"
@@ -45,7 +47,7 @@ class Signs(logging.Formatter):
 
 def main() -> None:
     """Run what the command line says, which begins with -m."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogWriter(sys.stderr.fileno())
     handler.setFormatter(Signs("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     del sys.argv[:2]

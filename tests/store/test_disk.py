@@ -1,0 +1,51 @@
+"""A store on a disk beside a loop: what its owner is told, and when."""
+
+import asyncio
+from pathlib import Path
+
+from semel.mqtt import Message
+from semel.store.commit import Commit
+from semel.store.opening import open_store
+from semel.store.settings import StoreSettings
+from semel.store.store import BEHIND, OPEN
+
+# Longer than any transaction here takes, on a machine that is busy.
+SECONDS = 60.0
+
+
+def large() -> Commit:
+    commit = Commit()
+    commit.retained.append(("t", Message("t", bytes(10_000), retain=True)))
+    return commit
+
+
+def test_the_owner_is_told_when_the_store_gets_behind_and_when_it_has_caught_up(
+    tmp_path: Path,
+) -> None:
+    told: list[int] = []
+
+    async def fall_behind() -> None:
+        loop = asyncio.get_running_loop()
+        safe = asyncio.Event()
+        store = opened.store
+        store.connect(
+            loop,
+            safe=lambda commits: safe.set(),
+            changed=lambda: told.append(store.condition),
+            failed=lambda why: None,
+        )
+        store.write(Commit())
+        assert told == []
+        store.write(large())
+        # Nothing of it is written before the loop has its turn again.
+        assert told == [BEHIND]
+        await asyncio.wait_for(safe.wait(), SECONDS)
+        while store.condition != OPEN:
+            await asyncio.sleep(0.01)
+
+    opened = open_store(StoreSettings(data=tmp_path / "data", maximum_unwritten_bytes=5_000), [])
+    try:
+        asyncio.run(fall_behind())
+    finally:
+        opened.close()
+    assert told == [BEHIND, OPEN]
