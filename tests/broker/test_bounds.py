@@ -1,16 +1,28 @@
-"""How many sessions and how many retained bytes there may be, and how long a log line gets."""
+"""How many sessions and bytes there may be, what a tick gives the store, how long a line gets."""
 
 import pytest
 
 from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
-from semel.mqtt import MQTT5, MQTT311, ConnAck, Connect, Message, Properties, Publish, Will
+from semel.mqtt import (
+    MQTT5,
+    MQTT311,
+    ConnAck,
+    Connect,
+    Message,
+    Packet,
+    Properties,
+    PubAck,
+    Publish,
+    Will,
+    encode,
+)
 from semel.store.commit import Commit
 from semel.store.store import Store
 from tests.broker.test_admission import Refusing
 from tests.broker.test_core import VERSIONS, payloads, persistent
 from tests.broker.test_statements_auth import Gate, asked, auth, codes, method_and
-from tests.broker.world import World
+from tests.broker.world import Client, World
 
 TWO = BrokerSettings(maximum_sessions=2)
 WHY = Properties(reason_string="no more than 2 sessions at a time")
@@ -271,3 +283,90 @@ def test_the_log_cuts_a_long_client_id_where_a_will_is_lost(length: int) -> None
     shown = f"'{'c' * 64}'" + ("… of 65 characters" if length == 65 else "")
     (lost,) = [line for line in world.log if "is lost" in line]
     assert lost.startswith(f"the will of {shown} is lost: ")
+
+
+# --- what one tick may give the store -------------------------------------------------------------
+
+
+class Narrow(Store):
+    """Takes few bytes at a time; what it has written makes room again."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(lasts=True)
+        self.room = room
+        self.sizes: list[int] = []
+
+    def write(self, commit: Commit) -> bool:
+        self.sizes.append(commit.size())
+        return True
+
+
+def waited_for(store: Store, sessions: int) -> World:
+    """A world with that many durable sessions that wait for messages to `t`."""
+    world = World(BrokerSettings(sys_interval=0.0), store=store)
+    for number in range(sessions):
+        client = persistent(world, f"away{number}", MQTT5)
+        client.subscribe("t", qos=1)
+        client.cut()
+    return world
+
+
+def go_on(client: Client) -> None:
+    """Tick until the client waits for the store no more, as the server does."""
+    while client.connection.blocked:
+        assert client.world.broker.store_pressure.is_due()
+        client.world.tick()
+
+
+def flood(payload: bytes, first: int, count: int) -> list[Packet]:
+    return [Publish("t", payload, 1, number) for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("payload", [b"x", bytes(5_000)], ids=["small", "shared"])
+def test_a_chunk_stops_at_what_the_store_takes_and_goes_on_later(payload: bytes) -> None:
+    """Not once a tick: 100 messages in one piece are 2,000 rows for the store"""
+    store = Narrow(50_000)
+    world = waited_for(store, 20)
+    store.sizes.clear()
+    publisher = world.connect("p")
+    answered = publisher.send(*flood(payload, 1, 100))
+    assert 0 < len(answered) < 10
+    assert publisher.connection.blocked
+    go_on(publisher)
+    assert answered + publisher.take() == [PubAck(number) for number in range(1, 101)]
+    # One message may pass the bound, and no more.
+    assert max(store.sizes) < 50_000 + 20 * 600 + 2 * len(payload)
+    assert sum(store.sizes) >= 100 * 20 * 500
+    assert world.broker.router.sessions["away19"].session.waiting == 100
+
+
+def test_a_chunk_that_nobody_keeps_is_no_matter_of_the_store() -> None:
+    world = waited_for(Narrow(-1), 1)
+    watcher = world.connect("w")
+    watcher.subscribe("u", qos=1)
+    publisher = world.connect("p")
+    answers = publisher.send(*[Publish("u", b"x", 1, number) for number in range(1, 101)])
+    assert answers == [PubAck(number) for number in range(1, 101)]
+    assert len(payloads(watcher.take())) == 100
+    assert publisher.send(Publish("t", b"x", 1, 1)) == []
+    assert publisher.connection.blocked
+
+
+def test_publishers_that_wait_for_the_store_take_turns() -> None:
+    """Whoever filled the store goes on behind the others, however much it has to send"""
+    store = Narrow(20_000)
+    world = waited_for(store, 20)
+    greedy, modest = world.connect("greedy"), world.connect("modest")
+    world.broker.receive(
+        greedy.connection,
+        b"".join(encode(packet) for packet in flood(b"x", 1, 150)),
+        world.now,
+    )
+    world.broker.receive(modest.connection, encode(Publish("t", b"y", 1, 1)), world.now)
+    for _ in range(4):
+        world.tick()
+    assert modest.take() == [PubAck(1)]
+    assert greedy.connection.blocked
+    go_on(greedy)
+    assert greedy.take() == [PubAck(number) for number in range(1, 151)]
+    assert not world.broker.store_pressure.is_due()

@@ -70,7 +70,7 @@ from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.topics import check_levels
 from semel.mqtt.violation import Violation
 from semel.store.commit import Commit
-from semel.store.store import FULL, OPEN, Store
+from semel.store.store import FULL, Store
 from semel.store.streams import Streams
 
 # Retained messages looked at for expiry in one sweep.
@@ -189,7 +189,7 @@ class Broker:
         decoder.feed(data)
         while not connection.closing and not connection.blocked:
             state = connection.state
-            is_open = self.store.condition == OPEN
+            is_open = self.store_pressure.takes_messages()
             if (
                 is_open
                 and self.hot_path is not None
@@ -197,6 +197,7 @@ class Broker:
                 and connection.is_connected
             ):
                 self.hot_path.take(connection, state, now)
+                is_open = self.store_pressure.takes_messages()
             at = decoder.at
             item = decoder.next()
             if (
@@ -277,6 +278,7 @@ class Broker:
                     # A message that it got may wait for quota, and leave in a later tick.
                     state.safe_after = self._commits
         router.commit = Commit()
+        router.unwritten = 0
         self._release(leaving, now)
         if commit.packets or not commit.is_empty():
             commit.number = self._commits
@@ -685,8 +687,11 @@ class Broker:
         state.session.accept(receipt, reason)
 
     def _unblock(self, now: float) -> None:
-        """What waited for the store in decoders goes on, if it takes messages again."""
-        for connection in self.store_pressure.release(now):
+        """What waited for the store in decoders goes on, as far as it takes messages again."""
+        for _ in range(self.store_pressure.blocked):
+            connection = self.store_pressure.release(now)
+            if connection is None:
+                return
             try:
                 self.receive(connection, b"", now)
             except Exception:

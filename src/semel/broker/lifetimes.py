@@ -25,6 +25,8 @@ from semel.store.store import Saved, SavedWill
 
 # Deliveries of a stored session that are kept in memory while they wait; the store has the others.
 WINDOW: Final = 1_000
+# The same while its client is away: nobody needs them soon, and there may be many such sessions.
+WINDOW_AWAY: Final = 20
 
 # Appointments with sessions that are no more: beyond so many, the list is made anew.
 _STALE: Final = 50
@@ -61,7 +63,8 @@ class Lifetimes:
                 router.commit.ended.append(each.number)
                 continue
             state = SessionState(each.client_id, Session(), each.expiry_interval)
-            self._keep(state, each.number)
+            state.number = each.number
+            self._narrow_window(state)
             state.cold = True
             state.session.restore_queue(
                 each.waiting,
@@ -101,17 +104,24 @@ class Lifetimes:
         if not state.number:
             self._publish_will(state, now)
 
-    def _keep(self, state: SessionState, number: int) -> None:
-        """The store has, or will have, all that happens to this session."""
-        state.number = number
-        state.session.keep_at_hand(self._window)
+    def _widen_window(self, state: SessionState) -> None:
+        """Much of the session's queue is wanted soon, if the store has it."""
+        if state.number:
+            state.session.keep_at_hand(self._window)
+
+    def _narrow_window(self, state: SessionState) -> None:
+        """Nobody wants the session's queue for a while."""
+        if state.number:
+            state.session.keep_at_hand(min(self._window, WINDOW_AWAY))
 
     def begin(self, state: SessionState, expiry_interval: int, will: Will | None) -> None:
         """A connection has the session from now on, on these terms."""
         state.expiry_interval = expiry_interval
         if self._router.lasts and expiry_interval and not state.number:
-            self._keep(state, self._next_number)
+            # The store will have all that happens to it.
+            state.number = self._next_number
             self._next_number += 1
+        self._widen_window(state)
         # Once it is stored, all that happens to it is, until it ends.
         state.session.durable = state.number > 0
         self._store_session(state)
@@ -139,6 +149,7 @@ class Lifetimes:
         """The session goes on without a connection [4.1], or ends with it."""
         state.session.disconnect(now, state.expiry_interval)
         self._router.pass_on(state, now)
+        self._narrow_window(state)
         self._router.mark(state)
         if state.will is not None:
             self._await_will(state, now)
@@ -180,6 +191,7 @@ class Lifetimes:
         # [3.1.3.2.2] a will whose delay was not over is sent when the session ends
         if state.will is not None:
             self._publish_will(state, now)
+        self._widen_window(state)
         self._router.end(state, now)
 
     # --- wills ------------------------------------------------------------------------------------

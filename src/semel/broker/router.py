@@ -25,7 +25,7 @@ from semel.mqtt.properties import (
 from semel.mqtt.reasons import QUOTA_EXCEEDED
 from semel.mqtt.session import Session
 from semel.mqtt.topics import split_share
-from semel.store.commit import Commit, Record
+from semel.store.commit import QUEUED_BYTES, SHARED_PAYLOAD, Commit, Record
 from semel.store.store import Store
 from semel.store.streams import Stream, Streams
 
@@ -70,6 +70,8 @@ class Router:
     # Sessions to be polled and drained at the end of the tick.
     dirty: list[SessionState]
     commit: Commit
+    # About how many bytes this tick has given the store to write so far.
+    unwritten: int
     # Commits that the store was given and has not yet.
     unsafe: Final[list[Commit]]
     maximum_subscriptions: Final[int]
@@ -113,6 +115,7 @@ class Router:
         self.streams = streams
         self.dirty = []
         self.commit = Commit()
+        self.unwritten = 0
         self.unsafe = []
         self.maximum_subscriptions = maximum_subscriptions
         self.maximum_queued = maximum_queued
@@ -132,6 +135,13 @@ class Router:
         if not state.dirty:
             state.dirty = True
             self.dirty.append(state)
+
+    def takes_more(self) -> bool:
+        """Whether the store can take what this tick has for it, and more.
+
+        One message may be for many sessions: this is asked before each, not once a tick.
+        """
+        return self.unwritten <= self.store.room
 
     def may_receive(self, client_id: str, topic_name: str) -> bool:
         """Whether a message may reach a client. A fault of the authority over it is its alone.
@@ -169,6 +179,7 @@ class Router:
         """Write a message into the streams of its topic; `properties` as they came."""
         for stream in streams:
             stream.last_seq += 1
+            self.unwritten += QUEUED_BYTES + message.size
             self.commit.records.append(
                 Record(
                     stream.id,
@@ -225,6 +236,7 @@ class Router:
         for group in matches.groups:
             self._deliver_shared(group, message, now)
         if self.lasting:
+            self.unwritten += message.size
             for state in self._reached:
                 state.waits = True
         return bool(copies) or bool(matches.groups)
@@ -352,6 +364,8 @@ class Router:
                 if self._is_full(session, message):
                     self.dropped += 1
                     return
+            if state.number:
+                self.unwritten += queued_bytes(message)
         dropped = session.dropped
         session.send(message, now, share)
         self.dropped += session.dropped - dropped
@@ -504,6 +518,16 @@ class Router:
             state.cold = False
             deliveries, stored = self.store.exchanges(state.number)
             state.session.restore_exchanges(deliveries, stored)
+
+
+def queued_bytes(message: Message) -> int:
+    """About what a delivery of the message takes until it is written.
+
+    Beside its payload, if that is large: all deliveries share it.
+    """
+    if len(message.payload) >= SHARED_PAYLOAD:
+        return QUEUED_BYTES
+    return QUEUED_BYTES + message.size
 
 
 def _variant(message: Message, qos: int, retain: bool, identifiers: list[int]) -> Message:

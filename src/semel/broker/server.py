@@ -302,7 +302,7 @@ class Server:
         self.broker.pressure.released = []
         self._read_again(self.broker.store_pressure.released)
         self.broker.store_pressure.released = []
-        if self.broker.router.dirty:
+        if self.broker.router.dirty or self.broker.store_pressure.is_due():
             # What waited for room has some now.
             self.schedule()
 

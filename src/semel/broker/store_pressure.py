@@ -9,6 +9,7 @@ goes its way. Of packets that need not wait themselves no more are taken than a 
 answers owed.
 """
 
+from collections import deque
 from typing import Final, final
 
 from semel.broker.connection import Connection
@@ -31,12 +32,26 @@ class StorePressure:
     # Connections that may be read from again.
     released: list[Connection]
     _router: Final[Router]
-    _blocked: list[Connection]
+    # In the order in which they go on.
+    _blocked: Final[deque[Connection]]
 
     def __init__(self, router: Router) -> None:
         self.released = []
         self._router = router
-        self._blocked = []
+        self._blocked = deque()
+
+    @property
+    def blocked(self) -> int:
+        """How many connections wait."""
+        return len(self._blocked)
+
+    def takes_messages(self) -> bool:
+        """Whether the store takes a further message that lasts, now and in this tick."""
+        return self._router.store.condition == OPEN and self._router.takes_more()
+
+    def is_due(self) -> bool:
+        """Whether somebody waits and need not."""
+        return len(self._blocked) > 0 and self.takes_messages()
 
     def has_to_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
         """Whether a packet that nobody has seen yet has to wait until the store takes more."""
@@ -72,15 +87,16 @@ class StorePressure:
             self._blocked.remove(connection)
             connection.blocked = False
 
-    def release(self, now: float) -> list[Connection]:
-        """Those that go on now, if the store takes messages again."""
-        if not self._blocked or self._router.store.condition != OPEN:
-            return []
-        going = self._blocked
-        self._blocked = []
-        for connection in going:
-            connection.blocked = False
-            # Whoever was not read from was not silent.
-            connection.heard_at = now
-            self.released.append(connection)
-        return going
+    def release(self, now: float) -> Connection | None:
+        """The next one that goes on, if the store takes messages again.
+
+        If it has to wait once more, it does so behind all others: nobody is passed over.
+        """
+        if not self.is_due():
+            return None
+        connection = self._blocked.popleft()
+        connection.blocked = False
+        # Whoever was not read from was not silent.
+        connection.heard_at = now
+        self.released.append(connection)
+        return connection

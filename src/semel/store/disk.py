@@ -49,7 +49,7 @@ class DiskStore(Store):
         self.reader = Database.reader(path)
         self.record = None if archive is None else RecordReader(self.reader, archive.shelf)
         self.maximum_unwritten = maximum_unwritten
-        self.unwritten = 0
+        self.room = maximum_unwritten
         self.is_full = False
         self.is_unsealed = False
         self.sizes: dict[Commit, int] = {}
@@ -70,7 +70,7 @@ class DiskStore(Store):
 
         def now_safe(commits: list[Commit]) -> None:
             for commit in commits:
-                self.unwritten -= self.sizes.pop(commit)
+                self.room += self.sizes.pop(commit)
             self.judge(changed)
             safe(commits)
 
@@ -107,7 +107,7 @@ class DiskStore(Store):
         condition = OPEN
         if self.is_full:
             condition = FULL
-        elif self.is_unsealed or self.unwritten > self.maximum_unwritten:
+        elif self.is_unsealed or self.room < 0:
             condition = BEHIND
         if condition != self.condition:
             self.condition = condition
@@ -117,8 +117,8 @@ class DiskStore(Store):
         assert self.writer is not None
         size = commit.size()
         self.sizes[commit] = size
-        self.unwritten += size
-        if self.unwritten > self.maximum_unwritten and self.condition == OPEN:
+        self.room -= size
+        if self.room < 0 and self.condition == OPEN:
             self.condition = BEHIND
         self.writer.put(commit)
         return False

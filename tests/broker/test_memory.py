@@ -1,0 +1,57 @@
+"""Every bound in bytes, held against the resident memory of a real broker that is filled to it.
+
+The bounds are small, so that each test takes seconds. What a process takes beside them (its code,
+buffers, what the allocator keeps) is in `SLACK`; `FACTOR` is what docs/broker.md promises: what is
+counted may take up to twice as much as its bound.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from semel.mqtt import MQTT311, PubAck, Publish, encode
+from tests.broker.by_hand import link
+from tests.broker.live import Process
+
+MIB = 1024 * 1024
+FACTOR = 2
+SLACK = 12 * MIB
+
+
+def peak(process_id: int) -> int:
+    """The most bytes of memory that a process has had."""
+    for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the system does not say")
+
+
+@contextmanager
+def within(broker: Process, bound: int) -> Iterator[None]:
+    """What happens here takes no more memory than the bound allows."""
+    before = peak(broker.process.pid)
+    yield
+    grown = peak(broker.process.pid) - before
+    assert grown <= FACTOR * bound + SLACK, f"{grown / MIB:.1f} MiB for {bound / MIB:.1f} MiB"
+
+
+def test_small_messages_for_many_sessions_take_what_may_be_unwritten(tmp_path: Path) -> None:
+    """30 KB of QoS 1 in one piece are 100,000 rows, if 100 durable sessions wait for them"""
+    bound = 4 * MIB
+    count = 1_000
+    with Process("--data", str(tmp_path), "--maximum-unwritten-bytes", str(bound)) as broker:
+        for number in range(100):
+            with link(broker.address, version=MQTT311) as away:
+                assert away.connect(f"away{number}", clean_start=False).reason == 0
+                away.subscribe("t", qos=1)
+        with link(broker.address, "publisher", MQTT311) as publisher, within(broker, bound):
+            flood = [Publish("t", b"%012d" % n, qos=1, packet_id=n + 1) for n in range(count)]
+            publisher.send_bytes(b"".join(encode(packet, MQTT311) for packet in flood))
+            assert publisher.take(count) == [PubAck(n + 1) for n in range(count)]
+        # All of it was taken: whoever comes back has it, in its order.
+        with link(broker.address, version=MQTT311) as back:
+            back.connect("away99", clean_start=False)
+            received = back.take(200)
+            assert [p.payload for p in received if isinstance(p, Publish)] == [
+                b"%012d" % n for n in range(200)
+            ]
