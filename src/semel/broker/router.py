@@ -32,6 +32,9 @@ from semel.store.streams import Stream, Streams
 # Topics of the broker's own reports: nothing of them lasts.
 OWN_TOPICS: Final = "$SYS/"
 
+# Seconds until the store is asked again for what expired in a queue that it does not have whole.
+_LOOK_AGAIN: Final = 1.0
+
 
 @final
 class Copy:
@@ -378,7 +381,12 @@ class Router:
         if session.may_expire_beyond(now):
             first = session.first_wanted
             expired = self.store.expired(state.number, first, now)
-            session.give_up_beyond(expired, self.store.next_expiry(state.number, first, now))
+            again = self.store.next_expiry(state.number, first, now)
+            if self.unsafe or state.dirty:
+                # The store does not know yet of what is on its way.
+                soon = now + _LOOK_AGAIN
+                again = soon if again is None else min(again, soon)
+            session.give_up_beyond(expired, again)
 
     def _is_full(self, session: Session, message: Message) -> bool:
         return (

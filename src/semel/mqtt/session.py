@@ -652,7 +652,7 @@ class Session:
         return waiting.beyond_expiry is not None and now >= waiting.beyond_expiry
 
     def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
-        """Let go of deliveries that only the store has: their numbers and sizes.
+        """Let go of deliveries that only the store has: numbers and sizes of all that it names.
 
         `next_expiry` is when the first of the others expires.
         """
