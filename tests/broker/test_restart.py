@@ -552,6 +552,39 @@ def test_what_expires_on_its_way_to_the_disk_makes_room_too() -> None:
     assert payloads(back.take()) == [b"new"] * 3
 
 
+def test_sessions_without_an_end_are_over_after_the_limit_of_a_later_start() -> None:
+    """Whatever the limit was when they began, and over a further restart"""
+    world = Lasting(BrokerSettings(maximum_session_expiry=0xFFFF_FFFF, maximum_sessions=3))
+    for number in range(3):
+        world.connect(f"n{number}", MQTT311, clean_start=False).cut()
+    world.crash()
+    world.wait(10_000)
+    assert world.rows("session") == 3
+    world.given = BrokerSettings(maximum_session_expiry=100, maximum_sessions=3)
+    world.crash()
+    world.wait(60)
+    assert world.rows("session") == 3
+    # A further start does not begin to count anew.
+    world.crash()
+    world.wait(41)
+    assert world.rows("session") == 0
+    assert not world.broker.router.sessions
+
+
+def test_a_session_that_is_discarded_for_another_does_not_come_back() -> None:
+    world = Lasting(BrokerSettings(maximum_sessions=2, sys_interval=0.0))
+    for number in range(3):
+        client = world.durable(f"n{number}")
+        client.subscribe("t", qos=1)
+        client.cut()
+    world.crash()
+    assert set(world.broker.router.sessions) == {"n1", "n2"}
+    assert world.rows("subscription") == 2
+    world.connect("p").send(Publish("t", b"x", 1, 1))
+    assert not world.broker.router.subscriptions.has("n1", "t")
+    assert payloads(world.durable("n2", present=True).take()) == [b"x"]
+
+
 def test_a_shared_queue_on_disk_is_passed_on_when_its_member_leaves() -> None:
     """[4.8.2]: all of it, window or not; what is the member's own stays"""
     world = Lasting(BrokerSettings(inflight_window=1), window=2)

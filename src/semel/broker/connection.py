@@ -9,6 +9,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from semel.broker.addresses import address_of
 from semel.broker.authority import Authentication
 from semel.broker.session_state import SessionState
 from semel.mqtt.codec import Decoder, Packet, decode, encode
@@ -29,8 +30,9 @@ class Connection:
     """What belongs to one connection and dies with it."""
 
     number: Final[int]
-    # The peer's address, for people.
+    # The peer's address with its port, for people, and without it, where shares are counted.
     peer: Final[str]
+    address: Final[str]
     opened_at: Final[float]
     decoder: Final[Decoder]
     exchange: Exchange
@@ -73,6 +75,7 @@ class Connection:
     ) -> None:
         self.number = number
         self.peer = peer
+        self.address = address_of(peer)
         self.opened_at = now
         # Version 0: nobody knows it before a CONNECT has named it.
         self.decoder = Decoder(

@@ -145,10 +145,20 @@ class Broker:
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
         self._commits = 0
-        self._lifetimes = Lifetimes(self.router, log, window)
+        self._lifetimes = Lifetimes(
+            self.router,
+            log,
+            window,
+            maximum_sessions=settings.maximum_sessions,
+            maximum_expiry=settings.maximum_session_expiry,
+        )
         self._wall = (lambda: now) if wall is None else wall
         self._doorkeeper = Doorkeeper(
-            settings, authority, new_client_id=new_client_id, taken=self.router.sessions
+            settings,
+            authority,
+            new_client_id=new_client_id,
+            taken=self.router.sessions,
+            shares=self._lifetimes.shares,
         )
         self._log = log
         self._number = 0
@@ -616,6 +626,7 @@ class Broker:
             old = None
         state = old
         if state is None:
+            self._lifetimes.make_room(now)
             state = SessionState(client_id, Session(), 0)
             self.router.sessions[client_id] = state
         self.router.warm(state)
@@ -626,7 +637,7 @@ class Broker:
         connection.keep_alive = terms.keep_alive
         state.connection = connection.number
         state.user_name = packet.user_name
-        self._lifetimes.begin(state, terms.expiry_interval, packet.will)
+        self._lifetimes.begin(state, terms.expiry_interval, packet.will, address=connection.address)
         if self.router.is_ending(client_id):
             # It is not told that it begins anew while a crash could bring the old session back.
             state.waits = True

@@ -14,6 +14,7 @@ from semel.settings import BYTES, SECONDS, SettingsError, check, setting
 
 KIB = 1024
 MIB = 1024 * KIB
+DAY = 86_400
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,11 @@ class BrokerSettings:
     )
     maximum_sessions: int = setting(
         100_000,
-        "Sessions kept at one time, connected or not; every connected client has one. A client "
-        "that would begin a further one is refused with reason code 0x97 (Quota exceeded), in "
-        "MQTT 3.1.1 with return code 3; one whose session is kept may always come back.",
+        "Sessions kept at one time, connected or not; every connected client has one. For a "
+        "further one the session of a client that is not connected is discarded, the oldest of "
+        "the address that has the most. If all are connected, the client is refused with reason "
+        "code 0x97 (Quota exceeded), in MQTT 3.1.1 with return code 3; one whose session is kept "
+        "may always come back.",
         minimum=1,
     )
     connect_timeout: float = setting(
@@ -157,10 +160,11 @@ class BrokerSettings:
         maximum=65_535,
     )
     maximum_session_expiry: int = setting(
-        NEVER_EXPIRES,
+        7 * DAY,
         "How long a session may outlive its connection. A client that asks for more, or connects "
-        "by MQTT 3.1.1 with CleanSession 0, gets this; MQTT 5.0 clients are told. 4294967295 is "
-        "for ever.",
+        "by MQTT 3.1.1 with CleanSession 0, gets this; MQTT 5.0 clients are told. Sessions that "
+        "are there at the start get no more either, counted from the start. 4294967295 is "
+        "forever.",
         unit=SECONDS,
         minimum=0,
         maximum=NEVER_EXPIRES,
