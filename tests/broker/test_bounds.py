@@ -115,7 +115,7 @@ def test_for_a_new_session_the_oldest_idle_one_goes(version: int) -> None:
     assert set(world.broker.router.sessions) == {"first", "third", "here", "new"}
     assert "second" not in world.broker.router.sessions
     (line,) = [line for line in world.log if "discarded" in line]
-    assert "1 (maximum_sessions is 4)" in line
+    assert "maximum_sessions is 4, the last to go was 'second'" in line
     # Its client is told that it has to begin anew.
     persistent(world, "second", version)
     assert set(world.broker.router.sessions) == {"third", "here", "new", "second"}
@@ -146,7 +146,7 @@ def test_discarded_sessions_are_logged_once_in_a_while_with_their_number() -> No
     assert len(lines) == 1
     world.wait(10)
     lines = [line for line in world.log if "discarded" in line]
-    assert [line.split(": ")[-1].split()[0] for line in lines] == ["1", "99"]
+    assert [line.rpartition(" was ")[2] for line in lines] == ["'n0'", "'n99' (99 times)"]
     world.wait(100)
     assert len([line for line in world.log if "discarded" in line]) == 2
 

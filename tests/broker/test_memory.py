@@ -6,11 +6,11 @@ counted may take up to twice as much as its bound.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from semel.mqtt import MQTT311, PubAck, Publish, encode
-from tests.broker.by_hand import link
+from semel.mqtt import MQTT311, PingReq, PubAck, Publish, encode
+from tests.broker.by_hand import healthy_pair, link
 from tests.broker.live import Process
 
 MIB = 1024 * 1024
@@ -55,3 +55,22 @@ def test_small_messages_for_many_sessions_take_what_may_be_unwritten(tmp_path: P
             assert [p.payload for p in received if isinstance(p, Publish)] == [
                 b"%012d" % n for n in range(200)
             ]
+
+
+def test_packets_without_their_end_take_what_may_be_unfinished() -> None:
+    """1,000 of 1 MiB were held for ever"""
+    bound = 8 * MIB
+    data = encode(Publish("t", bytes(MIB - 100)))[:-1]
+    with (
+        Process("--maximum-unfinished-bytes", str(bound)) as broker,
+        healthy_pair(broker.address) as pair,
+        ExitStack() as links,
+    ):
+        pair.exchange()
+        with within(broker, bound):
+            clients = [links.enter_context(link(broker.address, f"half{n}")) for n in range(100)]
+            for client in clients:
+                client.send_bytes(data)
+            # The last is served, the first were closed for it.
+            clients[-1].send_bytes(b"\x00" + encode(PingReq()))
+            clients[-1].take(1)

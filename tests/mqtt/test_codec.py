@@ -425,3 +425,19 @@ def test_a_decoder_gives_packets_one_by_one_and_lets_the_caller_skip() -> None:
     decoder.feed(b"\x00")
     assert decoder.next() == PingReq()
     assert decoder.next() is None
+
+
+def test_a_decoder_tells_what_it_keeps_of_a_packet_that_is_not_complete() -> None:
+    decoder = Decoder()
+    packet = encode(Publish("t", bytes(200)))
+    assert (decoder.unfinished, decoder.begun, decoder.needed) == (0, 0, 0)
+    assert decoder.receive(packet + packet[:1]) == [Publish("t", bytes(200))]
+    assert (decoder.unfinished, decoder.begun, decoder.needed) == (1, 1, 0)
+    assert decoder.receive(packet[1:100]) == []
+    assert (decoder.unfinished, decoder.begun, decoder.needed) == (100, 2, len(packet))
+    assert decoder.receive(packet[100:150]) == []
+    assert (decoder.unfinished, decoder.begun) == (150, 2)
+    assert decoder.receive(packet[150:] + packet[:10]) == [Publish("t", bytes(200))]
+    assert (decoder.unfinished, decoder.begun) == (10, 3)
+    assert decoder.receive(packet[10:]) == [Publish("t", bytes(200))]
+    assert (decoder.unfinished, decoder.begun) == (0, 3)

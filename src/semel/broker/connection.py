@@ -59,6 +59,13 @@ class Connection:
     waits: bool
     outstanding: int
     connack_waits: bool
+    # Its CONNECT was not accepted yet; it was, at some time.
+    is_unconnected: bool
+    is_admitted: bool
+    # Bytes of a packet that is not complete; which one that is, and when it began.
+    unfinished: int
+    begun: int
+    begun_at: float
     # Nothing is read from it any more, and it closes when its last bytes are out.
     closing: bool
     # It does not read: closing does not wait for what is still to be written.
@@ -97,6 +104,11 @@ class Connection:
         self.waits = False
         self.outstanding = 0
         self.connack_waits = False
+        self.is_unconnected = False
+        self.is_admitted = False
+        self.unfinished = 0
+        self.begun = 0
+        self.begun_at = now
         self.closing = False
         self.stuck = False
 

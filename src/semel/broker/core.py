@@ -24,6 +24,7 @@ from semel.broker.admission import (
     refused,
     refused_by_rule,
 )
+from semel.broker.arrivals import Arrivals
 from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
 from semel.broker.hot_path import HotPath
@@ -97,6 +98,7 @@ class Broker:
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
     _lifetimes: Final[Lifetimes]
+    _arrivals: Final[Arrivals]
     # How many commits there have been.
     _commits: int
     _wall: Final[Callable[[], float]]
@@ -160,6 +162,7 @@ class Broker:
             taken=self.router.sessions,
             shares=self._lifetimes.shares,
         )
+        self._arrivals = Arrivals(settings, self.connections, self.disconnect, log)
         self._log = log
         self._number = 0
         self._report_due = now
@@ -182,6 +185,7 @@ class Broker:
             before_connect=settings.before_connect_packet_size,
         )
         self.connections[connection.number] = connection
+        self._arrivals.opened(connection, now)
         return connection
 
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
@@ -193,6 +197,7 @@ class Broker:
         if self.router.behind:
             self.pressure.hold(connection, self.router.behind, now)
             self.router.behind = []
+        self._arrivals.received(connection, now)
 
     def _receive(self, connection: Connection, data: bytes, now: float) -> None:
         decoder = connection.decoder
@@ -230,6 +235,7 @@ class Broker:
 
     def lost(self, connection: Connection, now: float) -> None:
         """The network connection is gone, whoever ended it."""
+        self._arrivals.lost(connection, now)
         self.connections.pop(connection.number, None)
         self.ready.pop(connection.number, None)
         self.store_pressure.forget(connection)
@@ -404,6 +410,7 @@ class Broker:
             elif connection.keep_alive and silent >= connection.keep_alive * 1.5:
                 self._log(f"{_name(connection)} was silent for too long")
                 self.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
+        self._arrivals.sweep(now)
         self.router.retained.sweep(now, _SWEPT)
         self._report(now)
         self._lifetimes.sweep(now)
@@ -469,6 +476,7 @@ class Broker:
     def _drop(self, connection: Connection, now: float) -> None:
         """Close without a word."""
         connection.closing = True
+        self._arrivals.leaving(connection, now)
         self.ready[connection.number] = connection
         self._leave(connection, now)
 
@@ -523,7 +531,8 @@ class Broker:
 
     def _handle(self, connection: Connection, packet: Packet, now: float) -> None:
         if isinstance(packet, Connect):
-            verdict = self._doorkeeper.judge(packet, connection.peer, len(self.connections))
+            connections = self._arrivals.connected + 1
+            verdict = self._doorkeeper.judge(packet, connection.peer, connections)
             self._carry_out(connection, packet, verdict, now)
             return
         if isinstance(packet, Auth):
@@ -631,6 +640,7 @@ class Broker:
             self.router.sessions[client_id] = state
         self.router.warm(state)
         connection.state = state
+        self._arrivals.admitted(connection)
         connection.applicant = None
         connection.authentication = terms.authentication
         connection.decoder.before_connect = 0

@@ -15,6 +15,7 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.cursors import STREAM_TOPICS
+from semel.broker.rare_log import RareLog
 from semel.broker.router import OWN_TOPICS, Router
 from semel.broker.session_shares import SessionShares
 from semel.broker.session_state import SessionState, shown
@@ -33,9 +34,6 @@ WINDOW_AWAY: Final = 20
 # Appointments with sessions that are no more: beyond so many, the list is made anew.
 _STALE: Final = 50
 
-# Between two lines of the log about sessions that were discarded.
-_LOG_SECONDS: Final = 10.0
-
 
 @final
 class Lifetimes:
@@ -50,9 +48,7 @@ class Lifetimes:
     _next_number: int
     # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
     _due: list[tuple[float, str]]
-    # Sessions that had to go for others since the log last said so, and when it may again.
-    _discarded: int
-    _discarded_log_at: float
+    _discarded: Final[RareLog]
 
     def __init__(
         self,
@@ -68,9 +64,8 @@ class Lifetimes:
         self._window = window
         self._maximum_sessions = maximum_sessions
         self._maximum_expiry = maximum_expiry
-        self.shares = SessionShares(maximum_sessions)
-        self._discarded = 0
-        self._discarded_log_at = 0.0
+        self.shares = SessionShares(router.sessions)
+        self._discarded = RareLog(log)
         self._next_number = 1
         self._due = []
 
@@ -164,18 +159,11 @@ class Lifetimes:
                 self._log(f"the session of {name} cannot be discarded: {format_exc()}")
                 continue
             count -= 1
-            self._discarded += 1
-        self._log_discarded(now)
-
-    def _log_discarded(self, now: float) -> None:
-        """It may happen many times a second, and is said once in a while."""
-        if self._discarded and now >= self._discarded_log_at:
-            self._discarded_log_at = now + _LOG_SECONDS
-            self._log(
-                "there is no room for more sessions: idle ones were discarded, the oldest first:"
-                f" {self._discarded} (maximum_sessions is {self._maximum_sessions})"
+            self._discarded.note(
+                f"an idle session was discarded for a new one: maximum_sessions is"
+                f" {self._maximum_sessions}, the last to go was {shown(state.client_id)}",
+                now,
             )
-            self._discarded = 0
 
     def begin(
         self, state: SessionState, expiry_interval: int, will: Will | None, *, address: str
@@ -224,7 +212,7 @@ class Lifetimes:
 
     def sweep(self, now: float) -> None:
         """Look at whom it is time to."""
-        self._log_discarded(now)
+        self._discarded.flush(now)
         while self._due and self._due[0][0] <= now:
             _, client_id = heappop(self._due)
             state = self._router.sessions.get(client_id)

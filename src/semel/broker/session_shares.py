@@ -15,58 +15,36 @@ nobody knows.
 
 from typing import Final, final
 
+from semel.broker.addresses import AddressShares
 from semel.broker.session_state import SessionState
-
-
-@final
-class Share:
-    """The sessions of one address: how many, and which of them are idle, the oldest first."""
-
-    sessions: int
-    idle: Final[dict[str, SessionState]]
-
-    def __init__(self) -> None:
-        self.sessions = 0
-        self.idle = {}
 
 
 @final
 class SessionShares:
     """All sessions by the address that they count for."""
 
-    _maximum: Final[int]
-    # All that are idle, the oldest first.
-    _idle: Final[dict[str, SessionState]]
-    _shares: Final[dict[str, Share]]
-    # As far as is known, the address with the most sessions.
-    _heaviest: Share
+    _sessions: Final[dict[str, SessionState]]
+    _shares: Final[AddressShares]
 
-    def __init__(self, maximum: int) -> None:
-        self._maximum = maximum
-        self._idle = {}
-        self._shares = {}
-        self._heaviest = Share()
+    def __init__(self, sessions: dict[str, SessionState]) -> None:
+        """`sessions` are all that there are at the time, by client identifier."""
+        self._sessions = sessions
+        self._shares = AddressShares()
 
     def has_idle(self) -> bool:
         """Whether there is a session that could go."""
-        return bool(self._idle)
+        return self._shares.may_any_go()
 
     def connected(self, state: SessionState, address: str) -> None:
         """A connection from this address has the session from now on."""
         self.ended(state)
         state.address = address
-        share = self._shares.get(address)
-        if share is None:
-            share = self._shares[address] = Share()
-        share.sessions += 1
-        if share.sessions > self._heaviest.sessions:
-            self._heaviest = share
+        self._shares.count(address, 1)
 
     def left(self, state: SessionState) -> None:
         """No connection has it any more: of all idle sessions it is the youngest."""
         assert state.address is not None
-        self._idle[state.client_id] = state
-        self._shares[state.address].idle[state.client_id] = state
+        self._shares.offer(state.client_id, state.address)
 
     def restored(self, state: SessionState) -> None:
         """It is idle since before the start."""
@@ -76,29 +54,20 @@ class SessionShares:
     def ended(self, state: SessionState) -> None:
         """It counts no more."""
         address = state.address
-        if address is None:
-            return
-        state.address = None
-        share = self._shares[address]
-        share.sessions -= 1
-        if not share.sessions:
-            del self._shares[address]
-        share.idle.pop(state.client_id, None)
-        self._idle.pop(state.client_id, None)
+        if address is not None:
+            state.address = None
+            self._shares.withdraw(state.client_id, address)
+            self._shares.count(address, -1)
 
     def keep(self, state: SessionState) -> None:
         """It counts, but is not to go: that was tried in vain."""
         assert state.address is not None
-        self._shares[state.address].idle.pop(state.client_id, None)
-        self._idle.pop(state.client_id, None)
+        self._shares.withdraw(state.client_id, state.address)
 
     def to_discard(self) -> SessionState | None:
         """The idle session that goes for a new one; None: none is idle."""
-        # With less than the average it has lost too many since to have the most.
-        if self._heaviest.sessions * len(self._shares) < self._maximum:
-            for share in self._shares.values():
-                if share.sessions > self._heaviest.sessions:
-                    self._heaviest = share
-        if self._heaviest.idle:
-            return next(iter(self._heaviest.idle.values()))
-        return next(iter(self._idle.values())) if self._idle else None
+        client_id = self._shares.first_to_go()
+        if client_id is None:
+            return None
+        assert isinstance(client_id, str)
+        return self._sessions[client_id]

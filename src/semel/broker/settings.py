@@ -36,8 +36,16 @@ class BrokerSettings:
     )
     maximum_connections: int = setting(
         10_000,
-        "Connections open at one time. A client above it is refused with reason code 0x89 "
+        "Connections of clients at one time. A client above it is refused with reason code 0x89 "
         "(Server busy), in MQTT 3.1.1 with return code 3.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    maximum_unconnected: int = setting(
+        1_000,
+        "Connections open at one time that are not connected yet: without a CONNECT, or not "
+        "authenticated. They do not count as connections. For a further one the oldest is "
+        "closed, of the address that has the most.",
         minimum=1,
         maximum=1_000_000,
     )
@@ -73,6 +81,23 @@ class BrokerSettings:
         unit=BYTES,
         minimum=16,
         maximum=LARGEST_PACKET,
+    )
+    maximum_unfinished_bytes: int = setting(
+        256 * MIB,
+        "Bytes of all packets together that are not complete yet, and no less than "
+        "maximum_packet_size. Above it the connection whose packet is the oldest is closed, of the "
+        "address that has the most, with reason code 0x97 (Quota exceeded).",
+        unit=BYTES,
+        minimum=1,
+    )
+    packet_timeout: float = setting(
+        60.0,
+        "How long a packet may take from its first byte to its last; one second more for each KiB "
+        "of its size, so that a slow line is no fault. After that the connection is closed, with "
+        "reason code 0x97 (Quota exceeded).",
+        unit=SECONDS,
+        minimum=0.1,
+        maximum=86_400,
     )
     topic_levels: int = setting(
         128,
