@@ -4,6 +4,7 @@ import pytest
 
 from semel.broker.addresses import address_of
 from semel.broker.authority import Authority
+from semel.broker.retained import RETAINED_BYTES
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -384,7 +385,9 @@ def test_of_two_who_authenticate_for_the_last_session_the_first_to_finish_gets_i
 # --- bytes of retained messages -------------------------------------------------------------------
 
 
-def small(maximum: int, store: Store | None = None) -> World:
+def small(*topic_names: str, store: Store | None = None) -> World:
+    """1,000 bytes of messages to these topics can be retained."""
+    maximum = 1_000 + sum(RETAINED_BYTES + len(topic_name) for topic_name in topic_names)
     return World(BrokerSettings(maximum_retained_bytes=maximum, sys_interval=0.0), store=store)
 
 
@@ -392,7 +395,7 @@ def small(maximum: int, store: Store | None = None) -> World:
 def test_a_message_whose_bytes_do_not_fit_is_forwarded_counted_and_not_retained(
     version: int,
 ) -> None:
-    world = small(1_000)
+    world = small("r.1", "r.2")
     watcher = world.connect("watcher")
     watcher.subscribe("#")
     client = world.connect("a", version)
@@ -412,7 +415,7 @@ def test_what_a_topic_had_is_not_given_out_after_a_next_message_that_does_not_fi
     size: int,
 ) -> None:
     """[MQTT-3.3.1-5]: rather nothing than the last message but one"""
-    world = small(1_000)
+    world = small("t")
     client = world.connect("a")
     client.send(Publish("t", b"old", retain=True))
     client.send(Publish("t", bytes(size), retain=True))
@@ -423,7 +426,7 @@ def test_what_a_topic_had_is_not_given_out_after_a_next_message_that_does_not_fi
 
 def test_deleted_and_expired_messages_make_room_for_bytes() -> None:
     """[MQTT-3.3.1-6] [MQTT-3.3.2-5]"""
-    world = small(1_000)
+    world = small("a", "b")
     client = world.connect("a")
     short = Properties(message_expiry_interval=5)
     client.send(Publish("a", bytes(499), retain=True))
@@ -460,7 +463,7 @@ class Recorder(Store):
 def test_the_store_has_what_the_broker_has_when_a_next_message_does_not_fit() -> None:
     """[MQTT-3.3.1-5]: after a restart, too, the message before is not the last"""
     recorder = Recorder()
-    world = small(1_000, recorder)
+    world = small("kept", "t", store=recorder)
     client = world.connect("a")
     client.send(Publish("kept", b"x", retain=True), Publish("t", b"old", retain=True))
     assert set(recorder.retained) == {"kept", "t"}

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from semel.mqtt import MQTT311, PingReq, PubAck, Publish, encode
-from tests.broker.by_hand import healthy_pair, link
+from semel.mqtt import MQTT311, Packet, PingReq, Properties, PubAck, Publish, encode
+from tests.broker.by_hand import healthy_pair, link, publish
 from tests.broker.live import Process
 
 MIB = 1024 * 1024
 FACTOR = 2
 SLACK = 12 * MIB
+KEPT = Properties(session_expiry_interval=1_000)
 
 
 def peak(process_id: int) -> int:
@@ -74,3 +75,55 @@ def test_packets_without_their_end_take_what_may_be_unfinished() -> None:
             # The last is served, the first were closed for it.
             clients[-1].send_bytes(b"\x00" + encode(PingReq()))
             clients[-1].take(1)
+
+
+# Empty user properties, and an expiry that every transmission has anew.
+PAIRS = 6_000
+PROPERTIES = b"\x02\x00\x00\xff\xff" + b"\x26\x00\x00\x00\x00" * PAIRS
+# 1,000 of these messages are 30 MB on the wire, and were 800 MB as objects.
+COUNT = 80
+
+
+def check_bomb(packet: Packet) -> None:
+    """It arrives as it was sent."""
+    assert isinstance(packet, Publish)
+    assert packet.properties.user_properties == (("", ""),) * PAIRS
+    assert packet.properties.message_expiry_interval is not None
+
+
+def test_queued_properties_take_what_may_be_queued() -> None:
+    """64 MiB of them took 1.8 GB"""
+    bound = 2 * MIB
+    with Process("--maximum-queued-bytes", str(bound)) as broker:
+        with link(broker.address) as away:
+            away.connect("away", properties=KEPT)
+            away.subscribe("t", qos=1)
+        with link(broker.address, "publisher") as publisher:
+            data = publish(b"t", qos=1, properties=PROPERTIES)
+            publisher.send_bytes(data)
+            publisher.take(1)
+            with within(broker, bound):
+                for _ in range(COUNT):
+                    publisher.send_bytes(data)
+                    publisher.take(1)
+        with link(broker.address) as back:
+            back.connect("away", clean_start=False, properties=KEPT)
+            check_bomb(back.take(1)[0])
+
+
+def test_retained_properties_take_what_may_be_retained() -> None:
+    """250 MB of them took 6.6 GB"""
+    bound = 2 * MIB
+    with Process("--maximum-retained-bytes", str(bound)) as broker:
+        with link(broker.address, "publisher") as publisher:
+            publisher.send_bytes(publish(b"r", properties=PROPERTIES))
+            publisher.ping()
+            with within(broker, bound):
+                for number in range(COUNT):
+                    data = publish(b"r/%d" % number, properties=PROPERTIES)
+                    # RETAIN
+                    publisher.send_bytes(b"\x31" + data[1:])
+                publisher.ping()
+        with link(broker.address, "late") as late:
+            late.subscribe("r/1")
+            check_bomb(late.take(1)[0])

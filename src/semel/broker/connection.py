@@ -18,7 +18,7 @@ from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
 from semel.mqtt.packet_types import PUBLISH
 from semel.mqtt.packets.connect import Connect
 from semel.mqtt.packets.publish import Publish
-from semel.mqtt.properties import TOPIC_ALIAS, Properties, PropertyItem
+from semel.mqtt.properties import TOPIC_ALIAS, Properties
 from semel.mqtt.side import SERVER
 
 # An alias takes three bytes: a topic that has no more is sent as it is.
@@ -138,8 +138,6 @@ class Connection:
             alias = len(aliases) + 1
         else:
             topic_name = ""
-        items: list[PropertyItem] = [(TOPIC_ALIAS, alias)]
-        items.extend(packet.properties.items)
         aliased = Publish(
             topic_name,
             packet.payload,
@@ -147,7 +145,7 @@ class Connection:
             packet.packet_id,
             retain=packet.retain,
             dup=packet.dup,
-            properties=Properties(items),
+            properties=Properties([(TOPIC_ALIAS, alias)], before=packet.properties),
         )
         if topic_name:
             # [MQTT-3.1.2-24] what fits without the alias may not fit with it

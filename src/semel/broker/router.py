@@ -180,6 +180,7 @@ class Router:
         properties: Properties = NO_PROPERTIES,
     ) -> None:
         """Write a message into the streams of its topic; `properties` as they came."""
+        properties = properties.compact()
         for stream in streams:
             stream.last_seq += 1
             self.unwritten += QUEUED_BYTES + message.size
@@ -545,8 +546,7 @@ def _variant(message: Message, qos: int, retain: bool, identifiers: list[int]) -
     properties = message.properties
     if identifiers:
         items: list[PropertyItem] = [(SUBSCRIPTION_IDENTIFIER, number) for number in identifiers]
-        items.extend(properties.items)
-        properties = Properties(items)
+        properties = Properties(items, before=properties)
     return Message(
         message.topic_name,
         message.payload,

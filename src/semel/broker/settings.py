@@ -133,7 +133,8 @@ class BrokerSettings:
     )
     maximum_retained_bytes: int = setting(
         256 * MIB,
-        "Bytes of all retained messages together, and 200 for each level of a topic. A message to "
+        "Bytes of all retained messages together, with what they take in memory: 400 for each, and "
+        "350 for each further level of its topic. A message to "
         "retain that does not fit goes to its subscribers, but is not retained, and is counted; "
         "what its topic had before is deleted, because it is not the last any more.",
         unit=BYTES,

@@ -13,7 +13,7 @@ from semel.mqtt.delivery import Change
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
-from semel.mqtt.properties import NO_PROPERTIES, Properties
+from semel.mqtt.properties import NO_PROPERTIES, Properties, properties_size
 from semel.mqtt.session import Outgoing
 
 # About what one change takes beside its message.
@@ -147,7 +147,7 @@ class Commit:
                     else:
                         large.add(id(queued.payload))
         for record in self.records:
-            size += CHANGE_BYTES + len(record.payload)
+            size += CHANGE_BYTES + len(record.payload) + properties_size(record.properties)
         for _, message in self.retained:
             if message is not None:
                 size += CHANGE_BYTES + message.size
