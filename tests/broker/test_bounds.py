@@ -1,18 +1,36 @@
-"""How many sessions and how many retained bytes there may be, and how long a log line gets."""
+"""How many sessions and bytes there may be, what a tick gives the store, how long a line gets."""
 
 import pytest
 
+from semel.broker.addresses import address_of
 from semel.broker.authority import Authority
+from semel.broker.retained import RETAINED_BYTES
 from semel.broker.settings import BrokerSettings
-from semel.mqtt import MQTT5, MQTT311, ConnAck, Connect, Message, Properties, Publish, Will
+from semel.mqtt import (
+    MQTT5,
+    MQTT311,
+    ConnAck,
+    Connect,
+    Message,
+    Packet,
+    PingReq,
+    PingResp,
+    Properties,
+    PubAck,
+    Publish,
+    Will,
+    encode,
+)
+from semel.mqtt.delivery import Delivery
 from semel.store.commit import Commit
-from semel.store.store import Store
+from semel.store.store import Saved, SavedSession, Store
 from tests.broker.test_admission import Refusing
 from tests.broker.test_core import VERSIONS, payloads, persistent
 from tests.broker.test_statements_auth import Gate, asked, auth, codes, method_and
-from tests.broker.world import World
+from tests.broker.world import Client, World
 
 TWO = BrokerSettings(maximum_sessions=2)
+HOUR = Properties(session_expiry_interval=3_600)
 WHY = Properties(reason_string="no more than 2 sessions at a time")
 
 
@@ -22,10 +40,10 @@ def refusal(version: int) -> ConnAck:
 
 
 def full(authority: Authority | None = None) -> World:
-    """Of two sessions that may be, `here` is connected and `away` is not."""
+    """Two sessions that may be, both connected."""
     world = World(TWO, authority)
     world.connect("here")
-    persistent(world, "away", MQTT5).cut()
+    persistent(world, "there", MQTT5)
     return world
 
 
@@ -52,42 +70,270 @@ def test_a_session_that_comes_and_goes_ends_when_it_said_last() -> None:
 
 @VERSIONS
 @pytest.mark.parametrize("client_id", ["third", ""])
-def test_a_session_above_the_limit_is_refused_with_the_limit(version: int, client_id: str) -> None:
-    """[3.2.2.2] 0x97; whether connected or not, and whoever chooses the identifier"""
+def test_a_session_above_the_limit_is_refused_if_all_are_connected(
+    version: int, client_id: str
+) -> None:
+    """[3.2.2.2] 0x97 [MQTT-4.1.0-1]; whoever chooses the identifier"""
     world = full()
     client = world.open(version)
     assert client.send(Connect(client_id, version=version)) == [refusal(version)]
     assert client.is_closed()
-    assert set(world.broker.router.sessions) == {"here", "away"}
+    assert set(world.broker.router.sessions) == {"here", "there"}
     larger = World(BrokerSettings(maximum_sessions=3))
     larger.connect("here")
-    persistent(larger, "away", MQTT5).cut()
+    persistent(larger, "there", MQTT5)
     answer = larger.open(version).send(Connect(client_id, version=version))
     assert codes(answer) == [0]
 
 
 @VERSIONS
 @pytest.mark.parametrize("clean_start", [True, False])
-@pytest.mark.parametrize("client_id", ["here", "away"])
+@pytest.mark.parametrize("client_id", ["here", "there"])
 def test_who_has_a_session_may_come_back_when_there_is_no_room(
     version: int, clean_start: bool, client_id: str
 ) -> None:
     """[MQTT-3.1.2-4] to [MQTT-3.1.2-6]: one ends or goes on, and there is none more"""
     world = World(TWO)
     persistent(world, "here", version)
-    persistent(world, "away", version).cut()
+    persistent(world, "there", version).cut()
     client = world.connect(client_id, version, clean_start=clean_start, present=not clean_start)
     assert not client.is_closed()
-    assert set(world.broker.router.sessions) == {"here", "away"}
-    assert world.open(version).send(Connect("third", version=version)) == [refusal(version)]
+    assert set(world.broker.router.sessions) == {"here", "there"}
 
 
-@pytest.mark.parametrize("seconds", [3_599, 3_601])
-def test_a_session_that_ends_makes_room(seconds: int) -> None:
-    world = full()
-    world.wait(seconds)
-    expected = [refusal(MQTT5).reason] if seconds < 3_600 else [0]
-    assert codes(world.open().send(Connect("third"))) == expected
+@VERSIONS
+def test_for_a_new_session_the_oldest_idle_one_goes(version: int) -> None:
+    """[4.1.1]: no client is locked out by sessions that nobody uses, nor by who comes often"""
+    world = World(BrokerSettings(maximum_sessions=4))
+    for name in ("first", "second", "third"):
+        persistent(world, name, version)
+    for client in list(world.clients)[::-1]:
+        client.cut()
+    # It was there last, though its session is the oldest.
+    persistent(world, "third", version, present=True).cut()
+    world.connect("here", version)
+    world.connect("new", version)
+    assert set(world.broker.router.sessions) == {"first", "third", "here", "new"}
+    assert "second" not in world.broker.router.sessions
+    (line,) = [line for line in world.log if "discarded" in line]
+    assert "maximum_sessions is 4, the last to go was 'second'" in line
+    # Its client is told that it has to begin anew.
+    persistent(world, "second", version)
+    assert set(world.broker.router.sessions) == {"third", "here", "new", "second"}
+
+
+def test_a_discarded_session_publishes_its_will_and_is_gone_from_the_store() -> None:
+    """[3.1.3.2.2] the session ends, so its delayed will is due"""
+    store = Recorder()
+    world = World(TWO, store=store)
+    watcher = world.connect("watcher")
+    watcher.subscribe("gone")
+    later = Properties(will_delay_interval=1_000)
+    expiry = Properties(session_expiry_interval=2_000)
+    will = Will("gone", b"bye", properties=later)
+    world.connect("away", will=will, properties=expiry).cut()
+    assert watcher.take() == []
+    assert store.ended == []
+    world.connect("new")
+    assert payloads(watcher.take()) == [b"bye"]
+    assert len(store.ended) == 1
+
+
+def test_discarded_sessions_are_logged_once_in_a_while_with_their_number() -> None:
+    world = World(BrokerSettings(maximum_sessions=1))
+    for number in range(101):
+        persistent(world, f"n{number}", MQTT5).cut()
+    lines = [line for line in world.log if "discarded" in line]
+    assert len(lines) == 1
+    world.wait(10)
+    lines = [line for line in world.log if "discarded" in line]
+    assert [line.rpartition(" was ")[2] for line in lines] == ["'n0'", "'n99' (99 times)"]
+    world.wait(100)
+    assert len([line for line in world.log if "discarded" in line]) == 2
+
+
+class Stubborn(Store):
+    """Cannot read one session."""
+
+    def __init__(self, saved: list[SavedSession]) -> None:
+        super().__init__(lasts=True)
+        self.saved = saved
+
+    def restore(self) -> Saved:
+        saved = Saved()
+        saved.sessions.extend(self.saved)
+        saved.next_session = len(self.saved) + 1
+        return saved
+
+    def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
+        if session == 1:
+            raise RuntimeError("a damaged row")
+        return [], []
+
+
+def test_a_session_that_cannot_be_read_is_discarded_as_any_other() -> None:
+    saved = [SavedSession(number, f"s{number}", 100, 1_050.0) for number in (1, 2)]
+    world = World(TWO, store=Stubborn(saved))
+    world.connect("new")
+    assert set(world.broker.router.sessions) == {"s2", "new"}
+
+
+def test_a_session_that_cannot_be_discarded_is_nobody_elses_fault() -> None:
+    saved = [SavedSession(number, f"s{number}", 100, 1_050.0) for number in (1, 2)]
+    world = World(TWO, store=Stubborn(saved))
+    # A mistake of ours, which no client can bring about.
+    world.broker.router.subscriptions._clients["s1"] = {"t": None}  # type: ignore[dict-item]
+    world.connect("new")
+    assert set(world.broker.router.sessions) == {"s1", "new"}
+    assert len([line for line in world.log if "cannot be discarded" in line]) == 1
+    # It is not tried again and again.
+    refused = world.open()
+    assert refused.send(Connect("third")) == [refusal(MQTT5)]
+    assert len([line for line in world.log if "cannot be discarded" in line]) == 1
+
+
+def away_at(world: World, address: str, *names: str) -> None:
+    for name in names:
+        world.connect(name, properties=HOUR, peer=f"{address}:1").cut()
+
+
+def test_an_address_that_has_its_share_of_sessions_loses_its_own() -> None:
+    """100,000 sessions from one address in 19 s: those of others stay where they are"""
+    world = World(BrokerSettings(maximum_sessions=20))
+    away_at(world, "10.0.0.1", *[f"honest{n}" for n in range(5)])
+    away_at(world, "10.0.0.2", *[f"other{n}" for n in range(5)])
+    away_at(world, "10.0.0.3", *[f"flood{n}" for n in range(500)])
+    sessions = world.broker.router.sessions
+    assert len(sessions) == 20
+    kept = {name for name in sessions if not name.startswith("flood")}
+    assert len(kept) == 10
+    # Newcomers elsewhere are let in at the cost of who has the most.
+    away_at(world, "10.0.0.4", "new1", "new2")
+    away_at(world, "10.0.0.1", "honest5")
+    assert len(sessions) == 20
+    assert kept | {"new1", "new2", "honest5"} <= set(sessions)
+
+
+def test_where_all_have_the_same_share_the_oldest_of_all_goes() -> None:
+    world = World(BrokerSettings(maximum_sessions=3))
+    for number in range(3):
+        away_at(world, f"10.0.0.{number}", f"s{number}")
+    away_at(world, "10.0.0.9", "new")
+    assert set(world.broker.router.sessions) == {"s1", "s2", "new"}
+
+
+def test_who_had_the_most_sessions_and_has_not_any_more_is_not_asked() -> None:
+    world = World(BrokerSettings(maximum_sessions=6))
+    away_at(world, "10.0.0.1", "a0", "a1", "a2")
+    away_at(world, "10.0.0.2", "b0", "b1")
+    for name in ("a1", "a2"):
+        world.connect(name, peer="10.0.0.1:1").cut()
+    away_at(world, "10.0.0.2", "b2", "b3", "b4")
+    away_at(world, "10.0.0.3", "new")
+    assert set(world.broker.router.sessions) == {"a0", "b1", "b2", "b3", "b4", "new"}
+
+
+def test_a_connected_session_is_never_discarded() -> None:
+    """[MQTT-4.1.0-1]"""
+    world = World(BrokerSettings(maximum_sessions=3))
+    clients = [world.connect(f"c{n}", properties=HOUR, peer="10.0.0.1:1") for n in range(2)]
+    away_at(world, "10.0.0.1", *[f"n{n}" for n in range(10)])
+    away_at(world, "10.0.0.2", *[f"m{n}" for n in range(10)])
+    assert set(world.broker.router.sessions) == {"c0", "c1", "m9"}
+    for client in clients:
+        assert client.send(PingReq()) == [PingResp()]
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("127.0.0.1:1883", "127.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6:999", "2001:db8:1:2::"),
+        ("2001:db8:1:2:9:9:9:9:111", "2001:db8:1:2::"),
+        ("fe80::1%eth0:1", "fe80::"),
+        ("::ffff:192.0.2.1:5", "192.0.2.1"),
+        ("test:1", "test"),
+        ("?", ""),
+    ],
+)
+def test_an_address_of_ipv6_is_its_network(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+# --- sessions at a start --------------------------------------------------------------------------
+
+
+def restored(settings: BrokerSettings, *saved: SavedSession) -> World:
+    return World(settings, store=Stubborn([SavedSession(1, "", 0, None), *saved]))
+
+
+def test_sessions_are_cut_to_the_present_limit_at_the_start() -> None:
+    """Whatever they were granted, for the limit is there to end them; counted from the start"""
+    world = restored(
+        BrokerSettings(maximum_session_expiry=60),
+        SavedSession(2, "for ever", 0xFFFF_FFFF, None),
+        SavedSession(3, "long", 1_000, 1_900.0),
+        SavedSession(4, "short", 50, 1_040.0),
+        SavedSession(5, "soon over", 1_000, 1_010.0),
+    )
+    sessions = world.broker.router.sessions
+    ends = {name: state.session.ends_at for name, state in sessions.items()}
+    assert ends == {"for ever": 1_060.0, "long": 1_060.0, "short": 1_040.0, "soon over": 1_010.0}
+    assert [sessions[name].expiry_interval for name in ("for ever", "long", "short")] == [
+        60,
+        60,
+        50,
+    ]
+    world.wait(59)
+    assert set(sessions) == {"for ever", "long"}
+    world.wait(1)
+    assert not sessions
+
+
+def test_sessions_are_as_they_were_if_the_limit_is_not_lower() -> None:
+    world = restored(
+        BrokerSettings(maximum_session_expiry=0xFFFF_FFFF),
+        SavedSession(2, "for ever", 0xFFFF_FFFF, None),
+        SavedSession(3, "long", 1_000, 1_900.0),
+    )
+    sessions = world.broker.router.sessions
+    assert {name: state.session.ends_at for name, state in sessions.items()} == {
+        "for ever": None,
+        "long": 1_900.0,
+    }
+
+
+def test_a_limit_of_nothing_ends_sessions_at_the_start() -> None:
+    world = restored(BrokerSettings(maximum_session_expiry=0), SavedSession(2, "a", 100, 1_050.0))
+    assert not world.broker.router.sessions
+
+
+def test_more_sessions_than_there_may_be_now_are_cut_at_the_start() -> None:
+    """Those whose clients were there last stay"""
+    world = restored(
+        BrokerSettings(maximum_sessions=2),
+        SavedSession(2, "connected", 1_000, None),
+        SavedSession(3, "long ago", 5_000, 1_500.0),
+        SavedSession(4, "just now", 100, 1_090.0),
+        SavedSession(5, "a while ago", 1_000, 1_900.0),
+    )
+    assert set(world.broker.router.sessions) == {"connected", "just now"}
+
+
+def test_by_default_a_session_lasts_for_days_and_not_for_ever() -> None:
+    world = World()
+    client = world.open()
+    (connack,) = client.send(Connect("a", properties=Properties(session_expiry_interval=2**32 - 1)))
+    assert isinstance(connack, ConnAck)
+    assert connack.properties.session_expiry_interval == 7 * 86_400
+    old = world.connect("b", MQTT311, clean_start=False)
+    for each in (client, old):
+        each.cut()
+    world.now += 7 * 86_400 - 1
+    world.wait(0.5)
+    assert set(world.broker.router.sessions) == {"a", "b"}
+    world.wait(1)
+    assert not world.broker.router.sessions
 
 
 def test_a_session_that_ends_with_its_connection_makes_room() -> None:
@@ -112,7 +358,7 @@ def test_a_refused_session_leaves_no_will() -> None:
     assert watcher.take() == []
 
 
-@pytest.mark.parametrize("client_id", ["away", "third"])
+@pytest.mark.parametrize("client_id", ["there", "third"])
 def test_a_client_that_may_not_connect_is_not_told_which_sessions_there_are(client_id: str) -> None:
     """Class 11: the Authority's no is the same, whether there is such a session or not"""
     authority = Refusing(0)
@@ -120,7 +366,7 @@ def test_a_client_that_may_not_connect_is_not_told_which_sessions_there_are(clie
     authority.code = 0x87
     assert world.open().send(Connect(client_id)) == [ConnAck(0x87)]
     authority.code = 0
-    expected = 0 if client_id == "away" else 0x97
+    expected = 0 if client_id == "there" else 0x97
     assert codes(world.open().send(Connect(client_id))) == [expected]
 
 
@@ -131,7 +377,7 @@ def test_nobody_authenticates_for_a_session_that_there_is_no_room_for() -> None:
     assert refused.send(Connect("third", properties=method_and())) == [refusal(MQTT5)]
     assert refused.is_closed()
     assert gate.begun == []
-    assert codes(asked(world, "away").send(auth(0x18))) == [0]
+    assert codes(asked(world, "there").send(auth(0x18))) == [0]
 
 
 def test_of_two_who_authenticate_for_the_last_session_the_first_to_finish_gets_it() -> None:
@@ -148,7 +394,9 @@ def test_of_two_who_authenticate_for_the_last_session_the_first_to_finish_gets_i
 # --- bytes of retained messages -------------------------------------------------------------------
 
 
-def small(maximum: int, store: Store | None = None) -> World:
+def small(*topic_names: str, store: Store | None = None) -> World:
+    """1,000 bytes of messages to these topics can be retained."""
+    maximum = 1_000 + sum(RETAINED_BYTES + len(topic_name) for topic_name in topic_names)
     return World(BrokerSettings(maximum_retained_bytes=maximum, sys_interval=0.0), store=store)
 
 
@@ -156,7 +404,7 @@ def small(maximum: int, store: Store | None = None) -> World:
 def test_a_message_whose_bytes_do_not_fit_is_forwarded_counted_and_not_retained(
     version: int,
 ) -> None:
-    world = small(1_000)
+    world = small("r.1", "r.2")
     watcher = world.connect("watcher")
     watcher.subscribe("#")
     client = world.connect("a", version)
@@ -176,7 +424,7 @@ def test_what_a_topic_had_is_not_given_out_after_a_next_message_that_does_not_fi
     size: int,
 ) -> None:
     """[MQTT-3.3.1-5]: rather nothing than the last message but one"""
-    world = small(1_000)
+    world = small("t")
     client = world.connect("a")
     client.send(Publish("t", b"old", retain=True))
     client.send(Publish("t", bytes(size), retain=True))
@@ -187,7 +435,7 @@ def test_what_a_topic_had_is_not_given_out_after_a_next_message_that_does_not_fi
 
 def test_deleted_and_expired_messages_make_room_for_bytes() -> None:
     """[MQTT-3.3.1-6] [MQTT-3.3.2-5]"""
-    world = small(1_000)
+    world = small("a", "b")
     client = world.connect("a")
     short = Properties(message_expiry_interval=5)
     client.send(Publish("a", bytes(499), retain=True))
@@ -209,8 +457,10 @@ class Recorder(Store):
     def __init__(self) -> None:
         super().__init__(lasts=True)
         self.retained: dict[str, Message] = {}
+        self.ended: list[int] = []
 
     def write(self, commit: Commit) -> bool:
+        self.ended += commit.ended
         for topic_name, message in commit.retained:
             if message is None:
                 self.retained.pop(topic_name, None)
@@ -222,7 +472,7 @@ class Recorder(Store):
 def test_the_store_has_what_the_broker_has_when_a_next_message_does_not_fit() -> None:
     """[MQTT-3.3.1-5]: after a restart, too, the message before is not the last"""
     recorder = Recorder()
-    world = small(1_000, recorder)
+    world = small("kept", "t", store=recorder)
     client = world.connect("a")
     client.send(Publish("kept", b"x", retain=True), Publish("t", b"old", retain=True))
     assert set(recorder.retained) == {"kept", "t"}
@@ -271,3 +521,90 @@ def test_the_log_cuts_a_long_client_id_where_a_will_is_lost(length: int) -> None
     shown = f"'{'c' * 64}'" + ("… of 65 characters" if length == 65 else "")
     (lost,) = [line for line in world.log if "is lost" in line]
     assert lost.startswith(f"the will of {shown} is lost: ")
+
+
+# --- what one tick may give the store -------------------------------------------------------------
+
+
+class Narrow(Store):
+    """Takes few bytes at a time; what it has written makes room again."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(lasts=True)
+        self.room = room
+        self.sizes: list[int] = []
+
+    def write(self, commit: Commit) -> bool:
+        self.sizes.append(commit.size())
+        return True
+
+
+def waited_for(store: Store, sessions: int) -> World:
+    """A world with that many durable sessions that wait for messages to `t`."""
+    world = World(BrokerSettings(sys_interval=0.0), store=store)
+    for number in range(sessions):
+        client = persistent(world, f"away{number}", MQTT5)
+        client.subscribe("t", qos=1)
+        client.cut()
+    return world
+
+
+def go_on(client: Client) -> None:
+    """Tick until the client waits for the store no more, as the server does."""
+    while client.connection.blocked:
+        assert client.world.broker.store_pressure.is_due()
+        client.world.tick()
+
+
+def flood(payload: bytes, first: int, count: int) -> list[Packet]:
+    return [Publish("t", payload, 1, number) for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("payload", [b"x", bytes(5_000)], ids=["small", "shared"])
+def test_a_chunk_stops_at_what_the_store_takes_and_goes_on_later(payload: bytes) -> None:
+    """Not once a tick: 100 messages in one piece are 2,000 rows for the store"""
+    store = Narrow(50_000)
+    world = waited_for(store, 20)
+    store.sizes.clear()
+    publisher = world.connect("p")
+    answered = publisher.send(*flood(payload, 1, 100))
+    assert 0 < len(answered) < 10
+    assert publisher.connection.blocked
+    go_on(publisher)
+    assert answered + publisher.take() == [PubAck(number) for number in range(1, 101)]
+    # One message may pass the bound, and no more.
+    assert max(store.sizes) < 50_000 + 20 * 600 + 2 * len(payload)
+    assert sum(store.sizes) >= 100 * 20 * 500
+    assert world.broker.router.sessions["away19"].session.waiting == 100
+
+
+def test_a_chunk_that_nobody_keeps_is_no_matter_of_the_store() -> None:
+    world = waited_for(Narrow(-1), 1)
+    watcher = world.connect("w")
+    watcher.subscribe("u", qos=1)
+    publisher = world.connect("p")
+    answers = publisher.send(*[Publish("u", b"x", 1, number) for number in range(1, 101)])
+    assert answers == [PubAck(number) for number in range(1, 101)]
+    assert len(payloads(watcher.take())) == 100
+    assert publisher.send(Publish("t", b"x", 1, 1)) == []
+    assert publisher.connection.blocked
+
+
+def test_publishers_that_wait_for_the_store_take_turns() -> None:
+    """Whoever filled the store goes on behind the others, however much it has to send"""
+    store = Narrow(20_000)
+    world = waited_for(store, 20)
+    greedy, modest = world.connect("greedy"), world.connect("modest")
+    world.broker.receive(
+        greedy.connection,
+        b"".join(encode(packet) for packet in flood(b"x", 1, 150)),
+        world.now,
+    )
+    world.broker.receive(modest.connection, encode(Publish("t", b"y", 1, 1)), world.now)
+    for _ in range(4):
+        world.tick()
+    assert modest.take() == [PubAck(1)]
+    assert greedy.connection.blocked
+    go_on(greedy)
+    assert greedy.take() == [PubAck(number) for number in range(1, 151)]
+    assert not world.broker.store_pressure.is_due()

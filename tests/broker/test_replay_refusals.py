@@ -269,7 +269,7 @@ def test_what_is_replayed_is_not_recorded_not_retained_and_nobody_elses() -> Non
 
 
 @pytest.mark.parametrize(
-    ("count", "end"), [(5, "'s4'"), (6, "; and 1 more"), (5_000, "; and 4995 more")]
+    ("count", "end"), [(5, "'s4'"), (6, "; and 1 more"), (4_000, "; and 3995 more")]
 )
 def test_as_many_refusals_as_a_subscribe_can_ask_for_are_told_in_few_words(
     count: int, end: str

@@ -29,7 +29,9 @@ from semel.store.commit import Commit
 from semel.store.database import Database
 from semel.store.store import Saved, Store
 from semel.store.streams import Stream, Streams
+from tests.broker.by_hand import memory
 from tests.broker.world import Client, World
+from tests.modes import repeats
 
 KEPT = Properties(session_expiry_interval=100)
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
@@ -488,6 +490,103 @@ def test_what_expired_on_disk_makes_room_for_what_is_new() -> None:
     reader = world.durable("r", present=True)
     assert payloads(reader.take()) == [b"0", b"1", b"2", b"5", b"6", b"7"]
     assert world.rows("delivery") == world.rows("particular") + 6 == 6
+
+
+def test_what_expired_on_disk_is_forgotten_in_memory() -> None:
+    """20,000 messages through a queue of 200 that never empties: nothing of them stays behind"""
+    world = Lasting(BrokerSettings(maximum_queued_messages=200, sys_interval=0.0), window=10)
+    away = world.durable("away")
+    away.subscribe("t", qos=1)
+    away.cut()
+    publisher = world.connect("p")
+    count = repeats(20_000, 4_000)
+    short = Properties(message_expiry_interval=1)
+    # These never expire, so that what is on disk never becomes empty.
+    publisher.send(*[Publish("t", b"stays", 1, number) for number in range(1, 51)])
+
+    def publish(first: int, last: int) -> None:
+        for start in range(first, last, 100):
+            world.now += 1.0
+            publisher.send(
+                *[
+                    Publish("t", b"%d" % number, 1, number % 100 + 1, properties=short)
+                    for number in range(start, start + 100)
+                ]
+            )
+
+    publish(0, 1_000)
+    with memory() as held:
+        publish(1_000, count)
+        # A number in one place for each would be a hundred bytes a message.
+        assert held() < 20_000 + count * 5
+    state = world.broker.router.sessions["away"]
+    assert 0 < state.session.waiting <= 200
+    assert world.rows("delivery") == state.session.waiting
+    # What is not expired arrives, once.
+    back = world.durable("away", present=True)
+    stay = [b"stays"] * 50
+    assert payloads(back.take()) == stay + [b"%d" % number for number in range(count - 100, count)]
+
+
+def test_what_expires_on_its_way_to_the_disk_makes_room_too() -> None:
+    """The store is asked for what has expired while it does not have the queue yet"""
+    world = Lasting(BrokerSettings(maximum_queued_messages=20, sys_interval=0.0), window=2)
+    away = world.durable("away")
+    away.subscribe("t", qos=1)
+    away.cut()
+    publisher = world.connect("p")
+    world.store.holding = True
+    for number in range(20):
+        short = Properties(message_expiry_interval=2 if number < 10 else 1)
+        publisher.send(Publish("t", b"%d" % number, 1, number + 1, properties=short))
+    world.now += 1.0
+    # Neither is on disk: what has expired cannot be told yet.
+    publisher.send(Publish("t", b"too early", 1, 50))
+    assert world.broker.router.dropped == 1
+    world.store.holding = False
+    for commit in world.store.held:
+        world.database.apply([commit])
+        world.broker.committed(commit, world.now)
+    world.store.held.clear()
+    for _ in range(3):
+        world.now += 1.0
+        publisher.send(Publish("t", b"new", 1, 60))
+    assert world.broker.router.dropped == 1
+    back = world.durable("away", present=True)
+    assert payloads(back.take()) == [b"new"] * 3
+
+
+def test_sessions_without_an_end_are_over_after_the_limit_of_a_later_start() -> None:
+    """Whatever the limit was when they began, and over a further restart"""
+    world = Lasting(BrokerSettings(maximum_session_expiry=0xFFFF_FFFF, maximum_sessions=3))
+    for number in range(3):
+        world.connect(f"n{number}", MQTT311, clean_start=False).cut()
+    world.crash()
+    world.wait(10_000)
+    assert world.rows("session") == 3
+    world.given = BrokerSettings(maximum_session_expiry=100, maximum_sessions=3)
+    world.crash()
+    world.wait(60)
+    assert world.rows("session") == 3
+    # A further start does not begin to count anew.
+    world.crash()
+    world.wait(41)
+    assert world.rows("session") == 0
+    assert not world.broker.router.sessions
+
+
+def test_a_session_that_is_discarded_for_another_does_not_come_back() -> None:
+    world = Lasting(BrokerSettings(maximum_sessions=2, sys_interval=0.0))
+    for number in range(3):
+        client = world.durable(f"n{number}")
+        client.subscribe("t", qos=1)
+        client.cut()
+    world.crash()
+    assert set(world.broker.router.sessions) == {"n1", "n2"}
+    assert world.rows("subscription") == 2
+    world.connect("p").send(Publish("t", b"x", 1, 1))
+    assert not world.broker.router.subscriptions.has("n1", "t")
+    assert payloads(world.durable("n2", present=True).take()) == [b"x"]
 
 
 def test_a_shared_queue_on_disk_is_passed_on_when_its_member_leaves() -> None:

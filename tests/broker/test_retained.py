@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.broker.retained import LEVEL_BYTES, Node, Retained, cost
+from semel.broker.retained import LEVEL_BYTES, RETAINED_BYTES, Node, Retained, cost
 from semel.mqtt import Message, topic_matches
+from tests.broker.by_hand import memory
 from tests.modes import repeats
 
 LEVELS = ("", "a", "b", "c", "$", "$SYS", "__proto__", "é", "e\u0301", "A", " ")
-PLENTY = 1_000_000
+PLENTY = 1_000_000_000
+# What a message to a topic of one character takes beside its topic and its payload.
+EACH = RETAINED_BYTES + 1
 
 
 def kept(*topic_names: str, maximum: int = PLENTY) -> Retained:
@@ -263,14 +266,14 @@ def test_a_store_for_nothing_takes_nothing() -> None:
 
 def test_messages_are_kept_as_far_as_their_bytes_fit() -> None:
     """A message has the size of its topic and its payload, and exactly the bound fits"""
-    retained = Retained(PLENTY, 10)
+    retained = Retained(PLENTY, 10 + 2 * EACH)
     assert retained.put("a", Message("a", bytes(5)))
     assert not retained.put("b", Message("b", bytes(4)))
     assert retained.put("b", Message("b", bytes(3)))
     assert not retained.put("c", Message("c"))
-    assert (retained.size, matched(retained, "#")) == (10, ["a", "b"])
+    assert (retained.size, matched(retained, "#")) == (10 + 2 * EACH, ["a", "b"])
     retained.delete("b")
-    assert retained.size == 6
+    assert retained.size == 6 + EACH
     assert retained.put("c", Message("c", bytes(3)))
     assert matched(retained, "#") == ["a", "c"]
 
@@ -280,29 +283,29 @@ def test_a_next_message_that_does_not_fit_leaves_its_topic_without_one(
     expires_at: float | None,
 ) -> None:
     """[MQTT-3.3.1-5]: the one before would pass for the last"""
-    retained = Retained(PLENTY, 10 + LEVEL_BYTES)
+    retained = Retained(PLENTY, 10 + LEVEL_BYTES + 2 * EACH + 2)
     assert retained.put("a/b", Message("a/b", bytes(3), expires_at=expires_at))
     assert retained.put("c", Message("c", bytes(2)))
     assert retained.put("a/b", Message("a/b", bytes(4), expires_at=expires_at))
     assert not retained.put("a/b", Message("a/b", bytes(5), expires_at=expires_at))
-    assert (retained.size, len(retained), nodes_of(retained)) == (3, 1, 1)
+    assert (retained.size, len(retained), nodes_of(retained)) == (3 + EACH, 1, 1)
     assert matched(retained, "#") == ["c"]
     retained.delete("c")
     assert is_bare(retained)
 
 
 def test_a_smaller_message_fits_where_a_larger_one_was() -> None:
-    retained = Retained(1, 10)
+    retained = Retained(1, 10 + EACH)
     for size in (9, 1, 8, 9):
         assert retained.put("a", Message("a", bytes(size)))
-        assert retained.size == 1 + size
+        assert retained.size == 1 + size + EACH
     assert not retained.put("b", Message("b"))
     assert matched(retained, "#") == ["a"]
 
 
 @pytest.mark.parametrize("swept", [True, False])
 def test_bytes_of_the_expired_are_free_when_they_are_dropped(swept: bool) -> None:
-    retained = Retained(PLENTY, 10)
+    retained = Retained(PLENTY, 10 + EACH)
     assert retained.put("a", Message("a", bytes(9), expires_at=10.0))
     assert not retained.put("b", Message("b", bytes(9)))
     if swept:
@@ -402,7 +405,7 @@ def test_room_taken_by_the_expired_is_free_after_a_sweep() -> None:
 def test_thousands_of_random_events_agree_with_a_dictionary(seed: int) -> None:
     source = random.Random(seed)
     maximum = source.choice((5, 30, PLENTY))
-    maximum_bytes = source.choice((300, 2_000, PLENTY))
+    maximum_bytes = source.choice((2_000, 20_000, PLENTY))
     retained = Retained(maximum, maximum_bytes)
     names: dict[str, Message] = {}
     pool = [any_name(source) for _ in range(60)]
@@ -533,10 +536,25 @@ def test_a_topic_above_others_is_deleted_without_them() -> None:
 
 def test_the_levels_of_a_topic_count_too() -> None:
     """Each takes a place in the tree, however short the message is."""
-    retained = Retained(PLENTY, 50 * LEVEL_BYTES)
+    retained = Retained(PLENTY, 50 * LEVEL_BYTES + RETAINED_BYTES)
     deep = "/".join("x" * 50)
     assert not retained.put(deep + "/x", Message(deep + "/x"))
     assert retained.put(deep, Message(deep))
     assert not retained.put("a/b", Message("a/b"))
     retained.delete(deep)
     assert retained.put("a/b", Message("a/b"))
+
+
+@pytest.mark.parametrize(
+    ("levels", "text"),
+    [(1, "t"), (1, "t" * 1_000), (1, "t" * 1_000 + "\U0001f600"), (60, "t"), (2, "é" * 500)],
+)
+def test_retained_messages_take_about_what_they_are_counted(levels: int, text: str) -> None:
+    count = repeats(500, 100)
+    with memory() as held:
+        retained = Retained(PLENTY, PLENTY)
+        for number in range(count):
+            # Each has its own branch: no two share a place in the tree.
+            topic_name = "/".join(f"{number}.{level}{text}" for level in range(levels))
+            assert retained.put(topic_name, Message(topic_name, b"%d" % number))
+        assert retained.size / 3 < held() < 1.6 * retained.size

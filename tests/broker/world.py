@@ -99,9 +99,9 @@ class World:
         self.assigned += 1
         return f"assigned-{self.assigned}"
 
-    def open(self, version: int = MQTT5) -> Client:
+    def open(self, version: int = MQTT5, *, peer: str = "test:1") -> Client:
         """A connection that has said nothing yet."""
-        connection = self.broker.opened("test:1", self.now)
+        connection = self.broker.opened(peer, self.now)
         client = Client(self, connection, version, Decoder(version))
         self.clients.append(client)
         return client
@@ -116,9 +116,10 @@ class World:
         will: Will | None = None,
         properties: Properties | None = None,
         present: bool = False,
+        peer: str = "test:1",
     ) -> Client:
         """A client whose CONNECT was accepted; other packets of that tick stay in its inbox."""
-        client = self.open(version)
+        client = self.open(version, peer=peer)
         connack, *others = client.send(
             Connect(
                 client_id,

@@ -351,7 +351,7 @@ def test_sessions_clients_and_subscriptions_are_known(broker: TestBroker, versio
     assert session == broker.session("w")
     assert (session.client_id, session.is_connected, session.queued) == ("w", False, 1)
     assert session.topic_filters == ("a/#",)
-    assert session.expiry_interval == (600 if version == MQTT5 else 0xFFFFFFFF)
+    assert session.expiry_interval == (600 if version == MQTT5 else 7 * 86_400)
     assert broker.session("other") is None
     assert broker.clients() == []
 

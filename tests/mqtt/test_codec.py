@@ -454,3 +454,31 @@ def test_a_receiver_may_bound_the_filters_and_properties_of_a_packet(
     assert violation.seen == "more than 4"
     with pytest.raises(Violation):
         decode(data, version, maximum_items=4)
+
+
+def test_a_decoder_that_is_closed_has_forgotten_everything() -> None:
+    decoder = Decoder()
+    packet = encode(Publish("t", bytes(200)))
+    decoder.feed(packet + packet[:100])
+    assert decoder.has_unread()
+    decoder.close()
+    assert not decoder.has_unread()
+    assert decoder.unfinished == 0
+    assert decoder.receive(packet) == []
+    assert Decoder().receive(packet) == [Publish("t", bytes(200))]
+
+
+def test_a_decoder_tells_what_it_keeps_of_a_packet_that_is_not_complete() -> None:
+    decoder = Decoder()
+    packet = encode(Publish("t", bytes(200)))
+    assert (decoder.unfinished, decoder.begun, decoder.needed) == (0, 0, 0)
+    assert decoder.receive(packet + packet[:1]) == [Publish("t", bytes(200))]
+    assert (decoder.unfinished, decoder.begun, decoder.needed) == (1, 1, 0)
+    assert decoder.receive(packet[1:100]) == []
+    assert (decoder.unfinished, decoder.begun, decoder.needed) == (100, 2, len(packet))
+    assert decoder.receive(packet[100:150]) == []
+    assert (decoder.unfinished, decoder.begun) == (150, 2)
+    assert decoder.receive(packet[150:] + packet[:10]) == [Publish("t", bytes(200))]
+    assert (decoder.unfinished, decoder.begun) == (10, 3)
+    assert decoder.receive(packet[10:]) == [Publish("t", bytes(200))]
+    assert (decoder.unfinished, decoder.begun) == (0, 3)

@@ -225,3 +225,17 @@ def test_taking_out_at_hand_leaves_what_is_beyond() -> None:
     assert (len(waiting), waiting.beyond_size) == (3, waiting.size - 4)
     assert numbers(waiting.take_all()) == [1, 2]
     assert waiting.size == waiting.beyond_size
+
+
+def test_what_has_left_the_store_is_forgotten() -> None:
+    """Numbers of what was given up are kept only while the store could bring them back."""
+    waiting = long_queue(6, 2)
+    assert waiting.give_up_beyond([(4, 2), (5, 2)]) == [4, 5]
+    # The store has deleted the first by now, and then both.
+    assert waiting.give_up_beyond([(5, 2)]) == []
+    assert waiting.give_up_beyond([]) == []
+    assert waiting.beyond == 2
+    waiting.take(1)
+    waiting.refill([delivery(3, b"3"), delivery(6, b"6")])
+    assert numbers(waiting.listed()) == [2, 3, 6]
+    assert waiting.beyond == 0

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from semel.mqtt import Message, Properties, PubRec, Session
+from semel.mqtt import Message, Properties, PubRec, Session, Will
 from semel.mqtt.delivery import ASSIGNED, FINISHED, QUEUED, RECALLED, STORED, Change
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.store.check import Report, check_tables
-from semel.store.commit import Commit, Record
+from semel.store.commit import SHARED_PAYLOAD, Commit, Record
 from semel.store.database import Database, is_lack_of_space
-from semel.store.rows import SHARED_PAYLOAD, Batch, properties_from
+from semel.store.rows import Batch, properties_from
 from semel.store.store import Saved
 from tests.modes import repeats
 from tests.store.histories import History
@@ -490,6 +490,29 @@ def test_a_commit_counts_what_its_inbox_takes_while_it_waits() -> None:
     assert commit.size() >= 1_000
     assert not commit.is_empty()
     assert 0 < inbox_commit((1, "", None)).size() < 1_000
+
+
+def test_a_commit_counts_each_row_and_a_shared_payload_once() -> None:
+    for size, counted in ((SHARED_PAYLOAD - 1, 100), (SHARED_PAYLOAD, 1)):
+        commit = Commit()
+        message = Message("t", bytes(size), qos=1)
+        for number in range(100):
+            commit.changes.append((number, Change(QUEUED, number=1, message=message)))
+        rows = commit.size() - counted * size
+        assert 100 * 400 < rows < 100 * 700
+        commit.changes.append((1, Change(QUEUED, number=2, message=Message("u", bytes(5_000)))))
+        assert 5_000 < commit.size() - rows - counted * size < 6_000
+
+
+def test_a_commit_counts_subscriptions_sessions_and_wills() -> None:
+    for size in (100, 1_000):
+        name = "x" * size
+        commit = Commit()
+        commit.subscriptions.append((1, name, Subscription(name), 0))
+        commit.sessions.append((1, name, 100))
+        commit.wills.append((name, None, Will(name, name.encode()), None))
+        commit.wills.append((name, None, None, None))
+        assert 4 * size < commit.size() < 4 * size + 500
 
 
 def test_records_keep_every_property_and_the_time_of_their_commit() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from typing import Final, final
 
 from semel.broker.authority import Authentication, Authority, Challenge, Granted, Step
+from semel.broker.session_shares import SessionShares
 from semel.broker.settings import BrokerSettings
 from semel.mqtt.codec import encode
 from semel.mqtt.packet_types import CONNACK, MQTT5, MQTT311
@@ -128,6 +129,7 @@ class Doorkeeper:
     _authority: Final[Authority]
     _new_client_id: Final[Callable[[], str]]
     _taken: Final[Collection[str]]
+    _shares: Final[SessionShares]
 
     def __init__(
         self,
@@ -136,12 +138,15 @@ class Doorkeeper:
         *,
         new_client_id: Callable[[], str],
         taken: Collection[str],
+        shares: SessionShares,
     ) -> None:
-        """`taken` has the client identifiers of all sessions there are at the time."""
+        """`taken` has the client identifiers of all sessions there are at the time, and `shares`
+        knows which of them are idle."""
         self._settings = settings
         self._authority = authority
         self._new_client_id = new_client_id
         self._taken = taken
+        self._shares = shares
 
     def judge(self, packet: Connect, peer: str, connections: int) -> Verdict:
         """What becomes of a CONNECT, `connections` being open with its own."""
@@ -186,8 +191,8 @@ class Doorkeeper:
         return refused(packet, step.reason, step.reason_string)
 
     def _is_full_for(self, packet: Connect) -> bool:
-        """Whether this client would begin a session, and there are as many as there may be."""
-        if len(self._taken) < self._settings.maximum_sessions:
+        """Whether this client would begin a session, and there is no room for it."""
+        if len(self._taken) < self._settings.maximum_sessions or self._shares.has_idle():
             return False
         return packet.client_id not in self._taken
 

@@ -9,6 +9,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from semel.broker.addresses import address_of
 from semel.broker.authority import Authentication
 from semel.broker.session_state import SessionState
 from semel.mqtt.codec import Decoder, Packet, decode, encode
@@ -17,7 +18,7 @@ from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
 from semel.mqtt.packet_types import PUBLISH
 from semel.mqtt.packets.connect import Connect
 from semel.mqtt.packets.publish import Publish
-from semel.mqtt.properties import TOPIC_ALIAS, Properties, PropertyItem
+from semel.mqtt.properties import TOPIC_ALIAS, Properties
 from semel.mqtt.side import SERVER
 
 # An alias takes three bytes: a topic that has no more is sent as it is.
@@ -29,8 +30,9 @@ class Connection:
     """What belongs to one connection and dies with it."""
 
     number: Final[int]
-    # The peer's address, for people.
+    # The peer's address with its port, for people, and without it, where shares are counted.
     peer: Final[str]
+    address: Final[str]
     opened_at: float
     decoder: Final[Decoder]
     exchange: Exchange
@@ -67,6 +69,13 @@ class Connection:
     # for a full disk; less than 0: it does not.
     awaits_answer: bool
     full_since: float
+    # Its CONNECT was not accepted yet; it was, at some time.
+    is_unconnected: bool
+    is_admitted: bool
+    # Bytes of a packet that is not complete; which one that is, and when it began.
+    unfinished: int
+    begun: int
+    begun_at: float
     # Nothing is read from it any more, and it closes when its last bytes are out.
     closing: bool
     # It does not read: closing does not wait for what is still to be written.
@@ -86,6 +95,7 @@ class Connection:
     ) -> None:
         self.number = number
         self.peer = peer
+        self.address = address_of(peer)
         self.opened_at = now
         # Version 0: nobody knows it before a CONNECT has named it.
         self.decoder = Decoder(
@@ -116,6 +126,11 @@ class Connection:
         self.connack_waits = False
         self.awaits_answer = False
         self.full_since = -1.0
+        self.is_unconnected = False
+        self.is_admitted = False
+        self.unfinished = 0
+        self.begun = 0
+        self.begun_at = now
         self.closing = False
         self.stuck = False
         self.is_muted = False
@@ -151,8 +166,6 @@ class Connection:
             alias = len(aliases) + 1
         else:
             topic_name = ""
-        items: list[PropertyItem] = [(TOPIC_ALIAS, alias)]
-        items.extend(packet.properties.items)
         aliased = Publish(
             topic_name,
             packet.payload,
@@ -160,7 +173,7 @@ class Connection:
             packet.packet_id,
             retain=packet.retain,
             dup=packet.dup,
-            properties=Properties(items),
+            properties=Properties([(TOPIC_ALIAS, alias)], before=packet.properties),
         )
         if topic_name:
             # [MQTT-3.1.2-24] what fits without the alias may not fit with it

@@ -24,6 +24,7 @@ from semel.broker.admission import (
     refused,
     refused_by_rule,
 )
+from semel.broker.arrivals import Arrivals
 from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
 from semel.broker.hot_path import HotPath
@@ -79,7 +80,7 @@ from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.topics import check_levels
 from semel.mqtt.violation import Violation
 from semel.store.commit import Commit
-from semel.store.store import FULL, OPEN, Store
+from semel.store.store import FULL, Store
 from semel.store.streams import Streams
 
 # What clients are told.
@@ -116,6 +117,7 @@ class Broker:
     # Sessions for whom this tick had no time to find retained messages.
     _unsearched: list[SessionState]
     _lifetimes: Final[Lifetimes]
+    _arrivals: Final[Arrivals]
     # How many commits there have been.
     _commits: int
     _wall: Final[Callable[[], float]]
@@ -168,11 +170,22 @@ class Broker:
         self._starved = []
         self._unsearched = []
         self._commits = 0
-        self._lifetimes = Lifetimes(self.router, log, window)
+        self._lifetimes = Lifetimes(
+            self.router,
+            log,
+            window,
+            maximum_sessions=settings.maximum_sessions,
+            maximum_expiry=settings.maximum_session_expiry,
+        )
         self._wall = (lambda: now) if wall is None else wall
         self._doorkeeper = Doorkeeper(
-            settings, authority, new_client_id=new_client_id, taken=self.router.sessions
+            settings,
+            authority,
+            new_client_id=new_client_id,
+            taken=self.router.sessions,
+            shares=self._lifetimes.shares,
         )
+        self._arrivals = Arrivals(settings, self.connections, self.disconnect, log)
         self._log = log
         self._number = 0
         self._report_due = now
@@ -196,6 +209,7 @@ class Broker:
             maximum_items=settings.packet_items,
         )
         self.connections[connection.number] = connection
+        self._arrivals.opened(connection, now)
         return connection
 
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
@@ -242,6 +256,7 @@ class Broker:
         if router.behind:
             self.pressure.hold(connection, router.behind, now)
             router.behind = []
+        self._arrivals.received(connection, now)
 
     def _work_off(self, connection: Connection, now: float) -> None:
         decoder = connection.decoder
@@ -252,7 +267,7 @@ class Broker:
                     self.turns.wait(connection)
                 return
             state = connection.state
-            is_open = self.store.condition == OPEN
+            is_open = self.store_pressure.takes_messages()
             if (
                 is_open
                 and self.hot_path is not None
@@ -262,6 +277,7 @@ class Broker:
                 self.hot_path.take(connection, state, now, self.turn_work)
                 if router.work >= self.turn_work:
                     continue
+                is_open = self.store_pressure.takes_messages()
             at = decoder.at
             item = decoder.next()
             if (
@@ -288,6 +304,7 @@ class Broker:
 
     def lost(self, connection: Connection, now: float) -> None:
         """The network connection is gone, whoever ended it."""
+        self._arrivals.lost(connection, now)
         self.connections.pop(connection.number, None)
         self.ready.pop(connection.number, None)
         self.store_pressure.forget(connection)
@@ -353,6 +370,7 @@ class Broker:
                     # A message that it got may wait for quota, and leave in a later tick.
                     state.safe_after = self._commits
         router.commit = Commit()
+        router.unwritten = 0
         self._release(leaving, now)
         if commit.packets or not commit.is_empty():
             commit.number = self._commits
@@ -491,6 +509,7 @@ class Broker:
         for connection in list(self.connections.values()):
             connection.opened_at += unheard
             connection.heard_at += unheard
+            connection.begun_at += unheard
             if connection.closing:
                 continue
             try:
@@ -499,6 +518,10 @@ class Broker:
                 self._log(f"serving {_name(connection)} failed: closed. {format_exc()}")
                 self._drop(connection, now)
         # Whatever fails in one of these, the others have their turn, now and in a second.
+        try:
+            self._arrivals.sweep(now)
+        except Exception:
+            self._log(f"the sweep of packets that are not complete failed: {format_exc()}")
         try:
             self.router.retained.sweep(now, _SWEPT)
         except Exception:
@@ -594,6 +617,9 @@ class Broker:
     def _drop(self, connection: Connection, now: float) -> None:
         """Close without a word."""
         connection.closing = True
+        # It may take its time to go, and what it sent would take room meanwhile.
+        connection.decoder.close()
+        self._arrivals.leaving(connection, now)
         self.ready[connection.number] = connection
         self._leave(connection, now)
 
@@ -660,7 +686,8 @@ class Broker:
 
     def _handle(self, connection: Connection, packet: Packet, now: float) -> None:
         if isinstance(packet, Connect):
-            verdict = self._doorkeeper.judge(packet, connection.peer, len(self.connections))
+            connections = self._arrivals.connected + 1
+            verdict = self._doorkeeper.judge(packet, connection.peer, connections)
             self._carry_out(connection, packet, verdict, now)
             return
         if isinstance(packet, Auth):
@@ -763,6 +790,7 @@ class Broker:
             old = None
         state = old
         if state is None:
+            self._lifetimes.make_room(now)
             state = SessionState(client_id, Session(), 0)
             self.router.sessions[client_id] = state
         elif not self.router.is_readable(state):
@@ -774,13 +802,14 @@ class Broker:
             )
             return
         connection.state = state
+        self._arrivals.admitted(connection)
         connection.applicant = None
         connection.authentication = terms.authentication
         connection.decoder.before_connect = 0
         connection.keep_alive = terms.keep_alive
         state.connection = connection.number
         state.user_name = packet.user_name
-        self._lifetimes.begin(state, terms.expiry_interval, packet.will)
+        self._lifetimes.begin(state, terms.expiry_interval, packet.will, address=connection.address)
         if self.router.is_ending(client_id):
             # It is not told that it begins anew while a crash could bring the old session back.
             state.waits = True
@@ -842,8 +871,11 @@ class Broker:
         state.session.accept(receipt, reason)
 
     def _unblock(self, now: float) -> None:
-        """What waited for the store in decoders goes on, if it takes messages again."""
-        for connection in self.store_pressure.release():
+        """What waited for the store in decoders goes on, as far as it takes messages again."""
+        for _ in range(self.store_pressure.blocked):
+            connection = self.store_pressure.release()
+            if connection is None:
+                return
             self._serve_again(connection, now)
 
     def _subscribe(

@@ -17,7 +17,7 @@ from mypy_extensions import i64
 
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
-from semel.broker.router import Router
+from semel.broker.router import Router, queued_bytes
 from semel.broker.routes import PLAIN, Route, Routes
 from semel.broker.session_state import SessionState
 from semel.broker.sys_topics import Counters
@@ -280,11 +280,12 @@ class HotPath:
     ) -> bool:
         """A QoS 1 or 2 message. False, and nothing has happened, if it is not an ordinary one."""
         session = publisher.session
-        if not packet_id or not session.is_new(qos, packet_id):
+        if not packet_id or not session.is_new(qos, packet_id) or not self._router.takes_more():
             return False
         if not ordinary_publish(connection.exchange, CLIENT, qos, packet_id):
             return False
         message = Message(route.topic_name, payload, qos=qos)
+        queued = queued_bytes(message)
         lasts = qos == 2 and publisher.number > 0
         if route.streams:
             lasts = True
@@ -308,6 +309,7 @@ class HotPath:
                 self._router.note_behind(state)
                 if state.number:
                     lasts = True
+                    self._router.unwritten += queued
                 sent += 1
             elif plain is None:
                 plain = {state.client_id}

@@ -10,21 +10,26 @@ delays of wills and the expiry of sessions run from there, unless they ran alrea
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from math import inf
 from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.cursors import STREAM_TOPICS
+from semel.broker.rare_log import RareLog
 from semel.broker.router import OWN_TOPICS, Router
+from semel.broker.session_shares import SessionShares
 from semel.broker.session_state import SessionState, shown
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
 from semel.mqtt.session import Session
-from semel.store.store import Saved, SavedWill
+from semel.store.store import Saved, SavedSession, SavedWill
 
 # Deliveries of a stored session that are kept in memory while they wait; the store has the others.
 WINDOW: Final = 1_000
+# The same while its client is away: nobody needs them soon, and there may be many such sessions.
+WINDOW_AWAY: Final = 20
 
 # Appointments with sessions that are no more: beyond so many, the list is made anew.
 _STALE: Final = 50
@@ -40,14 +45,30 @@ class Lifetimes:
     _router: Final[Router]
     _log: Final[Callable[[str], None]]
     _window: Final[int]
+    _maximum_sessions: Final[int]
+    _maximum_expiry: Final[int]
+    shares: Final[SessionShares]
     _next_number: int
     # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
     _due: list[tuple[float, str]]
+    _discarded: Final[RareLog]
 
-    def __init__(self, router: Router, log: Callable[[str], None], window: int) -> None:
+    def __init__(
+        self,
+        router: Router,
+        log: Callable[[str], None],
+        window: int,
+        *,
+        maximum_sessions: int,
+        maximum_expiry: int,
+    ) -> None:
         self._router = router
         self._log = log
         self._window = window
+        self._maximum_sessions = maximum_sessions
+        self._maximum_expiry = maximum_expiry
+        self.shares = SessionShares(router.sessions)
+        self._discarded = RareLog(log)
         self._next_number = 1
         self._due = []
 
@@ -58,13 +79,18 @@ class Lifetimes:
         router = self._router
         self._next_number = saved.next_session
         by_number: dict[int, SessionState] = {}
-        for each in saved.sessions:
-            if not each.expiry_interval:
+        for each in sorted(saved.sessions, key=_left_at):
+            # The limit may be lower than when the session began.
+            expiry_interval = min(each.expiry_interval, self._maximum_expiry)
+            if not expiry_interval:
                 # It was to end with its connection.
                 router.commit.ended.append(each.number)
                 continue
-            state = SessionState(each.client_id, Session(), each.expiry_interval)
-            self._keep(state, each.number)
+            state = SessionState(each.client_id, Session(), expiry_interval)
+            state.number = each.number
+            if expiry_interval != each.expiry_interval:
+                self._store_session(state)
+            self._narrow_window(state)
             state.cold = True
             state.session.restore_queue(
                 each.waiting,
@@ -73,8 +99,9 @@ class Lifetimes:
                 each.next_expiry,
                 each.last_delivery,
             )
-            state.session.restore_end(each.ends_at, each.expiry_interval, now)
+            state.session.restore_end(each.ends_at, expiry_interval, now)
             router.sessions[each.client_id] = state
+            self.shares.restored(state)
             by_number[each.number] = state
             router.mark(state)
         for number, subscription, identifier in saved.subscriptions:
@@ -89,6 +116,8 @@ class Lifetimes:
             self._restore_will(kept, now)
         for state in by_number.values():
             self.look_at(state, now)
+        # There may be more of them than there may be now.
+        self._discard(len(router.sessions) - self._maximum_sessions, now)
 
     def _restore_will(self, kept: SavedWill, now: float) -> None:
         state = self._router.sessions.get(kept.client_id)
@@ -104,17 +133,52 @@ class Lifetimes:
         if not state.number:
             self._publish_will(state, now)
 
-    def _keep(self, state: SessionState, number: int) -> None:
-        """The store has, or will have, all that happens to this session."""
-        state.number = number
-        state.session.keep_at_hand(self._window)
+    def _widen_window(self, state: SessionState) -> None:
+        """Much of the session's queue is wanted soon, if the store has it."""
+        if state.number:
+            state.session.keep_at_hand(self._window)
 
-    def begin(self, state: SessionState, expiry_interval: int, will: Will | None) -> None:
-        """A connection has the session from now on, on these terms."""
+    def _narrow_window(self, state: SessionState) -> None:
+        """Nobody wants the session's queue for a while."""
+        if state.number:
+            state.session.keep_at_hand(min(self._window, WINDOW_AWAY))
+
+    def make_room(self, now: float) -> None:
+        """A client begins a session: if there are too many, others go."""
+        self._discard(len(self._router.sessions) + 1 - self._maximum_sessions, now)
+
+    def _discard(self, count: int, now: float) -> None:
+        """End so many sessions that are idle, or as many as there are."""
+        while count > 0:
+            state = self.shares.to_discard()
+            if state is None:
+                return
+            try:
+                self.end(state, now)
+            except Exception:
+                # It may be damaged. Whoever comes has no part in it, and must not fail over it.
+                self.shares.keep(state)
+                name = shown(state.client_id)
+                self._log(f"the session of {name} cannot be discarded: {format_exc()}")
+                continue
+            count -= 1
+            self._discarded.note(
+                f"an idle session was discarded for a new one: maximum_sessions is"
+                f" {self._maximum_sessions}, the last to go was {shown(state.client_id)}",
+                now,
+            )
+
+    def begin(
+        self, state: SessionState, expiry_interval: int, will: Will | None, *, address: str
+    ) -> None:
+        """A connection from this address has the session from now on, on these terms."""
+        self.shares.connected(state, address)
         state.expiry_interval = expiry_interval
         if self._router.lasts and expiry_interval and not state.number:
-            self._keep(state, self._next_number)
+            # The store will have all that happens to it.
+            state.number = self._next_number
             self._next_number += 1
+        self._widen_window(state)
         # Once it is stored, all that happens to it is, until it ends.
         state.session.durable = state.number > 0
         self._store_session(state)
@@ -140,8 +204,10 @@ class Lifetimes:
 
     def leave(self, state: SessionState, now: float) -> None:
         """The session goes on without a connection [4.1], or ends with it."""
+        self.shares.left(state)
         state.session.disconnect(now, state.expiry_interval)
         self._router.subscriptions.set_connected(state.client_id, False)
+        self._narrow_window(state)
         self._router.mark(state)
         if state.will is not None:
             self._await_will(state, now)
@@ -150,6 +216,7 @@ class Lifetimes:
 
     def sweep(self, now: float) -> None:
         """Look at whom it is time to."""
+        self._discarded.flush(now)
         while self._due and self._due[0][0] <= now:
             _, client_id = heappop(self._due)
             state = self._router.sessions.get(client_id)
@@ -190,7 +257,9 @@ class Lifetimes:
         # [3.1.3.2.2] a will whose delay was not over is sent when the session ends
         if state.will is not None:
             self._publish_will(state, now)
+        self._widen_window(state)
         self._router.end(state, now)
+        self.shares.ended(state)
 
     # --- wills ------------------------------------------------------------------------------------
 
@@ -246,6 +315,15 @@ class Lifetimes:
             state.will_stored = will is not None
             kept = (state.client_id, state.user_name, will, state.will_due)
             self._router.commit.wills.append(kept)
+
+
+def _left_at(saved: SavedSession) -> tuple[float, int]:
+    """When its client was there last, as far as the store can tell; and who came first.
+
+    A session without an end was connected, or never ends: both are taken for connected.
+    """
+    at = inf if saved.ends_at is None else saved.ends_at - saved.expiry_interval
+    return at, saved.number
 
 
 def _will_message(will: Will, now: float) -> Message:

@@ -24,8 +24,10 @@ from typing import Final, final
 from semel.mqtt.message import Message
 from semel.mqtt.topics import has_wildcard
 
-# About what a place in the tree takes: a message to a deep topic may need many.
-LEVEL_BYTES: Final = 200
+# About what a retained message takes beside its bytes, and what each further place in the tree: a
+# message to a deep topic may need many. Measured, see tests/broker/test_retained.py.
+RETAINED_BYTES: Final = 400
+LEVEL_BYTES: Final = 350
 
 # Nodes that one step of a search looks at, at the most, and children that it holds at one time.
 _STEP_NODES: Final = 100
@@ -322,4 +324,7 @@ class Retained:
 
 def cost(message: Message) -> int:
     """What a retained message takes, with the places that the levels of its topic need."""
-    return message.size + LEVEL_BYTES * message.topic_name.count("/")
+    topic_name = message.topic_name
+    # The levels are texts of their own. One character beyond ASCII makes all of them wide.
+    levels = len(topic_name) if topic_name.isascii() else 4 * len(topic_name)
+    return message.size + levels + RETAINED_BYTES + LEVEL_BYTES * topic_name.count("/")

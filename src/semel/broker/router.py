@@ -32,12 +32,15 @@ from semel.mqtt.properties import (
 from semel.mqtt.reasons import QUOTA_EXCEEDED
 from semel.mqtt.session import Session
 from semel.mqtt.topics import is_shared
-from semel.store.commit import Commit, Record
+from semel.store.commit import QUEUED_BYTES, SHARED_PAYLOAD, Commit, Record
 from semel.store.store import Store
 from semel.store.streams import Stream, Streams
 
 # Topics of the broker's own reports: nothing of them lasts.
 OWN_TOPICS: Final = "$SYS/"
+
+# Seconds until the store is asked again for what expired in a queue that it does not have whole.
+_LOOK_AGAIN: Final = 1.0
 
 
 @final
@@ -83,6 +86,8 @@ class Router:
     # What the message was for that was routed last.
     matches: Matches
     commit: Commit
+    # About how many bytes this tick has given the store to write so far.
+    unwritten: int
     # Commits that the store was given and has not yet.
     unsafe: Final[list[Commit]]
     maximum_subscriptions: Final[int]
@@ -131,6 +136,7 @@ class Router:
         self.backlog_work = 0
         self.matches = Matches()
         self.commit = Commit()
+        self.unwritten = 0
         self.unsafe = []
         self.maximum_subscriptions = maximum_subscriptions
         self.maximum_queued = maximum_queued
@@ -166,6 +172,13 @@ class Router:
         self.work += matches.visited * NODE_WORK + len(matches.entries) * ENTRY_WORK
         return matches
 
+    def takes_more(self) -> bool:
+        """Whether the store can take what this tick has for it, and more.
+
+        One message may be for many sessions: this is asked before each, not once a tick.
+        """
+        return self.unwritten <= self.store.room
+
     def may_receive(self, client_id: str, topic_name: str) -> bool:
         """Whether a message may reach a client. A fault of the authority over it is its alone.
 
@@ -200,8 +213,10 @@ class Router:
         properties: Properties = NO_PROPERTIES,
     ) -> None:
         """Write a message into the streams of its topic; `properties` as they came."""
+        properties = properties.compact()
         for stream in streams:
             stream.last_seq += 1
+            self.unwritten += QUEUED_BYTES + message.size
             self.commit.records.append(
                 Record(
                     stream.id,
@@ -258,6 +273,7 @@ class Router:
         for group in matches.groups:
             self._deliver_shared(group, message, now)
         if self.lasting:
+            self.unwritten += message.size
             for state in self._reached:
                 state.waits = True
         return bool(copies) or bool(matches.groups)
@@ -401,6 +417,8 @@ class Router:
                 if self._is_full(session, message):
                     self.dropped += 1
                     return
+            if state.number:
+                self.unwritten += queued_bytes(message)
         dropped = session.dropped
         session.send(message, now, share)
         self.dropped += session.dropped - dropped
@@ -419,6 +437,10 @@ class Router:
                 # Whoever publishes just now has no part in it.
                 self._note_damage(state, problem)
                 return
+            if self.unsafe or state.dirty:
+                # The store does not know yet of what is on its way.
+                soon = now + _LOOK_AGAIN
+                next_expiry = soon if next_expiry is None else min(next_expiry, soon)
             session.give_up_beyond(expired, next_expiry)
 
     def _is_full(self, session: Session, message: Message) -> bool:
@@ -587,6 +609,16 @@ class Router:
         return self.warm(state)
 
 
+def queued_bytes(message: Message) -> int:
+    """About what a delivery of the message takes until it is written.
+
+    Beside its payload, if that is large: all deliveries share it.
+    """
+    if len(message.payload) >= SHARED_PAYLOAD:
+        return QUEUED_BYTES
+    return QUEUED_BYTES + message.size
+
+
 def _variant(message: Message, qos: int, retain: bool, identifiers: list[int]) -> Message:
     """The message as one subscriber gets it."""
     if qos == message.qos and retain == message.retain and not identifiers:
@@ -594,8 +626,7 @@ def _variant(message: Message, qos: int, retain: bool, identifiers: list[int]) -
     properties = message.properties
     if identifiers:
         items: list[PropertyItem] = [(SUBSCRIPTION_IDENTIFIER, number) for number in identifiers]
-        items.extend(properties.items)
-        properties = Properties(items)
+        properties = Properties(items, before=properties)
     return Message(
         message.topic_name,
         message.payload,

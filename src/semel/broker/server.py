@@ -76,6 +76,9 @@ class Peer(asyncio.Protocol):
         peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
         self.connection = self.server.broker.opened(peer, self.server.now())
         self.server.peers[self.connection.number] = self
+        if self.server.broker.ready:
+            # Another had to go for it.
+            self.server.schedule()
 
     def data_received(self, data: bytes) -> None:
         connection = self.connection
@@ -325,7 +328,7 @@ class Server:
             peer = self.peers.get(connection.number)
             if peer is not None:
                 peer.read_again()
-        if broker.router.dirty or broker.has_turns():
+        if broker.router.dirty or broker.has_turns() or broker.store_pressure.is_due():
             # What waited for room has some now, or somebody's turn has come.
             self.schedule()
 

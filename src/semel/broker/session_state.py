@@ -31,6 +31,8 @@ class SessionState:
     user_name: str | None
     # Number of the connection that has the session now, 0 if it is offline.
     connection: int
+    # The address that it counts for; None: for none.
+    address: str | None
     # Seconds that it outlives its connection; 0xFFFFFFFF: for ever.
     expiry_interval: int
     will: Will | None
@@ -64,6 +66,7 @@ class SessionState:
         self.safe_after = 0
         self.user_name = None
         self.connection = 0
+        self.address = None
         self.expiry_interval = expiry_interval
         self.will = None
         self.will_stored = False

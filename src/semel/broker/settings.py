@@ -14,6 +14,7 @@ from semel.settings import BYTES, SECONDS, SettingsError, check, setting
 
 KIB = 1024
 MIB = 1024 * KIB
+DAY = 86_400
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,26 @@ class BrokerSettings:
     )
     maximum_connections: int = setting(
         10_000,
-        "Connections open at one time. A client above it is refused with reason code 0x89 "
+        "Connections of clients at one time. A client above it is refused with reason code 0x89 "
         "(Server busy), in MQTT 3.1.1 with return code 3.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    maximum_unconnected: int = setting(
+        1_000,
+        "Connections open at one time that are not connected yet: without a CONNECT, or not "
+        "authenticated. They do not count as connections. For a further one the oldest is "
+        "closed, of the address that has the most.",
         minimum=1,
         maximum=1_000_000,
     )
     maximum_sessions: int = setting(
         100_000,
-        "Sessions kept at one time, connected or not; every connected client has one. A client "
-        "that would begin a further one is refused with reason code 0x97 (Quota exceeded), in "
-        "MQTT 3.1.1 with return code 3; one whose session is kept may always come back.",
+        "Sessions kept at one time, connected or not; every connected client has one. For a "
+        "further one the session of a client that is not connected is discarded, the oldest of "
+        "the address that has the most. If all are connected, the client is refused with reason "
+        "code 0x97 (Quota exceeded), in MQTT 3.1.1 with return code 3; one whose session is kept "
+        "may always come back.",
         minimum=1,
     )
     connect_timeout: float = setting(
@@ -70,6 +81,23 @@ class BrokerSettings:
         unit=BYTES,
         minimum=16,
         maximum=LARGEST_PACKET,
+    )
+    maximum_unfinished_bytes: int = setting(
+        256 * MIB,
+        "Bytes of all packets together that are not complete yet, and no less than "
+        "maximum_packet_size. Above it the connection whose packet is the oldest is closed, of the "
+        "address that has the most, with reason code 0x97 (Quota exceeded).",
+        unit=BYTES,
+        minimum=1,
+    )
+    packet_timeout: float = setting(
+        60.0,
+        "How long a packet may take from its first byte to its last; one second more for each KiB "
+        "of its size, so that a slow line is no fault. After that the connection is closed, with "
+        "reason code 0x97 (Quota exceeded).",
+        unit=SECONDS,
+        minimum=0.1,
+        maximum=86_400,
     )
     topic_levels: int = setting(
         128,
@@ -111,7 +139,8 @@ class BrokerSettings:
     )
     maximum_retained_bytes: int = setting(
         256 * MIB,
-        "Bytes of all retained messages together, and 200 for each level of a topic. A message to "
+        "Bytes of all retained messages together, with what they take in memory: 400 for each, and "
+        "350 for each further level of its topic. A message to "
         "retain that does not fit goes to its subscribers, but is not retained, and is counted; "
         "what its topic had before is deleted, because it is not the last any more.",
         unit=BYTES,
@@ -172,10 +201,11 @@ class BrokerSettings:
         maximum=65_535,
     )
     maximum_session_expiry: int = setting(
-        NEVER_EXPIRES,
+        7 * DAY,
         "How long a session may outlive its connection. A client that asks for more, or connects "
-        "by MQTT 3.1.1 with CleanSession 0, gets this; MQTT 5.0 clients are told. 4294967295 is "
-        "for ever.",
+        "by MQTT 3.1.1 with CleanSession 0, gets this; MQTT 5.0 clients are told. Sessions that "
+        "are there at the start get no more either, counted from the start. 4294967295 is "
+        "forever.",
         unit=SECONDS,
         minimum=0,
         maximum=NEVER_EXPIRES,

@@ -10,6 +10,7 @@ when space ran out: who waits too long for an answer is disconnected, with the r
 that need not wait themselves no more are taken than a connection may have answers owed.
 """
 
+from collections import deque
 from typing import Final, final
 
 from semel.broker.connection import Connection
@@ -32,12 +33,26 @@ class StorePressure:
     # How long a client that can be told why waits for a full disk, in seconds; 0: for ever.
     patience: Final[float]
     _router: Final[Router]
-    _blocked: list[Connection]
+    # In the order in which they go on.
+    _blocked: Final[deque[Connection]]
 
     def __init__(self, router: Router, patience: float) -> None:
         self.patience = patience
         self._router = router
-        self._blocked = []
+        self._blocked = deque()
+
+    @property
+    def blocked(self) -> int:
+        """How many connections wait."""
+        return len(self._blocked)
+
+    def takes_messages(self) -> bool:
+        """Whether the store takes a further message that lasts, now and in this tick."""
+        return self._router.store.condition == OPEN and self._router.takes_more()
+
+    def is_due(self) -> bool:
+        """Whether somebody waits and need not."""
+        return len(self._blocked) > 0 and self.takes_messages()
 
     def has_to_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
         """Whether a packet that nobody has seen yet has to wait until the store takes more."""
@@ -88,12 +103,13 @@ class StorePressure:
             self._blocked.remove(connection)
             connection.blocked = False
 
-    def release(self) -> list[Connection]:
-        """Those that go on now, if the store takes messages again."""
-        if not self._blocked or self._router.store.condition != OPEN:
-            return []
-        going = self._blocked
-        self._blocked = []
-        for connection in going:
-            connection.blocked = False
-        return going
+    def release(self) -> Connection | None:
+        """The next one that goes on, if the store takes messages again.
+
+        If it has to wait once more, it does so behind all others: nobody is passed over.
+        """
+        if not self.is_due():
+            return None
+        connection = self._blocked.popleft()
+        connection.blocked = False
+        return connection

@@ -307,8 +307,11 @@ class Decoder:
     # knows what stands there without decoding it may move `at` to the end of a packet.
     data: bytes
     at: int
+    # How often a packet was left for its next piece, the pieces of its header counted apart; and
+    # how many bytes that packet has, 0 while its header is not there.
+    begun: int
+    needed: int
     _buffer: bytearray
-    _needed: int
     _broken: bool
 
     def __init__(
@@ -325,9 +328,15 @@ class Decoder:
         self.maximum_items = maximum_items
         self.data = b""
         self.at = 0
+        self.begun = 0
+        self.needed = 0
         self._buffer = bytearray()
-        self._needed = 0
         self._broken = False
+
+    @property
+    def unfinished(self) -> int:
+        """How many bytes are kept of a packet that is not complete."""
+        return len(self._buffer)
 
     def receive(self, data: bytes) -> list[Packet | Violation]:
         """The packets that are complete now. A CONNECT sets the version of those after it."""
@@ -348,12 +357,19 @@ class Decoder:
             data = self.data[self.at :] + data
         if self._buffer:
             self._buffer += data
-            if len(self._buffer) < self._needed:
+            if len(self._buffer) < self.needed:
                 return
             data = bytes(self._buffer)
             self._buffer = bytearray()
         self.data = data
         self.at = 0
+
+    def close(self) -> None:
+        """Nothing more is wanted: forget what there is, and what comes."""
+        self._broken = True
+        self.data = b""
+        self.at = 0
+        self._buffer = bytearray()
 
     def has_unread(self) -> bool:
         """Whether there are bytes that `next` has not been asked for."""
@@ -379,7 +395,8 @@ class Decoder:
             return violation
         if decoded is None:
             end = read_frame(self.data, self.at)[2]
-            self._needed = end - self.at if end else 0
+            self.begun += 1
+            self.needed = end - self.at if end else 0
             self._buffer += self.data[self.at :]
             self.data = b""
             self.at = 0

@@ -18,7 +18,6 @@ from semel.mqtt.properties import (
     SUBSCRIPTION_IDENTIFIER,
     TOPIC_ALIAS,
     Properties,
-    PropertyItem,
     properties_size,
 )
 from semel.mqtt.wire import MAXIMUM_FOUR_BYTES, text_size
@@ -62,11 +61,12 @@ class Message:
         self.payload = payload
         self.qos = qos
         self.retain = retain
-        self.properties = properties
         self.expires_at = expires_at
         size = text_size(topic_name) + len(payload)
         if properties.present:
+            properties = properties.compact()
             size += properties_size(properties)
+        self.properties = properties
         self.size = size
 
     def is_expired(self, now: float) -> bool:
@@ -81,9 +81,7 @@ class Message:
         properties = self.properties if version == MQTT5 else NO_PROPERTIES
         if self.expires_at is not None and version == MQTT5:
             left = min(max(0, ceil(self.expires_at - now)), MAXIMUM_FOUR_BYTES)
-            items: list[PropertyItem] = [(MESSAGE_EXPIRY_INTERVAL, left)]
-            items.extend(properties.items)
-            properties = Properties(items)
+            properties = Properties([(MESSAGE_EXPIRY_INTERVAL, left)], before=properties)
         return Publish(
             self.topic_name,
             self.payload,

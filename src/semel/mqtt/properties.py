@@ -5,6 +5,9 @@ it stands (its type, its range, that it is not repeated) is checked when a `Prop
 in which packets it may stand, when a packet is. Both ends use the same constructor: a program
 writes keywords, the decoder hands over the pairs that it has read.
 
+As objects, small properties take up to fifty times as many bytes as on the wire. Whoever keeps a
+section for long keeps what `compact` gives: a long one as its bytes, which are read when asked for.
+
     >>> Properties(message_expiry_interval=60, user_properties=[("unit", "°C")])
     Properties(message_expiry_interval=60, user_properties=(('unit', '°C'),))
 """
@@ -99,6 +102,9 @@ _PAIR: Final = 7
 
 # What a property takes besides its text: identifier, lengths, a number.
 _ITEM_SIZE: Final = 5
+
+# Properties that are kept as objects: with more, `compact` keeps the section as bytes.
+_FEW: Final = 4
 
 
 def _in(*packet_types: int) -> int:
@@ -259,10 +265,15 @@ def check_properties_version(present: int, version: int) -> None:
 @final
 @mypyc_attr(acyclic=True)
 class Properties:
-    """A property section. `items` are its (identifier, value) pairs, in the order sent."""
+    """A property section, of (identifier, value) pairs in the order sent."""
 
-    items: Final[tuple[PropertyItem, ...]]
+    # A bit for each identifier that is in it.
     present: Final[int]
+    # The first pairs; those that follow, as they are on the wire; and what `properties_size` counts
+    # for the latter.
+    _first: Final[tuple[PropertyItem, ...]]
+    _rest: Final[bytes]
+    _rest_size: Final[int]
 
     def __init__(
         self,
@@ -296,6 +307,9 @@ class Properties:
         wildcard_subscription_available: int | None = None,
         subscription_identifiers_available: int | None = None,
         shared_subscription_available: int | None = None,
+        # A whole section that follows all of these; and whether to keep it all as bytes.
+        before: "Properties | None" = None,
+        as_bytes: bool = False,
     ) -> None:
         gathered: list[PropertyItem] = list(items)
         if payload_format_indicator is not None:
@@ -354,8 +368,43 @@ class Properties:
             gathered.append((SUBSCRIPTION_IDENTIFIER, number))
         for pair in user_properties:
             gathered.append((USER_PROPERTY, pair))
-        self.present = check_properties(gathered, None)
-        self.items = tuple(gathered)
+        present = check_properties(gathered, None)
+        rest = b""
+        size = 0
+        if before is not None:
+            # Either part was checked, and neither may repeat what the other has.
+            repeated = present & before.present & ~_REPEATABLE
+            if repeated:
+                name = _NAMES[repeated.bit_length() - 1]
+                raise Violation(PROPERTY_ONCE, f"{name} again")
+            present |= before.present
+            gathered.extend(before._first)
+            rest = before._rest
+            size = before._rest_size
+        first = tuple(gathered)
+        if as_bytes:
+            writer = Writer()
+            _write_items(writer, first)
+            writer.raw(rest)
+            rest = writer.value()
+            size += _items_size(first)
+            first = ()
+        self.present = present
+        self._first = first
+        self._rest = rest
+        self._rest_size = size
+
+    @property
+    def items(self) -> tuple[PropertyItem, ...]:
+        """All pairs, in the order sent."""
+        if not self._rest:
+            return self._first
+        rest = _read_items(Reader(self._rest, 0, len(self._rest), MQTT5))
+        return (*self._first, *rest)
+
+    def compact(self) -> "Properties":
+        """The same section, which takes little memory however many properties it has."""
+        return self if len(self._first) <= _FEW else Properties(before=self, as_bytes=True)
 
     def has(self, identifier: int) -> bool:
         """Whether the section has that property."""
@@ -536,8 +585,14 @@ def read_properties(reader: Reader) -> list[PropertyItem]:
     size = reader.variable_byte_integer("property_length")
     if not size:
         return NO_ITEMS
-    items: list[PropertyItem] = []
     packet_end = reader.narrow(size, "properties")
+    items = _read_items(reader)
+    reader.widen(packet_end)
+    return items
+
+
+def _read_items(reader: Reader) -> list[PropertyItem]:
+    items: list[PropertyItem] = []
     while reader.left():
         reader.count_item()
         identifier = reader.variable_byte_integer("property_identifier")
@@ -545,7 +600,6 @@ def read_properties(reader: Reader) -> list[PropertyItem]:
         if not is_property(identifier):
             break
         items.append((identifier, _read_value(reader, identifier)))
-    reader.widen(packet_end)
     return items
 
 
@@ -569,8 +623,12 @@ def _read_value(reader: Reader, identifier: int) -> PropertyValue:
 
 def properties_size(properties: Properties) -> int:
     """About how many bytes they take: those of texts and binary data, and some for each."""
+    return properties._rest_size + _items_size(properties._first)
+
+
+def _items_size(items: tuple[PropertyItem, ...]) -> int:
     size = 0
-    for _, value in properties.items:
+    for _, value in items:
         size += _ITEM_SIZE
         if isinstance(value, str):
             size += text_size(value)
@@ -586,7 +644,17 @@ def encode_properties(properties: Properties) -> bytes:
     if not properties.present:
         return b"\0"
     section = Writer()
-    for identifier, value in properties.items:
+    _write_items(section, properties._first)
+    section.raw(properties._rest)
+    body = section.value()
+    writer = Writer()
+    writer.variable_byte_integer(len(body), "Property Length")
+    writer.raw(body)
+    return writer.value()
+
+
+def _write_items(section: Writer, items: tuple[PropertyItem, ...]) -> None:
+    for identifier, value in items:
         section.byte(identifier)
         if isinstance(value, int):
             kind = _TYPES[identifier]
@@ -605,8 +673,3 @@ def encode_properties(properties: Properties) -> bytes:
         else:
             section.text(value[0])
             section.text(value[1])
-    body = section.value()
-    writer = Writer()
-    writer.variable_byte_integer(len(body), "Property Length")
-    writer.raw(body)
-    return writer.value()

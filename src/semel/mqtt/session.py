@@ -657,7 +657,7 @@ class Session:
         return waiting.beyond_expiry is not None and now >= waiting.beyond_expiry
 
     def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
-        """Let go of deliveries that only the store has: their numbers and sizes.
+        """Let go of deliveries that only the store has: numbers and sizes of all that it names.
 
         `next_expiry` is when the first of the others expires.
         """
@@ -678,11 +678,15 @@ class Session:
         self._number = last_number
 
     def restore_end(self, ends_at: float | None, expiry_interval: int, now: float) -> None:
-        """When a stored session is over: as it was, or reckoned from now if it was connected."""
-        if ends_at is not None:
-            self.ends_at = ends_at
-        elif expiry_interval != NEVER_EXPIRES:
-            self._end_at(now + expiry_interval)
+        """When a stored session is over: as it was, or reckoned from now if it was connected.
+
+        In no case later than the interval from now: it may be shorter than it was.
+        """
+        self.ends_at = ends_at
+        if expiry_interval != NEVER_EXPIRES:
+            latest = now + expiry_interval
+            if ends_at is None or ends_at > latest:
+                self._end_at(latest)
 
     def restore_pending(self, packet_id: int) -> Receipt:
         """The owner of a stored session has this QoS 2 message, and has not accepted it yet."""

@@ -26,7 +26,8 @@ class Waiting:
     beyond_expiry: float | None
     # The same of those at hand.
     next_expiry: float | None
-    # Numbers of those that were given up there and may come back yet.
+    # Numbers of those that were given up there and that the store still had when it was last asked:
+    # they may come back yet. None: there are none.
     _gone: set[int] | None
     # None while nothing is at hand: an empty deque alone takes 760 bytes.
     _deliveries: deque[Delivery] | None
@@ -119,17 +120,22 @@ class Waiting:
             self.beyond_expiry = None
 
     def give_up_beyond(self, given_up: list[tuple[int, int]]) -> list[int]:
-        """Numbers and sizes of some beyond the window that are not wanted. Those not known yet."""
-        if self._gone is None:
-            self._gone = set()
+        """Numbers and sizes of all beyond the window that the store has and nobody wants.
+
+        Returns those that were not known. What was given up before and is not among them has left
+        the store, and is forgotten: it cannot come back.
+        """
+        known = self._gone
+        gone: set[int] = set()
         fresh: list[int] = []
         for number, size in given_up:
-            if number not in self._gone:
-                self._gone.add(number)
+            gone.add(number)
+            if known is None or number not in known:
                 fresh.append(number)
                 self.beyond -= 1
                 self.beyond_size -= size
                 self.size -= size
+        self._gone = gone if gone else None
         if not self.beyond:
             self._gone = None
             self.beyond_expiry = None

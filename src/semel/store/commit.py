@@ -13,11 +13,17 @@ from semel.mqtt.delivery import Change
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
-from semel.mqtt.properties import NO_PROPERTIES, Properties
+from semel.mqtt.properties import NO_PROPERTIES, Properties, properties_size
 from semel.mqtt.session import Outgoing
 
 # About what one change takes beside its message.
 CHANGE_BYTES: Final = 100
+# The same of a delivery that is queued: the change, and its row until the transaction is written.
+# Measured, see tests/broker/test_memory.py.
+QUEUED_BYTES: Final = 500
+
+# A payload from this size on is kept once for all who wait for it.
+SHARED_PAYLOAD: Final = 4096
 
 
 @final
@@ -128,13 +134,20 @@ class Commit:
         self.packets = []
 
     def size(self) -> int:
-        """About how many bytes it takes while it waits."""
+        """About how many bytes it takes while it waits, a large payload counted once."""
         size = CHANGE_BYTES * len(self.changes)
+        large: set[int] = set()
         for _, change in self.changes:
-            if change.message is not None:
-                size += change.message.size
+            queued = change.message
+            if queued is not None:
+                size += QUEUED_BYTES - CHANGE_BYTES + queued.size
+                if len(queued.payload) >= SHARED_PAYLOAD:
+                    if id(queued.payload) in large:
+                        size -= len(queued.payload)
+                    else:
+                        large.add(id(queued.payload))
         for record in self.records:
-            size += CHANGE_BYTES + len(record.payload)
+            size += CHANGE_BYTES + len(record.payload) + properties_size(record.properties)
         for _, message in self.retained:
             if message is not None:
                 size += CHANGE_BYTES + message.size
@@ -142,6 +155,14 @@ class Commit:
             size += CHANGE_BYTES
             if held is not None:
                 size += len(held.payload)
+        for _, topic_filter, _, _ in self.subscriptions:
+            size += CHANGE_BYTES + len(topic_filter)
+        for _, client_id, _ in self.sessions:
+            size += CHANGE_BYTES + len(client_id)
+        for _, _, will, _ in self.wills:
+            size += CHANGE_BYTES
+            if will is not None:
+                size += len(will.topic_name) + len(will.payload)
         return size
 
     def is_empty(self) -> bool:

@@ -49,7 +49,7 @@ class DiskStore(Store):
         self.reader = Database.reader(path)
         self.record = None if archive is None else RecordReader(self.reader, archive.shelf)
         self.maximum_unwritten = maximum_unwritten
-        self.unwritten = 0
+        self.room = maximum_unwritten
         self.is_full = False
         self.is_unsealed = False
         self.sizes: dict[Commit, int] = {}
@@ -73,7 +73,7 @@ class DiskStore(Store):
 
         def now_safe(commits: list[Commit]) -> None:
             for commit in commits:
-                self.unwritten -= self.sizes.pop(commit)
+                self.room += self.sizes.pop(commit)
             self.judge()
             safe(commits)
 
@@ -110,7 +110,7 @@ class DiskStore(Store):
         condition = OPEN
         if self.is_full:
             condition = FULL
-        elif self.is_unsealed or self.unwritten > self.maximum_unwritten:
+        elif self.is_unsealed or self.room < 0:
             condition = BEHIND
         if condition != self.condition:
             self.condition = condition
@@ -120,7 +120,7 @@ class DiskStore(Store):
         assert self.writer is not None
         size = commit.size()
         self.sizes[commit] = size
-        self.unwritten += size
+        self.room -= size
         self.writer.put(commit)
         self.judge()
         return False

@@ -26,10 +26,7 @@ from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES, Properties, encode_properties, read_properties
 from semel.mqtt.wire import Reader
-from semel.store.commit import Commit, Record
-
-# A payload from this size on is kept once for all who wait for it.
-SHARED_PAYLOAD: Final = 4096
+from semel.store.commit import SHARED_PAYLOAD, Commit, Record
 
 # Columns of `delivery`, and the places of those that a later change of the batch sets.
 DELIVERY_COLUMNS: Final = 7

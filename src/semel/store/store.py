@@ -17,6 +17,9 @@ BEHIND: Final = 1
 # The disk has no space left: what comes now is refused, or not read.
 FULL: Final = 2
 
+# More bytes than anybody writes.
+BOUNDLESS: Final = 1 << 60
+
 
 @final
 @mypyc_attr(acyclic=True)
@@ -113,10 +116,13 @@ class Store:
     lasts: bool
     # OPEN, BEHIND or FULL; may change at any time.
     condition: int
+    # Bytes that may be written yet before it is BEHIND.
+    room: int
 
     def __init__(self, *, lasts: bool = False) -> None:
         self.lasts = lasts
         self.condition = OPEN
+        self.room = BOUNDLESS
 
     def write(self, commit: Commit) -> bool:
         """Take a commit. True: it is safe now. False: the owner is told later that it is.

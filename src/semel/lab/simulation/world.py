@@ -42,6 +42,7 @@ from semel.mqtt import (
     Subscribe,
     Unsubscribe,
 )
+from semel.mqtt.session import NEVER_EXPIRES
 from semel.store.check import Report, check_tables
 from semel.store.commit import Commit
 from semel.store.database import Database
@@ -93,6 +94,7 @@ class World:
             receive_maximum=plan.receive_maximum,
             maximum_outgoing_bytes=plan.maximum_outgoing,
             maximum_queued_messages=plan.maximum_queued,
+            maximum_session_expiry=NEVER_EXPIRES,
             sys_interval=0.0,
         )
         # What went wrong while the broker was at work: it might take the exception for its own.

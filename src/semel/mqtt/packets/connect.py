@@ -92,7 +92,8 @@ class Will:
         self.payload = payload
         self.qos = qos
         self.retain = retain
-        self.properties = properties
+        # A server keeps it for as long as the client is connected, or longer.
+        self.properties = properties.compact()
 
 
 @final

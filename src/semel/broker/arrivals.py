@@ -1,0 +1,143 @@
+"""What has only begun: connections without a CONNECT, packets without their end.
+
+Either costs its sender next to nothing, and both are bounded: by a time, and all together, by
+number and by bytes. Beyond that the address that has the most loses its oldest, so that whoever
+opens sockets or begins packets by the thousand shuts out itself.
+
+    opened ─▶ admitted ─▶ leaving ─▶ lost     what a connection goes through, some of it not at all
+    received                                  bytes came, and what is complete was taken
+
+A packet has `packet_timeout` from its first byte, and a second more for each KiB that it announces:
+whoever sends over a thin line, at 8 kbit a second, is in time with a packet of any size.
+"""
+
+from collections.abc import Callable
+from typing import Final, final
+
+from semel.broker.addresses import AddressShares
+from semel.broker.connection import Connection
+from semel.broker.rare_log import RareLog
+from semel.broker.settings import BrokerSettings
+from semel.mqtt.reasons import QUOTA_EXCEEDED
+
+# Bytes a second at which a packet may come in.
+SLOWEST: Final = 1024
+
+# Ends a connection with a reason code, at a time, for a reason in words.
+Disconnect = Callable[[Connection, int, float, str], None]
+
+
+@final
+class Arrivals:
+    """Connections that are not connected yet, and packets that are not complete."""
+
+    # Connections whose CONNECT was accepted.
+    connected: int
+    _maximum_unconnected: Final[int]
+    _maximum_unfinished: Final[int]
+    _packet_timeout: Final[float]
+    _connections: Final[dict[int, Connection]]
+    _disconnect: Final[Disconnect]
+    _unconnected: Final[AddressShares]
+    # Weighed by their bytes.
+    _unfinished: Final[AddressShares]
+    _closed: Final[RareLog]
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        connections: dict[int, Connection],
+        disconnect: Disconnect,
+        log: Callable[[str], None],
+    ) -> None:
+        """`connections` are all that there are at the time."""
+        self.connected = 0
+        self._maximum_unconnected = settings.maximum_unconnected
+        self._maximum_unfinished = max(
+            settings.maximum_unfinished_bytes, settings.maximum_packet_size
+        )
+        self._packet_timeout = settings.packet_timeout
+        self._connections = connections
+        self._disconnect = disconnect
+        self._unconnected = AddressShares()
+        self._unfinished = AddressShares()
+        self._closed = RareLog(log)
+
+    def opened(self, connection: Connection, now: float) -> None:
+        """A connection was made. If there are too many, another has to go."""
+        connection.is_unconnected = True
+        self._unconnected.count(connection.address, 1)
+        self._unconnected.offer(connection.number, connection.address)
+        if self._unconnected.weight > self._maximum_unconnected:
+            bound = f"maximum_unconnected is {self._maximum_unconnected}"
+            self._close(self._unconnected, f"it had not connected yet: {bound}", now)
+
+    def admitted(self, connection: Connection) -> None:
+        """Its CONNECT was accepted."""
+        self._connect_or_leave(connection)
+        connection.is_admitted = True
+        self.connected += 1
+
+    def received(self, connection: Connection, now: float) -> None:
+        """Bytes came in: what is left of them is the beginning of a packet."""
+        size = connection.decoder.unfinished
+        if not size and not connection.unfinished:
+            return
+        self._count_unfinished(connection, 0 if connection.closing else size, now)
+        while self._unfinished.weight > self._maximum_unfinished:
+            bound = f"maximum_unfinished_bytes is {self._maximum_unfinished}"
+            self._close(self._unfinished, f"its packet was not complete: {bound}", now)
+
+    def leaving(self, connection: Connection, now: float) -> None:
+        """It is on its way out: what it has begun takes no room any more."""
+        self._connect_or_leave(connection)
+        self._count_unfinished(connection, 0, now)
+
+    def lost(self, connection: Connection, now: float) -> None:
+        """The network connection is gone."""
+        self.leaving(connection, now)
+        if connection.is_admitted:
+            connection.is_admitted = False
+            self.connected -= 1
+
+    def sweep(self, now: float) -> None:
+        """Once a second: packets that should be complete by now."""
+        self._closed.flush(now)
+        for number in self._unfinished.listed():
+            assert isinstance(number, int)
+            connection = self._connections[number]
+            if not connection.is_read:
+                # Whoever is not read from is not slow.
+                connection.begun_at = now
+            due = connection.begun_at + self._packet_timeout + connection.decoder.needed / SLOWEST
+            if now >= due:
+                self._end(connection, "its packet was not complete in time", now)
+
+    def _connect_or_leave(self, connection: Connection) -> None:
+        if connection.is_unconnected:
+            connection.is_unconnected = False
+            self._unconnected.withdraw(connection.number, connection.address)
+            self._unconnected.count(connection.address, -1)
+
+    def _count_unfinished(self, connection: Connection, size: int, now: float) -> None:
+        if connection.begun != connection.decoder.begun:
+            connection.begun = connection.decoder.begun
+            connection.begun_at = now
+        more = size - connection.unfinished
+        if not more:
+            return
+        if not size:
+            self._unfinished.withdraw(connection.number, connection.address)
+        self._unfinished.count(connection.address, more)
+        if not connection.unfinished:
+            self._unfinished.offer(connection.number, connection.address)
+        connection.unfinished = size
+
+    def _close(self, shares: AddressShares, why: str, now: float) -> None:
+        number = shares.first_to_go()
+        assert isinstance(number, int)
+        self._end(self._connections[number], why, now)
+
+    def _end(self, connection: Connection, why: str, now: float) -> None:
+        self._closed.note(f"{connection.peer} was closed, {why}", now)
+        self._disconnect(connection, QUOTA_EXCEEDED, now, why)

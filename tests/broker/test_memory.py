@@ -1,0 +1,129 @@
+"""Every bound in bytes, held against the resident memory of a real broker that is filled to it.
+
+The bounds are small, so that each test takes seconds. What a process takes beside them (its code,
+buffers, what the allocator keeps) is in `SLACK`; `FACTOR` is what docs/broker.md promises: what is
+counted may take up to twice as much as its bound.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from semel.mqtt import MQTT311, Packet, PingReq, Properties, PubAck, Publish, encode
+from tests.broker.by_hand import healthy_pair, link, publish
+from tests.broker.live import Process
+
+MIB = 1024 * 1024
+FACTOR = 2
+SLACK = 12 * MIB
+KEPT = Properties(session_expiry_interval=1_000)
+
+
+def peak(process_id: int) -> int:
+    """The most bytes of memory that a process has had."""
+    for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the system does not say")
+
+
+@contextmanager
+def within(broker: Process, bound: int) -> Iterator[None]:
+    """What happens here takes no more memory than the bound allows."""
+    before = peak(broker.process.pid)
+    yield
+    grown = peak(broker.process.pid) - before
+    assert grown <= FACTOR * bound + SLACK, f"{grown / MIB:.1f} MiB for {bound / MIB:.1f} MiB"
+
+
+def test_small_messages_for_many_sessions_take_what_may_be_unwritten(tmp_path: Path) -> None:
+    """30 KB of QoS 1 in one piece are 100,000 rows, if 100 durable sessions wait for them"""
+    bound = 4 * MIB
+    count = 1_000
+    with Process("--data", str(tmp_path), "--maximum-unwritten-bytes", str(bound)) as broker:
+        for number in range(100):
+            with link(broker.address, version=MQTT311) as away:
+                assert away.connect(f"away{number}", clean_start=False).reason == 0
+                away.subscribe("t", qos=1)
+        with link(broker.address, "publisher", MQTT311) as publisher, within(broker, bound):
+            flood = [Publish("t", b"%012d" % n, qos=1, packet_id=n + 1) for n in range(count)]
+            publisher.send_bytes(b"".join(encode(packet, MQTT311) for packet in flood))
+            assert publisher.take(count) == [PubAck(n + 1) for n in range(count)]
+        # All of it was taken: whoever comes back has it, in its order.
+        with link(broker.address, version=MQTT311) as back:
+            back.connect("away99", clean_start=False)
+            received = back.take(200)
+            assert [p.payload for p in received if isinstance(p, Publish)] == [
+                b"%012d" % n for n in range(200)
+            ]
+
+
+def test_packets_without_their_end_take_what_may_be_unfinished() -> None:
+    """1,000 of 1 MiB were held for ever"""
+    bound = 8 * MIB
+    data = encode(Publish("t", bytes(MIB - 100)))[:-1]
+    with (
+        Process("--maximum-unfinished-bytes", str(bound)) as broker,
+        healthy_pair(broker.address) as pair,
+        ExitStack() as links,
+    ):
+        pair.exchange()
+        with within(broker, bound):
+            clients = [links.enter_context(link(broker.address, f"half{n}")) for n in range(100)]
+            for client in clients:
+                client.send_bytes(data)
+            # The last is served, the first were closed for it.
+            clients[-1].send_bytes(b"\x00" + encode(PingReq()))
+            clients[-1].take(1)
+
+
+# Empty user properties, and an expiry that every transmission has anew.
+PAIRS = 4_500
+PROPERTIES = b"\x02\x00\x00\xff\xff" + b"\x26\x00\x00\x00\x00" * PAIRS
+# 1,000 of these messages are 30 MB on the wire, and were 800 MB as objects.
+COUNT = 80
+
+
+def check_bomb(packet: Packet) -> None:
+    """It arrives as it was sent."""
+    assert isinstance(packet, Publish)
+    assert packet.properties.user_properties == (("", ""),) * PAIRS
+    assert packet.properties.message_expiry_interval is not None
+
+
+def test_queued_properties_take_what_may_be_queued() -> None:
+    """64 MiB of them took 1.8 GB"""
+    bound = 2 * MIB
+    with Process("--maximum-queued-bytes", str(bound)) as broker:
+        with link(broker.address) as away:
+            away.connect("away", properties=KEPT)
+            away.subscribe("t", qos=1)
+        with link(broker.address, "publisher") as publisher:
+            data = publish(b"t", qos=1, properties=PROPERTIES)
+            publisher.send_bytes(data)
+            publisher.take(1)
+            with within(broker, bound):
+                for _ in range(COUNT):
+                    publisher.send_bytes(data)
+                    publisher.take(1)
+        with link(broker.address) as back:
+            back.connect("away", clean_start=False, properties=KEPT)
+            check_bomb(back.take(1)[0])
+
+
+def test_retained_properties_take_what_may_be_retained() -> None:
+    """250 MB of them took 6.6 GB"""
+    bound = 2 * MIB
+    with Process("--maximum-retained-bytes", str(bound)) as broker:
+        with link(broker.address, "publisher") as publisher:
+            publisher.send_bytes(publish(b"r", properties=PROPERTIES))
+            publisher.ping()
+            with within(broker, bound):
+                for number in range(COUNT):
+                    data = publish(b"r/%d" % number, properties=PROPERTIES)
+                    # RETAIN
+                    publisher.send_bytes(b"\x31" + data[1:])
+                publisher.ping()
+        with link(broker.address, "late") as late:
+            late.subscribe("r/1")
+            check_bomb(late.take(1)[0])
