@@ -14,7 +14,7 @@ from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
 from semel.broker.subscriptions import Entry, Group, Subscriptions
 from semel.mqtt.delivery import Delivery
-from semel.mqtt.message import Message, without_identifiers
+from semel.mqtt.message import Message, message_properties, without_identifiers
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import (
     NO_PROPERTIES,
@@ -167,6 +167,7 @@ class Router:
         properties: Properties = NO_PROPERTIES,
     ) -> None:
         """Write a message into the streams of its topic; `properties` as they came."""
+        properties = message_properties(properties)
         for stream in streams:
             stream.last_seq += 1
             self.commit.records.append(
