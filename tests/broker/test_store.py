@@ -520,6 +520,22 @@ def test_a_message_of_a_stream_is_a_row_of_its_commit(version: int) -> None:
     ]
 
 
+def test_a_row_of_a_stream_has_no_topic_alias_which_belongs_to_the_connection() -> None:
+    world = Kept(None, "s")
+    publisher = world.connect("p")
+    world.hold()
+    named = Properties(topic_alias=1, content_type="x")
+    publisher.send(Publish("s", b"named", 1, 1, properties=named))
+    publisher.send(Publish("", b"by alias", 1, 2, properties=Properties(topic_alias=1)))
+    publisher.send(Publish("s", b"plain", 1, 3, properties=Properties(content_type="y")))
+    rows = [record for commit in world.store.taken for record in commit.records]
+    assert [(row.topic_name, row.payload, row.properties) for row in rows] == [
+        ("s", b"named", Properties(content_type="x")),
+        ("s", b"by alias", Properties()),
+        ("s", b"plain", Properties(content_type="y")),
+    ]
+
+
 def test_a_will_is_recorded_and_a_replay_of_what_is_retained_or_refused_is_not() -> None:
     world = Kept(None, "#")
     told = Properties(will_delay_interval=0, content_type="x", message_expiry_interval=9)

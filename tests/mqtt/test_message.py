@@ -12,7 +12,7 @@ from semel.mqtt import (
     received_message,
     rules,
 )
-from semel.mqtt.message import without_identifiers
+from semel.mqtt.message import message_properties, without_identifiers
 
 
 def test_a_message_becomes_a_publish_with_identifier_and_dup_of_the_session() -> None:
@@ -47,6 +47,16 @@ def test_a_received_message_keeps_what_the_publisher_said_and_drops_what_the_con
         properties=Properties(content_type="text/plain", user_properties=[("b", "2"), ("a", "1")]),
         expires_at=1_060.0,
     )
+
+
+def test_what_belongs_to_a_connection_or_a_receiver_is_no_part_of_a_message() -> None:
+    came = Properties(topic_alias=3, content_type="a", subscription_identifiers=[4])
+    assert message_properties(came) == Properties(content_type="a")
+    assert message_properties(Properties(topic_alias=3)) == Properties()
+    assert message_properties(Properties(subscription_identifiers=[4])) == Properties()
+    expiring = Properties(message_expiry_interval=9)
+    assert message_properties(expiring) is expiring
+    assert message_properties(Properties()) == Properties()
 
 
 def test_a_received_message_without_properties_has_no_expiry() -> None:

@@ -84,7 +84,7 @@ FAULTS: list[Fault] = [
         "PROPERTIES_NEED_MQTT5",
         "gap",
     ),
-    (["UPDATE record SET properties = x'03230001' WHERE seq = 3"], "record", "Topic Alias", "gap"),
+    (["UPDATE record SET properties = x'051800000001' WHERE seq = 3"], "record", "IN_ITS", "gap"),
     (["UPDATE record SET packet_id = 65536 WHERE seq = 3"], "record", "packet_id", "gap"),
     (["UPDATE record SET received = -1 WHERE seq = 3"], "record", "received is -1", "gap"),
     (["UPDATE record SET topic = '' WHERE seq = 3"], "record", "TOPIC_NAME_NOT_EMPTY", "gap"),
@@ -103,7 +103,7 @@ FAULTS: list[Fault] = [
     (["UPDATE inbox SET topic = 'a/#' WHERE number = 1"], "inbox", "WITHOUT_WILDCARDS", "inbox"),
     (["UPDATE inbox SET payload = 'text' WHERE number = 1"], "inbox", "not bytes", "inbox"),
     (["UPDATE inbox SET properties = x'05' WHERE number = 4"], "inbox", "FIELD_WITHIN", "inbox"),
-    (["UPDATE inbox SET properties = x'03230001'"], "inbox", "Topic Alias", "inbox"),
+    (["UPDATE inbox SET properties = x'051800000001'"], "inbox", "IN_ITS", "inbox"),
     # rows together
     (["UPDATE inbox SET session = 9"], "inbox", "of a session that is not", "inbox"),
     (["DELETE FROM session WHERE number = 2"], "delivery", "of a session that is not", "delivery"),

@@ -18,6 +18,8 @@ from semel.store.folder import open_folder
 from semel.store.gaps import gap_fact
 from semel.store.log import Log, log_of
 from semel.store.pages import Gap
+from semel.store.record import committed_records
+from semel.store.repair import repair_store
 from semel.store.rows import properties_value
 from semel.store.schema import VERSION, Unusable
 from tests.store.faults import FAULTS
@@ -75,6 +77,26 @@ def test_each_fault_is_found_where_it_is(
     change(small, *statements)
     found = findings(small)
     assert any(each[0] == table and words in each[2] for each in found), found
+
+
+def test_a_topic_alias_that_an_older_semel_recorded_is_no_fault_and_is_not_read(
+    small: Path,
+) -> None:
+    """It belonged to the connection, but the message is whole."""
+    change(
+        small,
+        "UPDATE record SET properties = x'0723000103000178' WHERE seq = 3",
+        "UPDATE record SET properties = x'03230001' WHERE seq = 4",
+        "UPDATE inbox SET properties = x'03230001' WHERE number = 1",
+    )
+    assert check_store(small).is_clean
+    assert repair_store(small, "20240131T101500").saved is None
+    assert len(rows(small, "SELECT seq FROM record")) == 5
+    with open_folder(small) as opened, closing(opened.open()) as database:
+        third, fourth = committed_records(database.connection, 1, 3, 2)
+        assert third.properties == Properties(content_type="x")
+        assert fourth.properties == Properties()
+        assert database.inbox(1)[0][2].properties == Properties()
 
 
 def test_a_key_tells_which_row_it_is(small: Path) -> None:

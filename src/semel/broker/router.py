@@ -21,7 +21,7 @@ from semel.broker.turns import (
     SESSION_WORK,
 )
 from semel.mqtt.delivery import Delivery
-from semel.mqtt.message import Message, without_identifiers
+from semel.mqtt.message import Message, message_properties, without_identifiers
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import (
     NO_PROPERTIES,
@@ -213,7 +213,7 @@ class Router:
         properties: Properties = NO_PROPERTIES,
     ) -> None:
         """Write a message into the streams of its topic; `properties` as they came."""
-        properties = properties.compact()
+        properties = message_properties(properties).compact()
         for stream in streams:
             stream.last_seq += 1
             self.unwritten += QUEUED_BYTES + message.size

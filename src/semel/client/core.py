@@ -19,14 +19,14 @@ from typing import Final, final
 
 from semel.client.events import Answer, Ending, Outcome
 from semel.client.greeting import Greeting
-from semel.client.inbox import Inbox, of_the_message
+from semel.client.inbox import Inbox
 from semel.client.keep_alive import KeepAlive
 from semel.client.received import Incoming
 from semel.client.subscriptions import Subscriptions
 from semel.mqtt.codec import Decoder, Packet, check_packet_size, encode
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.exchange import CONNECTING, Exchange
-from semel.mqtt.message import Message
+from semel.mqtt.message import Message, message_properties
 from semel.mqtt.packet_types import (
     CONNACK,
     DISCONNECT,
@@ -607,7 +607,7 @@ class Core:
                 client_id=self.client_id,
                 packet_id=packet.packet_id,
                 version=self.version,
-                properties=of_the_message(packet.properties),
+                properties=message_properties(packet.properties),
             )
         )
 

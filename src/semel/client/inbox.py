@@ -12,8 +12,9 @@ from typing import Final, final
 from semel.client.received import Incoming
 from semel.client.subscriptions import Subscriptions
 from semel.mqtt.delivery import Receipt
+from semel.mqtt.message import message_properties
 from semel.mqtt.packets.publish import Publish
-from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS, Properties
+from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER
 from semel.mqtt.session import Session
 from semel.mqtt.side import SENT_QOS_1, SENT_QOS_2, SERVER, Open
 from semel.store.commit import Commit, Record
@@ -202,14 +203,6 @@ class Inbox:
             dup=incoming.dup,
             packet_id=packet_id,
             version=self._version,
-            properties=of_the_message(incoming.properties),
+            properties=message_properties(incoming.properties),
         )
         commit.inbox.append((self._number, incoming.number, incoming.key, held))
-
-
-def of_the_message(properties: Properties) -> Properties:
-    """Without what belongs to a connection, or to the receiver."""
-    if not properties.has(TOPIC_ALIAS) and not properties.has(SUBSCRIPTION_IDENTIFIER):
-        return properties
-    own = (TOPIC_ALIAS, SUBSCRIPTION_IDENTIFIER)
-    return Properties([item for item in properties.items if item[0] not in own])

@@ -93,18 +93,26 @@ class Message:
         )
 
 
-def received_message(packet: Publish, topic_name: str, now: float) -> Message:
-    """The message of a PUBLISH that came in; `topic_name` is its topic with the alias resolved.
+def message_properties(properties: Properties) -> Properties:
+    """The properties of a PUBLISH that came in, without those that are no part of its message.
 
-    Subscription Identifiers stay behind: they are the receiver's, not the message's.
+    A Topic Alias belongs to the connection [MQTT-3.3.2-7], and Subscription Identifiers to the
+    receiver. Whoever keeps what came in keeps this.
     """
-    properties = packet.properties
+    if not properties.present or not (
+        properties.has(TOPIC_ALIAS) or properties.has(SUBSCRIPTION_IDENTIFIER)
+    ):
+        return properties
+    return _without(properties, 1 << TOPIC_ALIAS | 1 << SUBSCRIPTION_IDENTIFIER)
+
+
+def received_message(packet: Publish, topic_name: str, now: float) -> Message:
+    """The message of a PUBLISH that came in; `topic_name` is its topic with the alias resolved."""
+    properties = message_properties(packet.properties)
     expires_at: float | None = None
     if properties.present:
         interval = properties.message_expiry_interval
         expires_at = None if interval is None else now + interval
-        if properties.has(SUBSCRIPTION_IDENTIFIER):
-            properties = _without(properties, 1 << SUBSCRIPTION_IDENTIFIER)
     return Message(
         topic_name,
         packet.payload,

@@ -28,6 +28,7 @@ from typing import Final
 from semel.mqtt.violation import Violation
 from semel.store.database import Database, as_sentence
 from semel.store.log import Log, frames_in_use, index_of, log_of
+from semel.store.private_files import check_private, make_private, open_private, sync, tighten
 from semel.store.schema import (
     STEPS,
     VERSION,
@@ -46,7 +47,6 @@ LOCK: Final = "lock"
 STREAMS: Final = "streams"
 
 _FOLDER_MODE: Final = 0o700
-_FILE_MODE: Final = 0o600
 _OTHERS: Final = 0o077
 
 # Of the header of a database: page size, change counter, pages, change counter when they were
@@ -162,39 +162,6 @@ def rows_explained(folder: Path) -> Iterator[None]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def make_private(path: Path, flags: int = 0) -> int:
-    """Open a file for reading and writing, made if it is not there: its owner's alone.
-
-    Who is root makes it for the owner of the folder, so that the broker of that one can go on.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flags, _FILE_MODE)
-    try:
-        _own(descriptor, path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _own(descriptor: int, path: Path) -> None:
-    now = os.fstat(descriptor)
-    if now.st_mode & 0o777 != _FILE_MODE:
-        os.fchmod(descriptor, _FILE_MODE)
-    if os.geteuid() == 0:
-        folder = path.parent.stat()
-        if (folder.st_uid, folder.st_gid) != (now.st_uid, now.st_gid):
-            os.fchown(descriptor, folder.st_uid, folder.st_gid)
-
-
-def sync(path: Path) -> None:
-    """What is in a file, or which names are in a folder, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def make_folder(path: Path) -> bool:
     """The folder, its owner's alone, and those above it. Whether it is new."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
@@ -219,7 +186,7 @@ def copy_database(
     SQLite begin anew. `progress` is told how many pages of how many are copied.
     """
     part = target.with_name(f"{target.name}.part")
-    os.close(make_private(part, os.O_TRUNC))
+    make_private(part)
 
     def step(_: int, remaining: int, pages: int) -> None:
         if progress is not None:
@@ -250,6 +217,12 @@ def publish(part: Path, target: Path) -> None:
     sync(target.parent)
 
 
+def check_files(store: Path) -> None:
+    """The files that SQLite opens are no links. Raises Unusable."""
+    for file in (store, log_of(store), index_of(store)):
+        check_private(file)
+
+
 def read_only(folder: Path) -> sqlite3.Connection:
     """A connection to the store of a folder, which cannot write, beside a broker or without one.
 
@@ -258,6 +231,7 @@ def read_only(folder: Path) -> sqlite3.Connection:
     store = folder / STORE
     if not folder.is_dir():
         raise Unusable(f"{folder} is no data folder: it is not a folder, or not there")
+    check_files(store)
     if not store.exists():
         raise Unusable(f"{folder} is no data folder: it has no {STORE}")
     if store.stat().st_size == 0:
@@ -284,7 +258,7 @@ class Lock:
     """A folder that no other process has, until `close`."""
 
     def __init__(self, folder: Path) -> None:
-        self._descriptor = make_private(folder / LOCK)
+        self._descriptor = open_private(folder / LOCK)
         try:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -370,6 +344,7 @@ def open_folder(path: Path, *, durability: str = DISK, steps: Mapping[int, str] 
         try:
             folder = Folder(path, lock)
             if not is_new:
+                check_files(folder.database)
                 _tighten(folder)
             if not folder.database.exists():
                 _make_store(folder.database)
@@ -403,12 +378,11 @@ def _tighten(folder: Folder) -> None:
             f"others can look into {folder.path} (mode {mode & 0o777:03o}): chmod 700 it"
         )
     for file in sorted(folder.path.glob(f"{STORE}*")):
-        mode = file.stat().st_mode
-        if mode & _OTHERS:
-            try:
-                file.chmod(_FILE_MODE)
-            except PermissionError:
-                folder.warnings.append(f"others can read {file}, and it is not ours to change")
+        if file.is_symlink():
+            # Those that we use are refused, and others are not ours.
+            continue
+        if file.stat().st_mode & _OTHERS and not tighten(file):
+            folder.warnings.append(f"others can read {file}, and it is not ours to change")
 
 
 # --- the store ------------------------------------------------------------------------------------
@@ -422,7 +396,7 @@ def _make_store(store: Path) -> None:
     if saved:
         raise Damaged(f"it is gone, but {saved[-1].name} is there; to begin anew, move that away")
     part = store.with_name(f"{store.name}.part")
-    os.close(make_private(part, os.O_TRUNC))
+    make_private(part)
     database = Database.open(":memory:")
     try:
         # A store has its id from the beginning, and is never seen half made.

@@ -12,7 +12,6 @@ from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import (
     NO_PROPERTIES,
-    TOPIC_ALIAS,
     Properties,
     check_properties_version,
     encode_properties,
@@ -27,7 +26,7 @@ from semel.mqtt.wire import (
 )
 from semel.store.database import subscription_from
 from semel.store.pages import Value
-from semel.store.rows import properties_from
+from semel.store.rows import properties_as_stored
 
 Row = tuple[Value, ...]
 
@@ -322,8 +321,6 @@ def _check_publish(
         raise _Fault(f"version is {version}")
     properties = _properties(section)
     check_properties_version(properties.present, version)
-    if properties.has(TOPIC_ALIAS):
-        raise _Fault("it has a Topic Alias, which is a connection's")
     qos = flags & 3
     Publish(
         topic,
@@ -347,7 +344,8 @@ def _properties(value: Value) -> Properties:
     if value is None:
         return NO_PROPERTIES
     assert isinstance(value, bytes)
-    properties = properties_from(value)
+    # A Topic Alias of an older semel is harmless: `properties_from` leaves it out.
+    properties = properties_as_stored(value)
     if encode_properties(properties) != value:
         raise _Fault("properties do not end where they should")
     return properties

@@ -12,7 +12,6 @@ A power cut while the files are renamed leaves a folder without store.db, which 
 take for a new one; a repair of that takes up the old files again.
 """
 
-import os
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -31,12 +30,13 @@ from semel.store.check import (
     faulty_deliveries,
 )
 from semel.store.database import PAGE_BYTES, Database, values
-from semel.store.folder import STORE, Lock, explained, make_private, publish, sync, unused
+from semel.store.folder import STORE, Lock, check_files, explained, publish, unused
 from semel.store.gaps import Range, gap_fact, known_gaps, missing, without
 from semel.store.judge import COLUMNS, KEYS, Row, column_names, fault_of, key_of
 from semel.store.log import log_of
 from semel.store.pages import Gap, Pages, Unreadable
 from semel.store.pages import Row as Found
+from semel.store.private_files import make_private, sync
 from semel.store.schema import Unusable, create
 
 # Tables whose first column is the rowid.
@@ -85,10 +85,12 @@ def repair_store(folder: Path, when: str) -> Repair:
         with Lock(folder):
             store = folder / STORE
             source = _source(store)
+            check_files(source)
+            check_files(store)
             if source == store and store.stat().st_size and check_store(folder).is_clean:
                 return Repair()
             part = store.with_name(f"{STORE}.part")
-            os.close(make_private(part, os.O_TRUNC))
+            make_private(part)
             with Pages(source) as pages, closing(_new_database(part)) as connection:
                 repair = _Salvage(pages, connection).run()
                 _check_result(connection)

@@ -24,7 +24,13 @@ from semel.mqtt.message import Message
 from semel.mqtt.packet_types import MQTT5
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
-from semel.mqtt.properties import NO_PROPERTIES, Properties, encode_properties, read_properties
+from semel.mqtt.properties import (
+    NO_PROPERTIES,
+    TOPIC_ALIAS,
+    Properties,
+    encode_properties,
+    read_properties,
+)
 from semel.mqtt.wire import Reader
 from semel.store.commit import SHARED_PAYLOAD, Commit, Record
 
@@ -428,9 +434,20 @@ def properties_value(properties: Properties) -> bytes | None:
 
 
 def properties_from(value: bytes | None) -> Properties:
-    """Properties out of a column."""
+    """Properties out of a column.
+
+    A store of an older semel may have rows with a Topic Alias, which is no part of a message.
+    """
     if value is None:
         return NO_PROPERTIES
+    properties = properties_as_stored(value)
+    if properties.has(TOPIC_ALIAS):
+        return Properties([item for item in properties.items if item[0] != TOPIC_ALIAS])
+    return properties
+
+
+def properties_as_stored(value: bytes) -> Properties:
+    """Properties out of a column, with all that the column has."""
     return Properties(read_properties(Reader(value, 0, len(value), MQTT5)))
 
 

@@ -441,7 +441,7 @@ def end_with_parent(parent: int) -> None:
 @contextmanager
 def locked(path: Path, ending: Ending) -> Iterator[None]:
     """Hold the lock of the store's sealer; wait while another one does. Ended: given up."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         while True:
             try:

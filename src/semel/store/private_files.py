@@ -1,0 +1,124 @@
+"""The files of a data folder: for their owner alone, and never somebody else's by a link.
+
+Whoever may write to a folder can put a link there under a name that we are about to use. So no
+symbolic link is followed, a file that has a second name is not touched, and a temporary file is
+always a new one. Root hands a file over to the owner of the folder only if it has made it.
+"""
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from semel.store.schema import Unusable
+
+FILE_MODE: Final = 0o600
+
+
+def open_private(path: Path) -> int:
+    """Open a file for reading and writing, made if it is not there: its owner's alone.
+
+    Raises Unusable if it is a link.
+    """
+    while True:
+        try:
+            return _make(path)
+        except FileExistsError:
+            pass
+        try:
+            # A pipe would keep us waiting.
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        except OSError as problem:
+            if problem.errno == errno.ELOOP:
+                raise Unusable(_is_link(path)) from None
+            raise
+        try:
+            found = os.fstat(descriptor)
+            _check(found, path)
+            if stat.S_IMODE(found.st_mode) != FILE_MODE:
+                with suppress(PermissionError):
+                    os.fchmod(descriptor, FILE_MODE)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def make_private(path: Path) -> None:
+    """Make an empty file, its owner's alone. What an earlier attempt left there is deleted."""
+    path.unlink(missing_ok=True)
+    os.close(_make(path))
+
+
+def _make(path: Path) -> int:
+    """O_EXCL does not follow links either."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        made = os.fstat(descriptor)
+        # The umask may have taken more.
+        if made.st_mode & 0o777 != FILE_MODE:
+            os.fchmod(descriptor, FILE_MODE)
+        if os.geteuid() == 0:
+            # So that the broker of the folder's owner can go on.
+            folder = path.parent.stat()
+            if (folder.st_uid, folder.st_gid) != (made.st_uid, made.st_gid):
+                os.fchown(descriptor, folder.st_uid, folder.st_gid)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_private(path: Path) -> None:
+    """Whether a file of ours, if it is there, is no link. Raises Unusable."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    _check(found, path)
+
+
+def _check(found: os.stat_result, path: Path) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise Unusable(_is_link(path))
+    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        raise Unusable(
+            f"{path} has a second name (a hard link), and the file may be somebody else's: delete "
+            "the link, or put a copy in its place"
+        )
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise Unusable(f"{path} is not a regular file: delete it, or choose another folder")
+
+
+def _is_link(path: Path) -> str:
+    return (
+        f"{path} is a symbolic link, which is not followed: put the file itself there, or name the "
+        "folder that it is in"
+    )
+
+
+def tighten(path: Path) -> bool:
+    """Take the rights of others from a file. False: it is not ours to change."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_nlink > 1:
+            return False
+        os.fchmod(descriptor, FILE_MODE)
+    except PermissionError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def sync(path: Path) -> None:
+    """What is in a file, or which names are in a folder, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

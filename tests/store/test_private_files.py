@@ -1,0 +1,157 @@
+"""Files of a data folder: nothing is followed out of it, and nothing of others is given away."""
+
+import os
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from semel.store.care import back_up, describe
+from semel.store.check import check_store
+from semel.store.folder import open_folder
+from semel.store.private_files import make_private, open_private, tighten
+from semel.store.repair import repair_store
+from semel.store.schema import Unusable
+from semel.store.sealer import Ending, locked
+from tests.store.stores import change, wipe
+
+NOBODY = 65_534
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+WHEN = "20240131T101500"
+SECRET = b"of somebody else"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file outside of the data folder, which nobody may touch."""
+    path = tmp_path / "victim"
+    path.write_bytes(SECRET)
+    path.chmod(0o644)
+    return path
+
+
+def unharmed(victim: Path) -> None:
+    assert victim.read_bytes() == SECRET
+    found = victim.stat()
+    assert stat.S_IMODE(found.st_mode) == 0o644
+    assert (found.st_uid, found.st_gid) == (os.geteuid(), os.getegid())
+
+
+def of_nobody(folder: Path) -> None:
+    """Give the folder to another user, if we can."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
+@pytest.mark.parametrize("name", ["lock", "store.db-wal", "store.db-shm", "store.db"])
+def test_a_link_in_place_of_a_file_is_refused_and_its_target_unharmed(
+    small: Path, victim: Path, name: str, link: object
+) -> None:
+    assert callable(link)
+    (small / name).unlink(missing_ok=True)
+    link(victim, small / name)
+    of_nobody(small)
+    if link is os.link and os.geteuid() == 0:
+        os.chown(victim, 0, 0)
+    for act in (
+        lambda: open_folder(small).close(),
+        lambda: repair_store(small, WHEN),
+    ):
+        with pytest.raises(Unusable, match="link") as caught:
+            act()
+        assert str(small / name) in str(caught.value)
+        unharmed(victim)
+
+
+@pytest.mark.parametrize("name", ["store.db", "store.db-wal"])
+def test_who_only_reads_follows_no_link_either(
+    small: Path, tmp_path: Path, victim: Path, name: str
+) -> None:
+    (small / name).unlink(missing_ok=True)
+    (small / name).symlink_to(victim)
+    for act in (
+        lambda: check_store(small),
+        lambda: describe(small),
+        lambda: back_up(small, tmp_path / "copy"),
+    ):
+        with pytest.raises(Unusable, match="symbolic link"):
+            act()
+    unharmed(victim)
+
+
+def test_the_same_folder_without_a_link_is_opened_and_repaired(small: Path) -> None:
+    of_nobody(small)
+    open_folder(small).close()
+    change(small, "UPDATE retained SET topic = 'a/+' WHERE topic = 'u'")
+    assert repair_store(small, WHEN).dropped == {"retained": 1}
+
+
+def test_a_temporary_file_is_a_new_one_whatever_was_there(small: Path, victim: Path) -> None:
+    wipe(small, [1])
+    (small / "store.db.part").symlink_to(victim)
+    of_nobody(small)
+    repair_store(small, WHEN)
+    unharmed(victim)
+    assert check_store(small).is_clean
+    assert not (small / "store.db").is_symlink()
+
+
+def test_a_new_store_is_not_made_through_a_link(tmp_path: Path, victim: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    (folder / "store.db.part").symlink_to(victim)
+    of_nobody(folder)
+    with open_folder(folder) as opened, closing(opened.open()) as database:
+        database.restore()
+    unharmed(victim)
+
+
+def test_a_link_that_leads_nowhere_makes_no_file(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    (folder / "lock").symlink_to(tmp_path / "nothing")
+    with pytest.raises(Unusable, match="symbolic link"):
+        open_folder(folder)
+    (folder / "sealer.lock").symlink_to(tmp_path / "nothing")
+    with pytest.raises(OSError, match="symbolic"), locked(folder / "sealer.lock", Ending()):
+        pass
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_links_to_files_that_are_not_used_are_left_alone(small: Path, victim: Path) -> None:
+    (small / "store.db.format-0.bak").symlink_to(victim)
+    os.link(victim, small / "store.db.old")
+    open_folder(small).close()
+    unharmed(victim)
+
+
+def test_a_pipe_in_place_of_the_lock_is_refused_and_nobody_waits(small: Path) -> None:
+    (small / "lock").unlink()
+    os.mkfifo(small / "lock")
+    with pytest.raises(Unusable, match="not a regular file"):
+        open_folder(small)
+
+
+@AS_ROOT
+def test_root_gives_away_what_it_made_and_nothing_else(tmp_path: Path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    there = tmp_path / "there"
+    there.touch()
+    os.close(open_private(there))
+    assert there.stat().st_uid == 0
+    os.close(open_private(tmp_path / "made"))
+    make_private(tmp_path / "new")
+    assert {(tmp_path / name).stat().st_uid for name in ("made", "new")} == {NOBODY}
+
+
+def test_a_file_with_a_second_name_is_not_tightened(tmp_path: Path, victim: Path) -> None:
+    os.link(victim, tmp_path / "second")
+    assert not tighten(tmp_path / "second")
+    unharmed(victim)
+    alone = tmp_path / "alone"
+    alone.touch(0o644)
+    assert tighten(alone)
+    assert stat.S_IMODE(alone.stat().st_mode) == 0o600
