@@ -16,6 +16,7 @@ import click
 
 from semel.cli.numbers import MOST_RATE, NumberRange
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
+from semel.counts import count
 from semel.lab.demo import Demo, DemoFailed, Status, Wanted
 from semel.lab.demo_account import MOST_MESSAGES, Verdict
 from semel.lab.fleet.devices import MOST_SEED
@@ -234,5 +235,5 @@ def faults_of(verdict: Verdict) -> list[str]:
         return []
     lines = ["the account does not hold:", *(f"  {fault}" for fault in verdict.faults)]
     if verdict.more_faults:
-        lines.append(f"  and {verdict.more_faults:,} faults more")
+        lines.append(f"  and {count(verdict.more_faults, 'more fault')}")
     return lines

@@ -15,9 +15,11 @@ from typing import Final
 import click
 
 from semel import __version__
+from semel.cli.output import encoded
 from semel.cli.pipes import Output
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.cli.sections import SECTIONS
+from semel.counts import count
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.places import local_folder
 from semel.settings import CONFIG_VARIABLE, SettingsError, load
@@ -350,7 +352,7 @@ class Report:
                 columns = os.get_terminal_size(sys.stderr.fileno()).columns or MOST_COLUMNS
                 # A line that goes on in a second one could not be written over.
                 line = shown_text(self.as_line())[: columns - 1]
-                self._people.put(f"{CLEAR_LINE}{line}".encode())
+                self._people.put(encoded(f"{CLEAR_LINE}{line}"))
                 self._is_shown = True
             elif not self._has_line and now - self._told_at >= QUIET_SECONDS:
                 self._told_at = now
@@ -403,7 +405,7 @@ class Report:
         words = [f"{standing['recorded']:,} recorded", f"{self._rate:,.0f}/s"]
         if standing["landed"] is not None:
             words.append(f"landed up to row {standing['landed']:,}")
-            words.append(f"lag {standing['lag_rows']:,} rows")
+            words.append(f"lag {count(_number(standing['lag_rows']), 'row')}")
         if standing["lag_seconds"] is not None:
             words.append(f"the last {standing['lag_seconds']:.1f} s after receipt")
         states = self._supervisor.states
@@ -461,7 +463,7 @@ class Report:
 
     def _write(self, text: str) -> None:
         clear = CLEAR_LINE if self._is_shown else ""
-        if self._people.put((clear + text).encode("utf-8", "replace")):
+        if self._people.put(encoded(clear + text)):
             self._is_shown = False
 
     def _object(self, event: str, **facts: object) -> None:

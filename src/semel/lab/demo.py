@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from semel import counts
 from semel.extras import need
 from semel.lab.demo_account import Account, Verdict
 from semel.lab.demo_faults import BEFORE_SPARK, SPARK, TETHER, Planned, kill_part, plan_faults
@@ -387,7 +388,7 @@ class Demo:
         packets = self._recording.packets
         if packets.forgotten > self._seen:
             # Nothing that the account needs; but the number would be too low.
-            self._note(f"{packets.forgotten - self._seen:,} packets passed uncounted")
+            self._note(f"{counts.count(packets.forgotten - self._seen, 'packet')} passed uncounted")
             self._seen = packets.forgotten
         found = packets.items(self._seen)
         self._seen += len(found)
