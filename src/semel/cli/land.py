@@ -111,7 +111,7 @@ def as_line(event: Event) -> str:
     if event["lag_rows"] is not None:
         parts.append(f"{count(event['lag_rows'], 'row')} behind")
     if event["lag_seconds"] is not None:
-        parts.append(f"{event['lag_seconds']:.1f} s after receipt")
+        parts.append(f"latency {event['lag_seconds']:.1f} s")
     if event["rate"] is not None:
         parts.append(f"{event['rate']:,} rows/s")
     return "  ".join(parts)
