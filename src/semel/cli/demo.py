@@ -223,8 +223,10 @@ class JsonDisplay:
 def as_line(status: Status, *, lands: bool) -> str:
     """How a demo stands."""
     landed = f" · landed {status.landed:,}" if lands else ""
+    # First: what does not fit into the line of a terminal is cut.
+    waiting = f"waiting for {status.waiting} · " if status.waiting else ""
     return (
-        f"{status.seconds:5.0f} s  published {status.published:,} · redelivered "
+        f"{status.seconds:5.0f} s  {waiting}published {status.published:,} · redelivered "
         f"{status.redelivered:,} · recorded {status.recorded:,}{landed}"
     )
 
