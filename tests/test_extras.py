@@ -25,17 +25,23 @@ def test_the_table_names_what_pyproject_lists() -> None:
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
     listed = dict(project["optional-dependencies"])
     assert listed.pop("all") == [f"semel[{','.join(sorted(listed))}]"]
-    names = {
-        extra: tuple(
-            sorted(
-                IMPORT_NAMES.get(name, name)
-                for requirement in requirements
-                for name in re.findall(r"^[\w-]+", requirement)
-            )
-        )
-        for extra, requirements in listed.items()
-    }
+
+    def packages(extra: str) -> set[str]:
+        found: set[str] = set()
+        for requirement in listed[extra]:
+            if included := re.fullmatch(r"semel\[(\w+)\]", requirement):
+                found |= packages(included[1])
+            else:
+                name = re.findall(r"^[\w-]+", requirement)[0]
+                found.add(IMPORT_NAMES.get(name, name))
+        return found
+
+    names = {extra: tuple(sorted(packages(extra))) for extra in listed}
     assert names == EXTRAS
+
+
+def test_spark_includes_what_sql_needs() -> None:
+    assert set(EXTRAS["sql"]) < set(EXTRAS["spark"])
 
 
 @pytest.mark.usefixtures("fake_extra")

@@ -46,14 +46,23 @@ def test_the_package_loads_only_the_standard_library() -> None:
 
 
 def test_what_the_package_lends_is_there_when_it_is_asked_for() -> None:
-    names = [name for lent in semel.LENT.values() for name in lent]
-    assert set(names) <= set(dir(semel))
-    for name in names:
+    for name in dir(semel):
         assert getattr(semel, name) is not None
     assert semel.Client.__name__ == "Client"
     assert (semel.MQTT311, semel.MQTT5) == (4, 5)
     with pytest.raises(AttributeError, match="no attribute 'Server'"):
         semel.Server  # noqa: B018
+
+
+def test_dir_shows_what_a_program_may_use_and_nothing_else() -> None:
+    program = "import semel; print(*(name for name in dir(semel) if not name.startswith('__')))"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert sorted(result.stdout.split()) == [
+        *("Client", "Disconnected", "MQTT311", "MQTT5", "Messages", "Properties", "Received"),
+        *("Refused", "Subscription", "Violation", "Will"),
+    ]
 
 
 def test_the_core_loads_only_the_standard_library_and_run_time_support() -> None:

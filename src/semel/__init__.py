@@ -6,6 +6,7 @@ from its room (`semel.mqtt`, `semel.client`, ...).
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -24,18 +25,24 @@ if TYPE_CHECKING:
 # The one home of the version: the build reads it from here, without importing.
 __version__: Final = "0.1.0"
 
-LENT: Final = {
+_LENT: Final = {
     "semel.client": ("Client", "Disconnected", "Messages", "Received", "Refused"),
     "semel.mqtt": ("MQTT5", "MQTT311", "Properties", "Subscription", "Violation", "Will"),
 }
 
 
 def __getattr__(name: str) -> object:
-    for room, names in LENT.items():
+    for room, names in _LENT.items():
         if name in names:
             return getattr(import_module(room), name)
     raise AttributeError(f"module 'semel' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *(name for names in LENT.values() for name in names)]
+    """What a program may use: what is lent, rooms that are imported, and Python's own names."""
+    own = (
+        name
+        for name, value in globals().items()
+        if name.startswith("__") or isinstance(value, ModuleType)
+    )
+    return [*own, *(name for names in _LENT.values() for name in names)]

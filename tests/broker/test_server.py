@@ -1,10 +1,12 @@
 """The broker on a real socket: started as a user would start it."""
 
+import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -234,3 +236,130 @@ def test_a_broker_whose_log_nobody_reads_serves_on() -> None:
     lines = rest.splitlines()
     assert any(" more in the last 10 s, such as: 'client-" in line for line in lines)
     assert lines[-1].endswith("stopping") or " more in the last" in lines[-1]
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uvloop", [True, False])
+def test_signals_without_a_meaning_are_logged_and_ignored(uvloop: bool) -> None:
+    with Process(uvloop=uvloop) as broker:
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            broker.process.send_signal(number)
+            # Signals come before bytes that are sent after them.
+            talk(broker.address, Connect("a"), version=MQTT5)
+        assert broker.stop() == 0
+        ignored = [line.split(" ", 2)[2] for line in broker.log if "ignored" in line]
+    assert ignored == [
+        f"{name} is ignored: there is nothing to reload\n"
+        for name in ("SIGHUP", "SIGUSR1", "SIGUSR2")
+    ]
+
+
+def test_a_hangup_that_nohup_ignores_is_not_even_logged() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Process() as broker:
+            broker.process.send_signal(signal.SIGHUP)
+            talk(broker.address, Connect("a"), version=MQTT5)
+            assert broker.stop() == 0
+            assert not [line for line in broker.log if "SIGHUP" in line]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# --- what is logged -------------------------------------------------------------------------------
+
+
+def logged(*arguments: str, **environment: str) -> list[str]:
+    """What a broker logs while a client with credentials, and one that breaks a rule, come."""
+    # Without a line that says so it cannot be known where it listens.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "semel", "broker", "--port", str(port), *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        until_listening(port)
+        for _ in range(2):
+            talk(("127.0.0.1", port), Connect("a", user_name="ann", password=b"x"), version=MQTT5)
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
+            sock.sendall(b"\x00\x00")
+            assert sock.recv(100) == b""
+    finally:
+        process.terminate()
+    _, log = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, log
+    return [line.split(" ", 2)[2] for line in log.splitlines()]
+
+
+def until_listening(port: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError(f"nobody listens on {port}")
+
+
+def kinds(lines: list[str]) -> list[str]:
+    words = ("listening", "not checked", "connected with", "disconnected", "broke a rule")
+    found = [word for line in lines for word in (*words, "stopping") if word in line]
+    # One who connects and says nothing may be gone before it is seen.
+    assert len(found) >= len([line for line in lines if "is gone" not in line])
+    return found
+
+
+def test_by_default_everything_is_logged_and_credentials_are_doubted_once() -> None:
+    assert kinds(logged()) == [
+        *("listening", "not checked", "connected with", "disconnected"),
+        *("connected with", "disconnected", "broke a rule", "stopping"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        (["--quiet"], {}, ["not checked", "broke a rule"]),
+        (["--log-level", "warning"], {}, ["not checked", "broke a rule"]),
+        (["--log-level", "error"], {}, []),
+        ([], {"SEMEL_BROKER_LOG_LEVEL": "warning"}, ["not checked", "broke a rule"]),
+        (
+            ["--no-connection-messages"],
+            {},
+            ["listening", "not checked", "broke a rule", "stopping"],
+        ),
+    ],
+)
+def test_less_is_logged_if_less_is_wanted(
+    arguments: list[str], environment: dict[str, str], expected: list[str]
+) -> None:
+    assert kinds(logged(*arguments, **environment)) == expected
+
+
+def test_quiet_and_a_log_level_are_one_too_many() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "semel", "broker", "--quiet", "--log-level", "info"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "choose one of --quiet and --log-level" in result.stderr
+
+
+@pytest.mark.parametrize(("host", "is_open"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_a_broker_that_the_network_can_reach_says_what_that_means(host: str, is_open: bool) -> None:
+    broker = Process("--host", host)
+    assert broker.stop() == 0
+    warnings = [line for line in broker.log if "open to the network" in line]
+    assert len(warnings) == is_open
+    for line in warnings:
+        assert "whoever can reach 0.0.0.0 may connect without a password" in line
+        assert "Listen on 127.0.0.1, or let only trusted machines through" in line

@@ -25,6 +25,8 @@ Result = subprocess.CompletedProcess[bytes]
 # Answers of a server by script.
 CONNACK = {4: bytes.fromhex("20020000"), 5: bytes.fromhex("2003000000")}
 CLOSE = "close"
+PINGREQ = 12
+PINGRESP = bytes.fromhex("d000")
 
 
 def semel(tool: str, *arguments: str) -> list[str]:
@@ -99,7 +101,7 @@ class Scripted:
 
     A script is a list for each connection, the last for all later ones: bytes to send, a function
     of the packet that gives them, None for nothing, or CLOSE. What comes after its end is not
-    answered.
+    answered, but for PINGREQ.
     """
 
     def __init__(self, *scripts: Script) -> None:
@@ -164,6 +166,8 @@ class Scripted:
                     connection.sendall(answer(packet))
                 elif isinstance(answer, bytes):
                     connection.sendall(answer)
+            elif packet.kind == PINGREQ:
+                connection.sendall(PINGRESP)
 
     def __enter__(self) -> "Scripted":
         self._thread.start()

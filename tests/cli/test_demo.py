@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -17,9 +18,9 @@ import pytest
 from click.testing import CliRunner
 
 from semel import cli
-from semel.cli.demo import LEAST_MESSAGES, MESSAGES, command
+from semel.cli.demo import LEAST_MESSAGES, MESSAGES, as_line, command
 from semel.client import Client
-from semel.lab.demo import Demo, DemoFailed, Wanted, take_all
+from semel.lab.demo import Demo, DemoFailed, Status, Wanted, take_all
 from semel.lab.demo_account import MOST_MESSAGES, SHOWN_FAULTS, Account, Verdict
 from semel.lab.demo_faults import (
     BEFORE_SPARK,
@@ -369,6 +370,63 @@ def left_of(folder: Path) -> list[int]:
             if mark in line and is_alive(int(entry.name)):
                 found.append(int(entry.name))
     return found
+
+
+def test_a_demo_says_what_it_waits_for_and_for_how_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("deltalake")
+    told: list[Status] = []
+    happened: list[str] = []
+    demo = Demo(
+        Wanted(tmp_path, 1_000, 60.0, 1), told.append, lambda seconds, words: happened.append(words)
+    )
+    demo._show()
+    assert re.fullmatch(r"Spark to start \(.+\), \d+ s", told[-1].waiting)
+    assert "s  waiting for Spark to start (" in as_line(told[-1], lands=True)
+    monkeypatch.setattr(Demo, "_look", lambda self: (900, 500))
+
+    async def until_landed() -> None:
+        looking = asyncio.create_task(demo._keep_looking())
+        async with asyncio.timeout(PATIENCE):
+            while not demo.status.landed:
+                await asyncio.sleep(0.01)
+        looking.cancel()
+
+    asyncio.run(until_landed())
+    demo._show()
+    assert told[-1].waiting == ""
+    assert "waiting" not in as_line(told[-1], lands=True)
+    # Spark is killed.
+    monkeypatch.setattr("semel.lab.demo.kill_part", lambda process, kind: 3)
+    (kill,) = [planned for planned in demo._left if planned.kind == SPARK]
+    up = SimpleNamespace(pid=0)
+    assert demo._strike(kill, up, None)  # type: ignore[arg-type]
+    assert happened[-2:] == [
+        "kill -9 Spark (3 processes)",
+        "semel up starts Spark again; the broker goes on meanwhile",
+    ]
+    demo._awaited_since -= 34
+    demo._show()
+    found = re.fullmatch(r"Spark to start again \(.+\), (\d+) s", told[-1].waiting)
+    assert found
+    assert int(found[1]) >= 34
+
+
+def test_a_demo_shows_how_it_stands_while_it_waits_for_the_end(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    told: list[Status] = []
+    wanted = Wanted(tmp_path, 1_000, 60.0, 1, lands=False)
+    demo = Demo(wanted, told.append, lambda seconds, words: None)
+
+    async def slow() -> int:
+        while len(told) < 3:
+            await asyncio.sleep(0.01)
+        return 7
+
+    demo._await("semel up to stop")
+    assert asyncio.run(asyncio.wait_for(demo._while_showing(slow()), PATIENCE)) == 7
+    assert all(status.waiting.startswith("semel up to stop, ") for status in told)
 
 
 def test_a_small_demo_holds_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -342,7 +342,7 @@ def test_a_session_that_is_lost_with_a_message_in_flight_is_told_and_the_exit_co
         broker.restart(forget=True)
         printed, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, printed + said
-    assert re.search(r"^sessions lost +1   1 messages were sent anew", printed, re.MULTILINE)
+    assert re.search(r"^sessions lost +1   1 message sent again", printed, re.MULTILINE)
     assert re.search(r"^published +20 ", printed, re.MULTILINE)
 
 

@@ -399,7 +399,7 @@ def test_the_counters_of_the_page_are_those_that_are_printed() -> None:
     [
         ({}, "connected  1,234 received  50/s  stored 1,230  sealed 1,000  lag 0.2 s"),
         ({"reconnects": 2}, "lag 0.2 s  2 reconnects"),
-        ({"sessions_lost": 1}, "lag 0.2 s  session lost 1 times"),
+        ({"sessions_lost": 1}, "lag 0.2 s  session lost 1 time"),
         ({"store": "full"}, "lag 0.2 s  the store is full"),
     ],
 )

@@ -76,7 +76,7 @@ def test_events_are_lines_for_people() -> None:
         "rate": 9_402,
         "seconds": 0.4,
     }
-    line = "batch 12  4,031 rows  52,207 landed  0 rows behind  1.9 s after receipt  9,402 rows/s"
+    line = "batch 12  4,031 rows  52,207 landed  0 rows behind  latency 1.9 s  9,402 rows/s"
     assert as_line(batch) == line
     assert line in PAGE.read_text("utf-8")
     unknown = {**batch, "lag_rows": None, "lag_seconds": None, "rate": None}

@@ -287,7 +287,7 @@ def test_a_table_names_ten_subscribers_and_json_all() -> None:
         shown = load(url, *options).stdout
         told = json.loads(load(url, *options, "--json").stdout)
     assert len(re.findall("^subscriber ", shown, re.MULTILINE)) == 10
-    assert "and 2 subscribers more" in shown
+    assert "and 2 more subscribers" in shown
     unclean = told["unclean_subscribers"]
     assert [each["subscriber"] for each in unclean] == list(range(12))
     assert unclean[0] == {

@@ -78,3 +78,26 @@ def test_a_failure_is_one_sentence_and_exit_1(
     assert output.err.startswith("Error: ")
     assert sentence in output.err
     assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("brokr",), "No such command 'brokr'. Did you mean 'broker'?"),
+        (("store", "chek"), "No such command 'chek'. Did you mean 'check'?"),
+        (("stream", "lst"), "No such command 'lst'. Did you mean 'list'?"),
+        (("lake", "vacum"), "No such command 'vacum'. Did you mean 'vacuum'?"),
+        (("xyzzy",), "No such command 'xyzzy'."),
+    ],
+)
+def test_a_misspelled_command_is_answered_with_a_suggestion(
+    arguments: tuple[str, ...], sentence: str
+) -> None:
+    result = semel(*arguments)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == f"Error: {sentence}"
+
+
+def test_an_option_before_the_command_is_still_an_option() -> None:
+    assert semel("lake", "--help").returncode == 0
+    assert "No such option" in semel("lake", "--hepl").stderr

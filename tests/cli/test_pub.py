@@ -21,6 +21,8 @@ from tests.cli.beside_mosquitto import (
     CLOSE,
     CONNACK,
     PATIENCE,
+    PINGREQ,
+    PINGRESP,
     Scripted,
     Tool,
     puback,
@@ -261,7 +263,7 @@ def test_it_leaves_with_a_disconnect(given: list[str], body: str) -> None:
     with Scripted([CONNACK[5]]) as server:
         command = semel("pub", *server.address, "-V", "5", "-t", "t", "-m", "x", *given)
         assert run(command).returncode == 0
-        assert [packet.kind for packet in server.packets] == [1, PUBLISH, DISCONNECT]
+        assert [packet.kind for packet in server.packets] == [1, PUBLISH, PINGREQ, DISCONNECT]
         assert server.packets[-1].body == bytes.fromhex(body)
 
 
@@ -276,6 +278,8 @@ def test_it_connects_from_the_address_that_it_is_given() -> None:
                 assert peer[0] == "127.0.0.2"
                 connection.sendall(CONNACK[4])
                 for packet in read_packets(connection):
+                    if packet.kind == PINGREQ:
+                        connection.sendall(PINGRESP)
                     if packet.kind == DISCONNECT:
                         break
             assert process.wait(PATIENCE) == 0
@@ -312,6 +316,69 @@ def test_a_server_that_is_not_there_is_code_1(tool: Tool, flag: str) -> None:
     assert result.returncode == 1
     if tool is semel:
         assert "connection refused" in sentence(result)
+
+
+@pytest.fixture(scope="module")
+def small_broker() -> Iterator[list[str]]:
+    """A broker that takes packets of 100 KB."""
+    with Process("--maximum-packet-size", "100000") as process:
+        host, port = process.address
+        yield ["-h", host, "-p", f"{port}"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("flag", ["-s", "-l"])
+def test_a_message_above_the_limit_that_a_server_tells_is_code_1(
+    small_broker: list[str], qos: int, flag: str
+) -> None:
+    words = [*small_broker, "-V", "5", "-t", "t", "-q", f"{qos}", flag]
+    result = run(semel("pub", *words), given=b"x" * 100_000)
+    assert result.returncode == 1
+    assert sentence(result) == (
+        "Warning: a message was not published: its 100,000 bytes are too large: the server takes "
+        "packets of at most 100,000 bytes (Maximum Packet Size), topic and properties included"
+    )
+    assert run(semel("pub", *words), given=b"x" * 99_900).returncode == 0
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_that_ends_the_connection_of_3_1_1_is_code_1_and_its_size_the_reason(
+    small_broker: list[str], qos: int
+) -> None:
+    words = [*small_broker, "-V", "311", "-t", "t", "-q", f"{qos}", "-s"]
+    result = run(semel("pub", *words), given=b"x" * 300_000)
+    assert result.returncode == 1
+    assert sentence(result).endswith(
+        ", after a message of 300,000 bytes: most likely the server's limit for packets is "
+        "smaller. With MQTT 5.0 (-V mqttv5) a server tells its limit"
+    )
+    assert run(semel("pub", *words), given=b"x" * 99_900).returncode == 0
+
+
+def test_a_line_of_qos_0_that_ends_the_connection_of_3_1_1_is_told_and_the_others_are_sent(
+    small_broker: list[str],
+) -> None:
+    words = [*small_broker, "-V", "311", "-t", "t", "-l", "-d"]
+    result = run(semel("pub", *words), given=b"a\n" + b"x" * 300_000 + b"\nb\n")
+    assert result.returncode == 1
+    told = result.stderr.decode()
+    assert told.count("after a message of 300,000 bytes: most likely the server's limit") == 1
+    assert told.count("sending PUBLISH") == 3
+
+
+def test_a_line_that_ends_every_connection_of_3_1_1_is_given_up(small_broker: list[str]) -> None:
+    words = [*small_broker, "-V", "311", "-t", "t", "-q", "1", "-l"]
+    result = run(semel("pub", *words), given=b"x" * 300_000 + b"\nb\n")
+    assert result.returncode == 1
+    last = result.stderr.decode().splitlines()[-1]
+    assert last.startswith("Error: the connection was lost 3 times, after a message of 300,000")
+
+
+def test_a_connection_that_is_lost_at_qos_0_before_the_message_is_read_is_code_7() -> None:
+    with Scripted([CONNACK[4], CLOSE]) as server:
+        result = run(semel("pub", *server.address, "-t", "t", "-m", "x"))
+    assert result.returncode == 7
+    assert sentence(result)
 
 
 @BOTH
@@ -375,7 +442,7 @@ def test_a_message_too_large_for_the_server_is_not_sent_and_is_code_1() -> None:
         words = ["-V", "5", "-t", "t", "-m", "x" * 100, "-q", "1"]
         result = run(semel("pub", *server.address, *words))
     assert result.returncode == 1
-    assert "PACKET_SIZE" in sentence(result)
+    assert "at most 10 bytes (Maximum Packet Size)" in sentence(result)
     assert [packet.kind for packet in server.packets] == [1, DISCONNECT]
 
 

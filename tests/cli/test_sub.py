@@ -476,6 +476,34 @@ def test_a_loss_is_told_unless_it_is_to_be_quiet() -> None:
     assert error.startswith("Error: ")
 
 
+@pytest.mark.parametrize("others", [[], ["-t", "$stream/other/#"], ["-c", "-i", "hinted"]])
+def test_a_replay_that_3_1_1_cannot_have_is_refused_with_the_way_to_have_it(
+    broker: Process, others: list[str], tmp_path: Path
+) -> None:
+    words = ["-h", broker.address[0], "-p", f"{broker.address[1]}", "-t", "$stream/all/#", *others]
+    kept = {"XDG_STATE_HOME": str(tmp_path)}
+    result = run(semel("sub", *words, "-V", "311"), environment=kept)
+    assert result.returncode == 0x80
+    assert sentence(result) == (
+        "Error: the server refused the subscription to $stream/all/# with SUBACK 0x80, "
+        "unspecified error; the replay of a stream needs MQTT 5.0: -V mqttv5"
+    )
+    # With 5.0 the server says itself what is wrong.
+    if not others:
+        result = run(semel("sub", *words, "-V", "5"), environment=kept)
+        assert sentence(result).endswith("topic filter invalid: there is no stream 'all'")
+
+
+def test_a_replay_that_is_refused_beside_a_subscription_that_is_not_is_a_warning(
+    broker: Process,
+) -> None:
+    words = ["-h", broker.address[0], "-p", f"{broker.address[1]}", "-V", "311", "-E"]
+    result = run(semel("sub", *words, "-t", "$stream/all/#", "-t", "a"))
+    assert result.returncode == 0
+    assert sentence(result).startswith("Warning: the server refused")
+    assert sentence(result).endswith("; the replay of a stream needs MQTT 5.0: -V mqttv5")
+
+
 @pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x87)])
 def test_a_subscription_that_is_refused_is_no_success(version: int, code: int) -> None:
     """mosquitto_sub prints that all are denied, and ends with 0."""

@@ -33,7 +33,7 @@ def test_the_text_names_version_mode_python_and_every_extra() -> None:
 
 
 def test_an_extra_with_a_missing_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = {"broker": (), "client": (), "spark": ("pyspark", "pytz")}
+    absent = {"broker": (), "client": (), "spark": ("pyspark", "pytz"), "sql": ()}
     monkeypatch.setattr(version, "missing", absent.__getitem__)
     assert "extra broker: installed\n" in run()
     assert "extra spark: not installed, lacks pyspark, pytz\n" in run()
@@ -41,6 +41,7 @@ def test_an_extra_with_a_missing_package_is_not_installed(monkeypatch: pytest.Mo
         "broker": {"installed": True, "missing": []},
         "client": {"installed": True, "missing": []},
         "spark": {"installed": False, "missing": ["pyspark", "pytz"]},
+        "sql": {"installed": True, "missing": []},
     }
 
 

@@ -238,7 +238,7 @@ def test_one_waits_for_messages_by_filter_count_and_place(broker: TestBroker) ->
         last = broker.wait_for_message("a", after=first)
         client.send(Publish("a", b"4"))
         assert broker.wait_for_message("a", after=last).payload == b"4"
-    words = "1 messages to 'c' did not come; published: 'a', 'b', 'a', 'a'"
+    words = "1 message to 'c' did not come; published: 'a', 'b', 'a', 'a'"
     with pytest.raises(TimeoutError, match=words):
         broker.wait_for_message("c", timeout=0.01)
 
@@ -269,7 +269,7 @@ def test_packets_are_found_by_kind_side_client_and_place(broker: TestBroker) -> 
 def test_a_packet_that_does_not_come_is_told_with_those_that_did(broker: TestBroker) -> None:
     with link(broker.address, "w"), pytest.raises(TimeoutError) as told:
         broker.wait_for("SUBACK", timeout=0.01)
-    assert "1 packets SUBACK did not come; recorded:" in str(told.value)
+    assert "1 SUBACK packet did not come; recorded:" in str(told.value)
     assert "'w' ◀── CONNACK 0x00" in str(told.value)
 
 
@@ -294,7 +294,7 @@ def test_coroutines_await_without_stopping_their_loop(broker: TestBroker) -> Non
         task = asyncio.create_task(program())
         await fault.wait_async()
         await task
-        with pytest.raises(TimeoutError, match="SUBACK did not come"):
+        with pytest.raises(TimeoutError, match="1 SUBACK packet did not come"):
             await broker.wait_for_async("SUBACK", timeout=0.01)
         with pytest.raises(TimeoutError, match="to 'u' did not come"):
             await broker.wait_for_message_async("u", timeout=0.01)

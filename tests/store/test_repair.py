@@ -390,7 +390,7 @@ def test_of_a_log_that_is_broken_in_the_middle_no_commit_is_lost(
     log.write_bytes(data)
     result = repair_store(killed, WHEN)
     assert log_of(killed / SAVED).read_bytes() == bytes(data)
-    assert any("1 pages of the log are not as they were written" in note for note in result.notes)
+    assert any("the log has 1 page not as written" in note for note in result.notes)
     assert not result.is_complete
     works(killed)
     assert contents(killed) == before

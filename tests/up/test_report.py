@@ -9,13 +9,16 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from semel.cli import up
 from semel.cli.up import Report
 from semel.up.parts import BROKER, LANDING, Plan, hear_broker, hear_landing, make_lake, to_try
 from semel.up.supervisor import STDERR, STDOUT, Event, Supervisor
@@ -92,7 +95,37 @@ def test_rows_of_other_nodes_are_not_taken_for_ours(data: Path) -> None:
     assert told.standing["landed"] == 3
     assert told.standing["lag_rows"] == 4
     assert told.standing["table_rows"] == 503
-    assert "landed up to row 3  lag 4 rows  the last 1.2 s after receipt" in told.line
+    assert "landed up to row 3  lag 4 rows  latency 1.2 s" in told.line
+
+
+def test_a_latency_of_long_ago_is_not_told_but_how_long_rows_wait_is(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = event("ready", landed_before=0, positions={"n1": 0})
+    report = Report(plan_of(data=str(data)), json_wanted=False, quiet=True)
+    now = 1_000.0
+    # The loop goes by its own clock.
+    clock = SimpleNamespace(monotonic=lambda: now, strftime=time.strftime)
+    monkeypatch.setattr(up, "time", clock)
+
+    async def tell() -> None:
+        nonlocal now
+        report.begin(Supervisor([], report.tell))
+        report.tell(ready)
+        report.tell(batch(3, positions={"n1": 3}))
+        assert report.as_line().endswith("lag 4 rows  latency 1.2 s")
+        assert report.standing()["waiting_seconds"] == 0.0
+        now += 42
+        assert report.as_line().endswith("lag 4 rows for 42 s")
+        assert report.standing()["lag_seconds"] is None
+        assert report.standing()["waiting_seconds"] == 42.0
+        report.tell(batch(4, positions={"n1": RECORDED}))
+        assert report.as_line().endswith("lag 0 rows  latency 1.2 s")
+        now += 42
+        assert report.as_line().endswith("lag 0 rows")
+        await report.close()
+
+    asyncio.run(asyncio.wait_for(tell(), PATIENCE))
 
 
 def test_rows_that_retention_has_deleted_before_they_landed_are_no_lag(data: Path) -> None:
@@ -209,6 +242,25 @@ def said(part: str, line: str) -> Event:
     heard = (hear_broker if part == BROKER else hear_landing)(STDERR, line)
     assert heard is not None
     return Event(heard.kind, part, heard.text, heard.facts)
+
+
+@pytest.mark.parametrize(
+    ("log_level", "shown"),
+    [
+        ("info", ["stopping", "a client broke a rule", "it failed", "MemoryError"]),
+        ("warning", ["a client broke a rule", "it failed", "MemoryError"]),
+        ("error", ["it failed", "MemoryError"]),
+    ],
+)
+def test_the_log_level_of_the_broker_says_what_is_shown_of_its_log(
+    data: Path, log_level: str, shown: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_of(data=str(data), environ={"SEMEL_BROKER_LOG_LEVEL": log_level})
+    lines = ["<6>stopping", "<4>a client broke a rule", "<3>it failed", "MemoryError"]
+    Told(replace(plan, lands=False), [said(BROKER, line) for line in lines])
+    told = capfd.readouterr().err
+    words = [line.split(">")[-1] for line in lines]
+    assert [each for each in words if each in told] == shown
 
 
 @pytest.mark.parametrize(

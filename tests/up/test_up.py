@@ -384,6 +384,29 @@ def test_a_broker_serves_records_and_keeps_what_it_has(tmp_path: Path) -> None:
     assert found.recorded == 3
 
 
+@pytest.mark.parametrize(
+    ("environ", "lines"),
+    [
+        ({}, 0),
+        # That it listens has to be heard, whatever is logged.
+        ({"SEMEL_BROKER_LOG_LEVEL": "error"}, 0),
+        ({"SEMEL_BROKER_CONNECTION_MESSAGES": "true"}, 2),
+    ],
+)
+def test_connections_are_logged_only_if_somebody_wants_it(
+    tmp_path: Path, environ: dict[str, str], lines: int
+) -> None:
+    plan = broker_plan(tmp_path, environ=environ)
+
+    async def story(_: Supervisor, log: Log) -> None:
+        await log.has(READY, BROKER)
+        await publish(ports(log)[0], "a")
+
+    log = supervise(plan, story)
+    said = [each.text for each in log.all(SAID, BROKER)]
+    assert len([text for text in said if "'publisher'" in text]) == lines
+
+
 def test_a_broker_that_is_killed_is_back_with_all_that_it_acknowledged(tmp_path: Path) -> None:
     plan = broker_plan(tmp_path)
 

@@ -126,6 +126,7 @@ class Broker:
     _number: int
     _report_due: float
     _started_at: Final[float]
+    _log_connection: Final[Callable[[str], None]]
 
     def __init__(
         self,
@@ -139,10 +140,12 @@ class Broker:
         streams: Streams | None = None,
         wall: Callable[[], float] | None = None,
         window: int = WINDOW,
+        log_connection: Callable[[str], None] | None = None,
     ) -> None:
         """`now` is the time of a clock that never goes back and that a restart does not upset:
         what has to last is due by it. `wall` tells the time for people, and is `now` if None.
-        `window` is how many waiting messages of a stored session are kept in memory."""
+        `window` is how many waiting messages of a stored session are kept in memory. `log` takes
+        what is wrong, and `log_connection`, or `log` if None, what every connection brings."""
         self.settings = settings
         self.router = Router(
             authority,
@@ -190,6 +193,7 @@ class Broker:
         self._number = 0
         self._report_due = now
         self._started_at = now
+        self._log_connection = log if log_connection is None else log_connection
         saved = store.restore()
         self._lifetimes.restore(saved, now)
         self.replays.restore(saved)
@@ -310,7 +314,7 @@ class Broker:
         self.store_pressure.forget(connection)
         self.turns.forget(connection)
         if not connection.closing:
-            self._log(f"{_name(connection)} is gone")
+            self._log_connection(f"{_name(connection)} is gone")
         self._leave(connection, now)
         self.pressure.forget(connection)
 
@@ -777,7 +781,8 @@ class Broker:
         if old is not None and old.connection:
             # [MQTT-3.1.4-3] the newer connection takes over
             other = self.connections[old.connection]
-            self._log(f"{_name(other)} gives way to a new connection from {connection.peer}")
+            words = f"{_name(other)} gives way to a new connection from {connection.peer}"
+            self._log_connection(words)
             self.disconnect(other, SESSION_TAKEN_OVER, now)
             old = self.router.sessions.get(client_id)
         if old is not None:
@@ -831,7 +836,7 @@ class Broker:
         state.uses_aliases = aliases > 0
         self.router.mark(state)
         kind = "3.1.1" if packet.version == MQTT311 else "5.0"
-        self._log(f"{_name(connection)} connected with MQTT {kind}")
+        self._log_connection(f"{_name(connection)} connected with MQTT {kind}")
 
     def _publish(
         self, connection: Connection, state: SessionState, packet: Publish, now: float
@@ -922,7 +927,7 @@ class Broker:
         if interval is not None:
             kept = min(interval, self.settings.maximum_session_expiry)
             self._lifetimes.change_expiry(state, kept)
-        self._log(f"{_name(connection)} disconnected")
+        self._log_connection(f"{_name(connection)} disconnected")
         self._drop(connection, now)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import ipaddress
 import logging
 import resource
 import secrets
@@ -21,6 +22,7 @@ from typing import Any, Final, cast
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
+from semel.broker.open_authority import OpenAuthority
 from semel.broker.pressure import caught_up_mark
 from semel.broker.settings import BrokerSettings
 from semel.store.commit import Commit
@@ -40,6 +42,14 @@ COLLECTOR_THRESHOLDS: Final = (50_000, 20, 50)
 # Why the system may give no new connection, for the moment.
 OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 QUIET_SECONDS: Final = 10.0
+
+# Their default is to end the process at once. There is nothing yet that they could be for.
+IGNORED_SIGNALS: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+OPEN_TO_NETWORK: Final = (
+    "this broker is open to the network: whoever can reach %s may connect without a password, read "
+    "and publish everything, and nothing is encrypted. Listen on 127.0.0.1, or let only trusted "
+    "machines through by a firewall"
+)
 
 CONDITIONS: Final = {
     OPEN: "it takes messages again",
@@ -186,7 +196,8 @@ class Server:
             authority=Authority() if authority is None else authority,
             store=self.store,
             new_client_id=lambda: f"semel-{secrets.token_hex(8)}",
-            log=LOG.info,
+            log=_log_wrong,
+            log_connection=LOG.info if settings.connection_messages else _say_nothing,
             now=self.now(),
             streams=streams,
             wall=time.time,
@@ -390,6 +401,20 @@ class LoopFaults:
         LOG.error("%s", context.get("message"), exc_info=problem)
 
 
+def log_signal(number: int, frame: object = None) -> None:
+    """Log a signal that would end the process, if nobody took it."""
+    LOG.warning("%s is ignored: there is nothing to reload", signal.Signals(number).name)
+
+
+def _log_wrong(line: str) -> None:
+    """What is wrong with a client, or, with a traceback, with the broker."""
+    LOG.log(logging.ERROR if "Traceback" in line else logging.WARNING, "%s", line)
+
+
+def _say_nothing(line: str) -> None:
+    """For the lines of connections that are not wanted."""
+
+
 async def serve(
     settings: BrokerSettings,
     authority: Authority | None = None,
@@ -406,9 +431,16 @@ async def serve(
     loop.set_exception_handler(LoopFaults())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = Server(settings, authority, store, streams)
+    for number in IGNORED_SIGNALS:
+        # What nohup ignores stays ignored, without a word.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, log_signal, number)
+    is_open = authority is None
+    server = Server(settings, authority or OpenAuthority(LOG.warning), store, streams)
     host, port = await server.start()
     LOG.info("listening on %s:%d, MQTT 3.1.1 and 5.0, up to %d open files", host, port, files)
+    if is_open and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        LOG.warning(OPEN_TO_NETWORK, host)
     signalled, failed = (loop.create_task(event.wait()) for event in (stopping, server.failed))
     await asyncio.wait((signalled, failed), return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()

@@ -15,6 +15,8 @@ from semel.settings import BYTES, SECONDS, SettingsError, check, setting
 KIB = 1024
 MIB = 1024 * KIB
 DAY = 86_400
+# From the most to the fewest lines.
+LOG_LEVELS = ("info", "warning", "error")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,17 @@ class BrokerSettings:
         "The TCP port to listen on. 0 lets the system choose one that is free.",
         minimum=0,
         maximum=65_535,
+    )
+    log_level: str = setting(
+        "info",
+        "What is logged. info: all there is. warning: what is wrong, such as a rule that a client "
+        "breaks. error: what fails in the broker itself.",
+        choices=LOG_LEVELS,
+    )
+    connection_messages: bool = setting(
+        True,
+        "Whether a line is logged for each client that connects and disconnects, at level info. "
+        "For `semel up` the default is false.",
     )
     maximum_connections: int = setting(
         10_000,

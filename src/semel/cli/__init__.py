@@ -15,6 +15,8 @@ from typing import Final
 import click
 
 from semel import __version__
+from semel.cli.groups import SuggestingGroup
+from semel.cli.output import make_output_safe
 from semel.extras import MissingExtra
 from semel.settings import SettingsError
 
@@ -41,7 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A group that knows its sub-commands from a table and imports only the one invoked."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -67,6 +69,7 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
+    make_output_safe()
     try:
         group(prog_name="semel")
     except (MissingExtra, OSError, SettingsError) as problem:

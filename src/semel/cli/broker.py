@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -9,7 +10,13 @@ from typing import Final
 import click
 
 from semel.broker.log import LogWriter
-from semel.broker.server import CannotListen, StoreFailed, run
+from semel.broker.server import (
+    IGNORED_SIGNALS,
+    CannotListen,
+    StoreFailed,
+    log_signal,
+    run,
+)
 from semel.broker.settings import BrokerSettings
 from semel.cli.sections import SECTIONS
 from semel.settings import Flags, describe, load, options
@@ -34,12 +41,14 @@ SEAL_SECONDS: Final = 5.0
     metavar="NAME=FILTER",
     help="Record messages to topics that match the filter, such as all='#'. May be repeated.",
 )
+@click.option("--quiet", is_flag=True, help="Say only what is wrong: --log-level warning.")
 @click.option("--check-config", is_flag=True, help="Say whether the settings are right, and exit.")
 @click.option("--print-config", is_flag=True, help="Print a configuration file with all settings.")
 def command(
     config: Path | None,
     flags: Flags,
     given_streams: tuple[str, ...],
+    quiet: bool,
     check_config: bool,
     print_config: bool,
 ) -> None:
@@ -52,6 +61,10 @@ def command(
     if print_config:
         click.echo(describe(OWN), nl=False)
         return
+    if quiet:
+        if "log_level" in flags[BrokerSettings.section]:
+            raise click.UsageError("choose one of --quiet and --log-level")
+        flags = {**flags, BrokerSettings.section: {**flags["broker"], "log_level": "warning"}}
     settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
     kept = settings.of(StoreSettings)
     streams = [*settings.all_of(StreamSettings), *map(parse_stream, given_streams)]
@@ -61,7 +74,9 @@ def command(
         return
     log = LogWriter(sys.stderr.fileno())
     log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logging.basicConfig(handlers=[log], level=logging.INFO)
+    logging.basicConfig(handlers=[log])
+    logging.getLogger().setLevel(settings.of(BrokerSettings).log_level.upper())
+    log_ignored_signals()
     try:
         if not kept.lasts:
             run(settings.of(BrokerSettings))
@@ -69,6 +84,8 @@ def command(
         opened = open_store(kept, streams)
         try:
             run(settings.of(BrokerSettings), store=opened.store, streams=opened.streams)
+            # The loop has taken its handlers with it.
+            log_ignored_signals()
             if kept.seal_after < SEAL_SECONDS:
                 opened.settle(SEAL_SECONDS)
         finally:
@@ -77,3 +94,11 @@ def command(
         # What led to it is said before it.
         log.flush()
         raise click.ClickException(str(problem)) from None
+
+
+def log_ignored_signals() -> None:
+    """From now on log signals that have no meaning here yet, and go on."""
+    for number in IGNORED_SIGNALS:
+        # What nohup ignores stays ignored, without a word.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, log_signal)

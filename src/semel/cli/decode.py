@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import click
 
+from semel.counts import count
 from semel.mqtt import MQTT5, MQTT311, PACKET_NAMES, Observation, Violation, observe
 from semel.mqtt.packet_types import CONNECT, PUBLISH
 
@@ -15,7 +16,12 @@ NAMES = {level: name for name, level in VERSIONS.items()}
 
 def parse_hex(parts: tuple[str, ...]) -> bytes:
     """Bytes from hexadecimal words; spaces, colons and 0x are how people write them."""
-    words = [sys.stdin.read()] if parts == ("-",) else list(parts)
+    try:
+        words = [sys.stdin.read()] if parts == ("-",) else list(parts)
+    except UnicodeError:
+        raise click.BadParameter(
+            "not hexadecimal bytes, nor text at all", param_hint="HEX"
+        ) from None
     digits = "".join(words).replace("0x", "").replace(":", "").replace("-", "")
     digits = "".join(digits.split())
     try:
@@ -38,14 +44,10 @@ def observed(data: bytes, version: int) -> Iterator[Observation]:
             version = observation.version
 
 
-def count(size: int) -> str:
-    return "1 byte" if size == 1 else f"{size} bytes"
-
-
 def shown(value: int | str | bytes) -> str:
     """A field for people. Text of a peer is escaped."""
     if isinstance(value, bytes):
-        return f"{count(len(value))} {value.hex()}".rstrip()
+        return f"{count(len(value), 'byte')} {value.hex()}".rstrip()
     return ascii(value) if isinstance(value, str) else str(value)
 
 
@@ -84,9 +86,9 @@ def violation_json(violation: Violation) -> dict[str, object]:
 def print_packet(observation: Observation) -> None:
     kind = observation.packet_type
     name = PACKET_NAMES[kind] if kind else "no packet type"
-    size = observation.end - observation.start
+    size = count(observation.end - observation.start, "byte")
     version = NAMES.get(observation.version, "?")
-    head = f"{observation.start:>6}  {click.style(name, bold=True)}  {count(size)}, MQTT {version}"
+    head = f"{observation.start:>6}  {click.style(name, bold=True)}  {size}, MQTT {version}"
     click.echo(head + (f", {flags(observation)}" if kind == PUBLISH else ""))
     for field, value in observation.fields:
         click.echo(f"        {field:<24} {shown(value)}")
@@ -127,6 +129,8 @@ def command(hex_bytes: tuple[str, ...], mqtt: str, json_wanted: bool) -> None:
         for observation in observations:
             print_packet(observation)
         if end < len(data):
-            click.echo(f"{end:>6}  {count(len(data) - end)} of a packet that is not complete")
+            click.echo(
+                f"{end:>6}  {count(len(data) - end, 'byte')} of a packet that is not complete"
+            )
     if broken or end < len(data):
         sys.exit(1)

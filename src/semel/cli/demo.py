@@ -16,6 +16,7 @@ import click
 
 from semel.cli.numbers import MOST_RATE, NumberRange
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
+from semel.counts import count
 from semel.lab.demo import Demo, DemoFailed, Status, Wanted
 from semel.lab.demo_account import MOST_MESSAGES, Verdict
 from semel.lab.fleet.devices import MOST_SEED
@@ -222,8 +223,10 @@ class JsonDisplay:
 def as_line(status: Status, *, lands: bool) -> str:
     """How a demo stands."""
     landed = f" · landed {status.landed:,}" if lands else ""
+    # First: what does not fit into the line of a terminal is cut.
+    waiting = f"waiting for {status.waiting} · " if status.waiting else ""
     return (
-        f"{status.seconds:5.0f} s  published {status.published:,} · redelivered "
+        f"{status.seconds:5.0f} s  {waiting}published {status.published:,} · redelivered "
         f"{status.redelivered:,} · recorded {status.recorded:,}{landed}"
     )
 
@@ -234,5 +237,5 @@ def faults_of(verdict: Verdict) -> list[str]:
         return []
     lines = ["the account does not hold:", *(f"  {fault}" for fault in verdict.faults)]
     if verdict.more_faults:
-        lines.append(f"  and {verdict.more_faults:,} faults more")
+        lines.append(f"  and {count(verdict.more_faults, 'more fault')}")
     return lines

@@ -58,6 +58,7 @@ USERS: Final = {
     "broker": ("semel.broker.server",),
     "client": ("semel.client.websocket",),
     "spark": ("semel.pipeline.lake", "semel.pipeline.sink", "semel.pipeline.source"),
+    "sql": ("semel.pipeline.lake", "semel.up.sql"),
 }
 PEERS: Final = {
     "mosquitto": (["-h"], "a broker to compare with: install the package mosquitto"),

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import click
 
+from semel import counts
 from semel.cli.mqtt_client import (
     ARGUMENTS,
     FAILED,
@@ -567,9 +568,9 @@ def as_line(now: Progress, rate: float, count: int | None) -> str:
         f"in flight {now.in_flight:,}",
     ]
     if now.connected < now.gateways:
-        parts.append(f"{now.connected} of {now.gateways} gateways connected")
+        parts.append(f"{now.connected} of {counts.count(now.gateways, 'gateway')} connected")
     if now.reconnects:
-        parts.append(f"{now.reconnects:,} reconnects")
+        parts.append(counts.count(now.reconnects, "reconnect"))
     if now.refused:
         parts.append(f"refused {now.refused:,}")
     return "  ".join(parts)
@@ -579,8 +580,8 @@ def account(fleet: Fleet, now: Progress, rate: float, state: State | None) -> li
     """The account for people."""
     devices = len(fleet.devices)
     lines = [
-        f"{devices:,} device{'' if devices == 1 else 's'} behind {now.gateways:,} "
-        f"gateway{'' if now.gateways == 1 else 's'}, QoS {fleet.pace.qos}, "
+        f"{counts.count(devices, 'device')} behind "
+        f"{counts.count(now.gateways, 'gateway')}, QoS {fleet.pace.qos}, "
         f"seed {fleet.devices.seed}",
         f"published      {now.published:>12,}   in {now.seconds:.1f} s, {rate:,.0f}/s",
     ]
@@ -595,8 +596,8 @@ def account(fleet: Fleet, now: Progress, rate: float, state: State | None) -> li
     lines.append(f"reconnects     {now.reconnects:>12,}")
     if now.sessions_lost:
         lines.append(
-            f"sessions lost  {now.sessions_lost:>12,}   {now.resent:,} messages were sent anew, "
-            "and may have arrived twice"
+            f"sessions lost  {now.sessions_lost:>12,}   "
+            f"{counts.count(now.resent, 'message')} sent again, possibly received twice"
         )
     if state is not None:
         lines.append(f"each message is in {state.journal}")

@@ -23,6 +23,7 @@ from semel.cli.sections import SECTIONS
 from semel.client.errors import Disconnected, Refused
 from semel.client.ingest import Counters, Ingest, Plan, make_plan
 from semel.client.ingest_settings import IngestSettings
+from semel.counts import count
 from semel.mqtt.violation import Violation
 from semel.settings import Flags, load, options
 from semel.store.schema import Unusable
@@ -199,9 +200,9 @@ def as_line(counters: Counters, rate: float) -> str:
         f"lag {counters.lag:.1f} s",
     ]
     if counters.reconnects:
-        parts.append(f"{counters.reconnects:,} reconnects")
+        parts.append(count(counters.reconnects, "reconnect"))
     if counters.sessions_lost:
-        parts.append(f"session lost {counters.sessions_lost:,} times")
+        parts.append(f"session lost {count(counters.sessions_lost, 'time')}")
     if counters.store != "open":
         parts.append(f"the store is {counters.store}")
     return "  ".join(parts)

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import click
 
+from semel.cli.groups import SuggestingGroup
 from semel.cli.safe_text import shown_text
 from semel.cli.sections import SECTIONS
-from semel.cli.store import count, print_table
+from semel.cli.store import print_table
 from semel.cli.stream import shown_size, shown_time
+from semel.counts import count
 from semel.extras import MissingExtra
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.lake import LEAST_AGE, TARGET_BYTES, Step, no_lake
@@ -169,7 +171,7 @@ def quantity(unit: str) -> Callable[[click.Context, click.Parameter, str], Fract
     return parse
 
 
-@click.group(name="lake")
+@click.group(name="lake", cls=SuggestingGroup)
 def command() -> None:
     """Merge the files of a table, delete those that nothing needs, and tell its history.
 

@@ -7,13 +7,14 @@ import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from semel import __version__
 from semel.cli.safe_text import CLEAR_LINE, shown_text
 from semel.cli.sections import SECTIONS
+from semel.counts import count
 from semel.extras import MissingExtra
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.landing import Event, Landing, make_plan
@@ -99,22 +100,18 @@ def as_line(event: Event) -> str:
             " Spark takes a while to start"
         )
     if kind == "ready":
-        return f"Spark is ready; {_count(event['landed_before'])} rows landed before"
+        return f"Spark is ready; {count(event['landed_before'], 'row')} landed before"
     if kind == "ended":
-        return f"{_count(event['landed'])} rows landed"
+        return f"{count(event['landed'], 'row')} landed"
     parts = [
         f"batch {event['batch']}",
-        f"{_count(event['rows'])} rows",
-        f"{_count(event['landed'])} landed",
+        count(event["rows"], "row"),
+        f"{event['landed']:,} landed",
     ]
     if event["lag_rows"] is not None:
-        parts.append(f"{_count(event['lag_rows'])} rows behind")
+        parts.append(f"{count(event['lag_rows'], 'row')} behind")
     if event["lag_seconds"] is not None:
-        parts.append(f"{event['lag_seconds']:.1f} s after receipt")
+        parts.append(f"latency {event['lag_seconds']:.1f} s")
     if event["rate"] is not None:
-        parts.append(f"{_count(event['rate'])} rows/s")
+        parts.append(f"{event['rate']:,} rows/s")
     return "  ".join(parts)
-
-
-def _count(number: Any) -> str:
-    return f"{number:,}"

@@ -11,8 +11,8 @@ from typing import Any, Final
 import click
 
 from semel.cli.numbers import MOST_RATE, YEAR, NumberRange
-from semel.cli.store import count
 from semel.client.address import Address, BadAddress, parse_address
+from semel.counts import count
 from semel.lab.load.description import (
     LARGEST_WINDOW,
     LEAST_PAYLOAD,
@@ -303,11 +303,11 @@ def table(result: Result) -> list[str]:
         for each in unclean[:SHOWN_SUBSCRIBERS]
     ]
     if len(unclean) > SHOWN_SUBSCRIBERS:
-        lines.append(f"and {len(unclean) - SHOWN_SUBSCRIBERS:,} subscribers more")
+        lines.append(f"and {count(len(unclean) - SHOWN_SUBSCRIBERS, 'more subscriber')}")
     early = ", ended early" if result.interrupted else ""
     return [
         *lines,
         "",
         f"{result.seconds:.2f} s{early}; {result.cpu_seconds:.2f} s of processor time for the load "
-        f"itself, in {result.processes} process{'' if result.processes == 1 else 'es'}",
+        f"itself, in {count(result.processes, 'process', 'processes')}",
     ]

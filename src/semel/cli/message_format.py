@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from semel.cli.safe_text import shown_text
+from semel.counts import count
 from semel.mqtt import Properties
 from semel.mqtt.properties import (
     CONTENT_TYPE,
@@ -177,9 +178,9 @@ class MessageFormat:
                 except NotJson:
                     problem = f"the payload is no JSON, on topic {shown_text(message.topic)}"
                 except struct.error:
-                    size = struct.calcsize(part.letter)
+                    size = count(struct.calcsize(part.letter), "byte")
                     problem = (
-                        f"%{part.letter} shows a payload of {size} bytes, and this one on topic"
+                        f"%{part.letter} shows a payload of {size}, and this one on topic"
                         f" {shown_text(message.topic)} has {len(message.payload)}"
                     )
         return b"".join(found), problem

@@ -21,12 +21,23 @@ from semel.cli.mqtt_options import option as section_option
 from semel.cli.numbers import YEAR, NumberRange
 from semel.cli.pipes import Input, standard_input
 from semel.client import Client, Disconnected, Refused
+from semel.counts import count
 from semel.mqtt import LARGEST_PACKET, Properties, Violation
 from semel.mqtt.packet_types import DISCONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
+from semel.mqtt.rules import PACKET_SIZE_WITHIN_MAXIMUM
 
 MESSAGE: Final = "Message"
 # Publications of -l that wait for their acknowledgement, if -M does not say.
 WINDOW: Final = 100
+# A server that closes the connection when it gets this many bytes has most likely a limit.
+LARGE_BYTES: Final = 64 * 1024
+# With -l, how many connections may be lost over one large message, and how often that is checked.
+LARGE_ATTEMPTS: Final = 3
+CHECK_SECONDS: Final = 0.2
+# How long a server may take to confirm that it has read messages of QoS 0: so long, and a second
+# for each of so many bytes.
+CONFIRM_SECONDS: Final = 30.0
+SLOWEST_BYTES: Final = 4_096
 
 
 @dataclass(frozen=True)
@@ -43,26 +54,106 @@ class Publication:
 class Tally:
     """How the publications went: the exit code of the first that failed."""
 
-    def __init__(self, publication: Publication) -> None:
+    def __init__(self, publication: Publication, *, reconnects: bool) -> None:
         self.publication = publication
         self.code = DONE
+        self._reconnects = reconnects
+        self._count = 0
+        # Large messages that the server has not confirmed: payload sizes, and how often the client
+        # had reconnected before.
+        self.large: dict[int, tuple[int, int]] = {}
+        # Bytes sent at QoS 0 since the last answer to a PINGREQ.
+        self._unconfirmed = 0
 
     async def publish(self, client: Client, payload: bytes) -> None:
         """Publish one message. Raises Disconnected; other failures are told and counted."""
         what = self.publication
+        size = len(payload)
+        self._count += 1
+        number = self._count
+        is_large = size >= LARGE_BYTES
+        if is_large:
+            self.large[number] = (size, client.counters.reconnects)
         try:
             await client.publish(
                 what.topic, payload, what.qos, retain=what.retain, properties=what.properties
             )
         except Refused as problem:
             self.note(str(problem), code_of(problem))
-        except (Violation, TimeoutError) as problem:
+        except Violation as problem:
+            limit = client.server.maximum_packet_size
+            is_limit = problem.rule is PACKET_SIZE_WITHIN_MAXIMUM and limit is not None
+            self.note(too_large(size, limit or 0) if is_limit else str(problem), FAILED)
+        except TimeoutError as problem:
             self.note(str(problem), FAILED)
+        else:
+            if what.qos == 0:
+                self._unconfirmed += size + 1
+                if is_large:
+                    # Now: after others it would not be known which one the server refused.
+                    await self._confirm_large(client, size)
+        self.large.pop(number, None)
+
+    async def _confirm_large(self, client: Client, size: int) -> None:
+        try:
+            await self.confirm(client)
+        except Disconnected as problem:
+            if not self._reconnects:
+                raise
+            # The next line goes by another connection.
+            self.note(likely_too_large(size, problem), FAILED)
+
+    async def confirm(self, client: Client) -> None:
+        """Wait until the server has read what was sent at QoS 0. Raises Disconnected."""
+        size, self._unconfirmed = self._unconfirmed, 0
+        if not size:
+            return
+        patience = CONFIRM_SECONDS + size / SLOWEST_BYTES
+        try:
+            async with asyncio.timeout(patience):
+                await client.ping()
+        except TimeoutError:
+            sentence = f"the server did not answer PINGREQ within {patience:.0f} s"
+            raise Disconnected(sentence) from None
+
+    async def until_too_large(self, client: Client) -> None:
+        """Raises Failure if one large message ends every connection on which it is sent."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            reconnects = client.counters.reconnects
+            for size, before in self.large.values():
+                if reconnects - before >= LARGE_ATTEMPTS:
+                    times = count(reconnects - before, "time")
+                    raise Failure(likely_too_large(size, f"the connection was lost {times}"))
+
+    def failure(self, problem: Refused | Disconnected) -> Failure:
+        """Why the command ends with this problem."""
+        if isinstance(problem, Disconnected) and self.large:
+            if problem.reason is None and problem.violation is None:
+                size = max(size for size, _ in self.large.values())
+                return Failure(likely_too_large(size, problem))
+        return Failure(str(problem), code_of(problem))
 
     def note(self, sentence: str, code: int) -> None:
         if not self.publication.quiet:
             say(f"Warning: a message was not published: {sentence}")
         self.code = self.code or code
+
+
+def too_large(size: int, limit: int) -> str:
+    """A message that the server has said it does not take."""
+    return (
+        f"its {count(size, 'byte')} are too large: the server takes packets of at most "
+        f"{count(limit, 'byte')} (Maximum Packet Size), topic and properties included"
+    )
+
+
+def likely_too_large(size: int, problem: Disconnected | str) -> str:
+    """A message after which the server closed the connection, without saying why."""
+    return (
+        f"{problem}, after a message of {count(size, 'byte')}: most likely the server's limit for "
+        "packets is smaller. With MQTT 5.0 (-V mqttv5) a server tells its limit"
+    )
 
 
 async def lines_of(source: Input) -> AsyncIterator[bytes]:
@@ -149,6 +240,7 @@ async def publish_lines(client: Client, tally: Tally, given: Input, window: int)
         await asyncio.sleep(0)
         for task in failed:
             task.result()
+        await tally.confirm(client)
     finally:
         for task in running:
             task.cancel()
@@ -176,17 +268,18 @@ async def publish(connection: Connection, publication: Publication, source: Sour
         given = None
     client = make_client(connection, reconnect=source.by_line, lasting=source.by_line)
     await connect(client, connection)
-    tally = Tally(publication)
+    tally = Tally(publication, reconnects=source.by_line)
     work = publish_lines(client, tally, given, source.window) if given else None
     publishing = asyncio.create_task(work or repeat(client, tally, payload or b"", source))
     # While standard input says nothing, the connection may be over.
     connected = asyncio.create_task(until_over(client))
-    tasks = {publishing, connected}
+    fitting = asyncio.create_task(tally.until_too_large(client))
+    tasks = {publishing, connected, fitting}
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        (publishing if publishing.done() else connected).result()
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        (publishing if publishing in done else done.pop()).result()
     except (Disconnected, Refused) as problem:
-        raise Failure(str(problem), code_of(problem)) from None
+        raise tally.failure(problem) from None
     finally:
         for task in tasks:
             task.cancel()
@@ -201,6 +294,7 @@ async def repeat(client: Client, tally: Tally, payload: bytes, source: Source) -
         if each:
             await asyncio.sleep(source.delay)
         await tally.publish(client, payload)
+    await tally.confirm(client)
 
 
 async def until_over(client: Client) -> None:
@@ -299,7 +393,8 @@ def command(
     """Publish a message, or one for each line of standard input.
 
     The flags and exit codes are those of mosquitto_pub. It ends with 0 when the server has taken
-    every message: at QoS 1 and 2, has acknowledged it.
+    every message: at QoS 1 and 2, has acknowledged it; at QoS 0, has read it and not closed the
+    connection.
 
     \b
         semel pub -h localhost -t plant/1/temp -m 21.5 -q 1

@@ -12,6 +12,8 @@ from typing import TextIO
 
 import click
 
+from semel.cli.groups import SuggestingGroup
+from semel.counts import count as count
 from semel.store.care import adopt as adopt_after
 from semel.store.care import back_up, describe, salvage
 from semel.store.care import export as export_rows
@@ -50,11 +52,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-def count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
-
-
-@click.group(name="store")
+@click.group(name="store", cls=SuggestingGroup)
 def command() -> None:
     """Look at the store in a data folder, copy it, print it, and mend it.
 

@@ -19,8 +19,10 @@ from typing import Final
 
 import click
 
+from semel.cli.groups import SuggestingGroup
 from semel.cli.safe_text import shown_text
-from semel.cli.store import count, print_table
+from semel.cli.store import print_table
+from semel.counts import count
 from semel.extras import MissingExtra
 from semel.mqtt.topics import check_topic_filter, is_shared, topic_matches
 from semel.mqtt.violation import Violation
@@ -319,6 +321,11 @@ class Output:
         """Print what is there now."""
         lines, self._lines, self._size = self._lines, [], 0
         if lines:
+            if self._form == TEXT:
+                # Lines for people are in the encoding of their terminal, data is UTF-8.
+                sys.stdout.write("".join(lines))
+                sys.stdout.flush()
+                return
             self._stream.write("".join(lines).encode("utf-8"))
             self._stream.flush()
 
@@ -341,7 +348,7 @@ def ending_quietly(code: int) -> Iterator[None]:
 # --- commands -------------------------------------------------------------------------------------
 
 
-@click.group(name="stream")
+@click.group(name="stream", cls=SuggestingGroup)
 def command() -> None:
     """List the record of streams, read it, watch it grow, and delete its beginning.
 

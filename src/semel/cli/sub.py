@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from semel.broker.cursors import STREAM_TOPICS
 from semel.cli.message_format import BadFormat
 from semel.cli.message_view import Look, printing, stripped, wants_colour
 from semel.cli.mqtt_client import (
@@ -38,7 +39,7 @@ from semel.cli.numbers import NumberRange
 from semel.cli.pipes import STANDARD_OUTPUT, Output, standard_output
 from semel.client import Client, Disconnected, Messages, Received, Refused
 from semel.mqtt import MQTT5, Subscription, Violation, topic_matches
-from semel.mqtt.packet_types import DISCONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
+from semel.mqtt.packet_types import DISCONNECT, PUBLISH, SUBACK, SUBSCRIBE, UNSUBSCRIBE
 from semel.mqtt.reasons import DISCONNECT_WITH_WILL_MESSAGE
 
 SUBSCRIPTION: Final = "Subscription"
@@ -104,16 +105,26 @@ class Reader:
             await removal
 
 
+def explained(problem: Refused, topic_filter: str, connection: Connection) -> Failure:
+    """A refusal, with what a user can do about it."""
+    advice = ""
+    is_replay = problem.packet_type == SUBACK and topic_filter.startswith(STREAM_TOPICS)
+    if is_replay and connection.version != MQTT5:
+        # [3.1.1 §3.9.3] 0x80 is all that such a server can say.
+        advice = "; the replay of a stream needs MQTT 5.0: -V mqttv5"
+    return Failure(f"{problem}{advice}", code_of(problem))
+
+
 async def request(client: Client, connection: Connection, wanted: Wanted) -> None:
-    """Ask for each subscription. Raises Refused if none is granted; some are enough."""
+    """Ask for each subscription. Raises Failure if none is granted; some are enough."""
     properties = connection.properties_of(SUBSCRIBE)
     asked = [client.subscribe(each, properties=properties) for each in wanted.subscriptions]
     refusals = []
-    while asked:
+    for subscription in wanted.subscriptions:
         try:
             await asked[0]
         except Refused as problem:
-            refusals.append(problem)
+            refusals.append(explained(problem, subscription.topic_filter, connection))
         # Nobody iterates over it: from now on what comes by it is for `client.messages()`.
         del asked[0]
     if refusals and len(refusals) == len(wanted.subscriptions):
@@ -190,7 +201,11 @@ async def receive(connection: Connection, wanted: Wanted, look: Look) -> int:
     except BrokenPipeError:
         # Whoever read has enough.
         return DONE
-    except (Disconnected, Refused) as problem:
+    except Refused as problem:
+        # Of several subscriptions `request` has told which one is refused.
+        topic_filter = wanted.subscriptions[0].topic_filter if wanted.subscriptions else ""
+        raise explained(problem, topic_filter, connection) from None
+    except Disconnected as problem:
         raise Failure(str(problem), code_of(problem)) from None
     except Violation as problem:
         raise Failure(str(problem)) from None

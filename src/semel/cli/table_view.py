@@ -30,8 +30,8 @@ import click
 
 from semel.cli.message_view import shown_bytes, wants_colour
 from semel.cli.safe_text import shown_text
-from semel.cli.store import count
-from semel.cli.stream import CSV, JSON, PIECE, as_csv
+from semel.cli.stream import CSV, JSON, PIECE, TEXT, as_csv
+from semel.counts import count
 
 # A table's columns are as wide as these rows need.
 SAMPLE_ROWS: Final = 500
@@ -485,11 +485,16 @@ def print_answer(schema: Any, batches: Iterable[Any], form: str) -> None:
         gathered.append(line)
         size += len(line)
         if size >= PIECE:
-            _write(gathered)
+            _write(gathered, form)
             gathered, size = [], 0
-    _write(gathered)
+    _write(gathered, form)
 
 
-def _write(lines: list[str]) -> None:
+def _write(lines: list[str], form: str) -> None:
+    if form == TEXT:
+        # Lines for people are in the encoding of their terminal, data is UTF-8.
+        sys.stdout.write("".join(lines))
+        sys.stdout.flush()
+        return
     sys.stdout.buffer.write("".join(lines).encode("utf-8", "surrogateescape"))
     sys.stdout.buffer.flush()

@@ -19,8 +19,9 @@ from semel.cli.lake import (
     where,
 )
 from semel.cli.safe_text import shown_text
-from semel.cli.store import count, print_table
+from semel.cli.store import print_table
 from semel.cli.stream import shown_size, shown_time
+from semel.counts import count
 from semel.pipeline.lake import Behind, TableFacts, behind, open_table, tables
 from semel.store.reading import Holdings
 

@@ -15,12 +15,16 @@ from typing import Final
 import click
 
 from semel import __version__
+from semel.broker.settings import LOG_LEVELS
+from semel.cli.output import encoded
 from semel.cli.pipes import Output
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.cli.sections import SECTIONS
+from semel.counts import count
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.places import local_folder
 from semel.settings import CONFIG_VARIABLE, SettingsError, load
+from semel.up.lag import Lag
 from semel.up.levels import WELL
 from semel.up.parts import (
     BROKER,
@@ -52,6 +56,8 @@ from semel.up.supervisor import (
 REPORT_SECONDS: Final = 1.0
 # Without a terminal, how often it is told how things stand, if they have changed.
 QUIET_SECONDS: Final = 60.0
+# From then on it is told for how long rows have waited to be landed.
+LONG_SECONDS: Final = 5.0
 # Lines, or objects, that wait for whoever reads them; more are left out, and counted.
 MOST_WAITING: Final = 1_000
 
@@ -245,7 +251,7 @@ class Report:
         self._since: int | None = None
         # The last row of each node that is in the table; None: nobody has said so yet.
         self._positions: dict[str, int] | None = None
-        self._lag_seconds: object = None
+        self._lag = Lag()
         # Why each part died the last time, as long as it was not ready since.
         self._deaths: dict[str, str] = {}
         self._address: tuple[str, int] | None = None
@@ -281,8 +287,10 @@ class Report:
             self._line("stopped", part=event.part)
         else:
             # Who does not say how serious it is says something that is not said when all is well.
-            is_wrong = event.facts.get("level") != WELL
-            self._line(event.text, part=event.part, is_wrong=is_wrong)
+            level = event.facts.get("level")
+            if level in LOG_LEVELS[: LOG_LEVELS.index(self.plan.log_level)]:
+                return
+            self._line(event.text, part=event.part, is_wrong=level != WELL)
 
     def _ready(self, event: Event) -> None:
         self._deaths.pop(event.part, None)
@@ -296,7 +304,6 @@ class Report:
         elif event.part == LANDING:
             self._before = _number(event.facts.get("landed_before"))
             self._since = 0
-            self._lag_seconds = None
             self._take_positions(event)
 
     def _invite(self, host: str, port: int) -> None:
@@ -324,7 +331,9 @@ class Report:
     def _progress(self, event: Event) -> None:
         if event.text == "batch":
             self._since = _number(event.facts.get("landed"))
-            self._lag_seconds = event.facts.get("lag_seconds")
+            latency = event.facts.get("lag_seconds")
+            known = latency if isinstance(latency, int | float) else None
+            self._lag.note_batch(known, time.monotonic())
             self._take_positions(event)
 
     def _take_positions(self, event: Event) -> None:
@@ -350,7 +359,7 @@ class Report:
                 columns = os.get_terminal_size(sys.stderr.fileno()).columns or MOST_COLUMNS
                 # A line that goes on in a second one could not be written over.
                 line = shown_text(self.as_line())[: columns - 1]
-                self._people.put(f"{CLEAR_LINE}{line}".encode())
+                self._people.put(encoded(f"{CLEAR_LINE}{line}"))
                 self._is_shown = True
             elif not self._has_line and now - self._told_at >= QUIET_SECONDS:
                 self._told_at = now
@@ -388,12 +397,15 @@ class Report:
         """How it stands, with all that was ever recorded, not only since the start."""
         found: dict[str, object] = {"recorded": self._recorded, "rate": round(self._rate, 1)}
         landed = self._landed
+        now = time.monotonic()
+        self._lag.note_record(self._recorded, landed, now)
         return {
             **found,
             "landed": landed,
             # What is not sealed yet counts too. The landing may be ahead of our last look.
             "lag_rows": None if landed is None else max(0, self._recorded - landed),
-            "lag_seconds": self._lag_seconds,
+            "lag_seconds": self._lag.latency(now),
+            "waiting_seconds": None if landed is None else round(self._lag.waiting(now), 1),
             "table_rows": None if self._since is None else self._before + self._since,
         }
 
@@ -403,9 +415,12 @@ class Report:
         words = [f"{standing['recorded']:,} recorded", f"{self._rate:,.0f}/s"]
         if standing["landed"] is not None:
             words.append(f"landed up to row {standing['landed']:,}")
-            words.append(f"lag {standing['lag_rows']:,} rows")
+            words.append(f"lag {count(_number(standing['lag_rows']), 'row')}")
+            waiting = self._lag.waiting(time.monotonic())
+            if waiting >= LONG_SECONDS:
+                words[-1] += f" for {waiting:,.0f} s"
         if standing["lag_seconds"] is not None:
-            words.append(f"the last {standing['lag_seconds']:.1f} s after receipt")
+            words.append(f"latency {standing['lag_seconds']:.1f} s")
         states = self._supervisor.states
         words += [f"{name} {state}" for name, state in states.items() if state != "ready"]
         return "  ".join(words)
@@ -461,7 +476,7 @@ class Report:
 
     def _write(self, text: str) -> None:
         clear = CLEAR_LINE if self._is_shown else ""
-        if self._people.put((clear + text).encode("utf-8", "replace")):
+        if self._people.put(encoded(clear + text)):
             self._is_shown = False
 
     def _object(self, event: str, **facts: object) -> None:

@@ -330,6 +330,16 @@ class Client:
         with self._expected(link):
             await link.reauthenticate()
 
+    async def ping(self) -> None:
+        """Wait for the answer to a PINGREQ: the server has read all that was sent before it.
+
+        At QoS 0 there is no other sign of that. Raises Disconnected if there is no connection, or
+        it is lost before the answer.
+        """
+        link = self._open()
+        with self._expected(link):
+            await link.ping()
+
     # --- publishing -------------------------------------------------------------------------------
 
     async def publish(

@@ -352,6 +352,17 @@ class Core:
             self._leave([PingReq()], now)
         return alive.due()
 
+    def ping(self, now: float) -> int:
+        """Send PINGREQ, whatever the Keep Alive is; its number among those of the connection."""
+        self._alive.pinged(now)
+        self._leave([PingReq()], now)
+        return self._alive.pings
+
+    @property
+    def answered_pings(self) -> int:
+        """How many PINGREQ of this connection are answered."""
+        return self._alive.answers
+
     def expire(self, now: float) -> None:
         """Give up publications that expired while they waited [MQTT-3.3.2-5]."""
         self._give_up(self.session.give_up_expired(now), now)

@@ -18,12 +18,17 @@ class KeepAlive:
     _heard_at: float
     # When a PINGREQ left that was not answered yet; 0: there is none.
     _pinged_at: float
+    # How many PINGREQ have left, and how many are answered.
+    pings: int
+    answers: int
 
     def __init__(self, interval: int, now: float) -> None:
         self.interval = interval
         self._sent_at = now
         self._heard_at = now
         self._pinged_at = 0.0
+        self.pings = 0
+        self.answers = 0
 
     @property
     def patience(self) -> float:
@@ -41,6 +46,8 @@ class KeepAlive:
     def answered(self) -> None:
         """PINGRESP has come."""
         self._pinged_at = 0.0
+        # A server may send one that nobody has asked for.
+        self.answers = min(self.answers + 1, self.pings)
 
     def not_reading(self, now: float) -> None:
         """What is not read may be the answer."""
@@ -56,10 +63,15 @@ class KeepAlive:
         """Whether it is time for a PINGREQ; if so, it counts as sent."""
         if now < self._quiet_until():
             return False
+        self.pinged(now)
+        return True
+
+    def pinged(self, now: float) -> None:
+        """A PINGREQ leaves."""
         self._sent_at = now
+        self.pings += 1
         if not self._pinged_at:
             self._pinged_at = now
-        return True
 
     def due(self) -> float:
         """When to look again."""

@@ -163,6 +163,8 @@ class Link:
         self._is_verifying = False
         self._reauthenticating = asyncio.Lock()
         self._reauthenticated: asyncio.Future[None] | None = None
+        # Who waits for a PINGRESP, by the number of the PINGREQ on this connection.
+        self._pings: dict[int, asyncio.Future[None]] = {}
         core.touched = self.schedule
         if store is not None:
             store.connect(
@@ -281,6 +283,10 @@ class Link:
             auths, core.auths = core.auths, []
             for auth in auths:
                 self._authenticate(auth)
+        for number in [each for each in self._pings if each <= core.answered_pings]:
+            ping = self._pings.pop(number)
+            if not ping.done():
+                ping.set_result(None)
         if core.ending is not None:
             self._part(problem_of(core.ending, core.version))
 
@@ -423,6 +429,7 @@ class Link:
         for task in self._authenticating:
             task.cancel()
         self._is_verifying = False
+        self._pings.clear()
         self.is_writable = False
         self.core.lost(self.now())
         self.core.session.room = BOUNDLESS
@@ -567,6 +574,20 @@ class Link:
                 await asyncio.wait((done, gone), return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
                 raise gone.result()
+
+    # --- PINGREQ ----------------------------------------------------------------------------------
+
+    async def ping(self) -> None:
+        """Send PINGREQ on this connection and wait for the answer. Raises why there is none."""
+        gone = self._gone
+        if gone is None or not self.is_connected:
+            raise self.problem or Disconnected("there is no connection")
+        answered: asyncio.Future[None] = self.loop.create_future()
+        self._pings[self.core.ping(self.now())] = answered
+        self.flush()
+        await asyncio.wait((answered, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done():
+            raise gone.result()
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -24,12 +24,13 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from semel import counts
 from semel.extras import need
 from semel.lab.demo_account import Account, Verdict
 from semel.lab.demo_faults import BEFORE_SPARK, SPARK, TETHER, Planned, kill_part, plan_faults
@@ -44,6 +45,8 @@ from semel.store.reading import Holdings
 from semel.store.schema import Unusable
 from semel.store.segments import RecordError
 
+T = TypeVar("T")
+
 DEVICES: Final = 200
 GATEWAYS: Final = 4
 PREFIX: Final = "plant"
@@ -56,6 +59,8 @@ PATIENCE: Final = 2.0
 # How long `semel up` may take to end, and its broker to serve.
 STOP_SECONDS: Final = 120.0
 START_SECONDS: Final = 60.0
+# How long Spark takes to start, for people who wait.
+SPARK_STARTS: Final = "15 s to 2 min"
 # How long they may take to end, once this process is dead.
 GRACE_SECONDS: Final = 20.0
 # It is run as a file, and obeys these on its standard input.
@@ -88,6 +93,8 @@ class Status:
     redelivered: int = 0
     recorded: int = 0
     landed: int = 0
+    # What it waits for while no number may grow, and for how long; empty: nothing.
+    waiting: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,10 +156,17 @@ class Demo:
         self._seen = 0
         # What is to be exceeded for Spark to be at work, again; -1: it is.
         self._landed_before_kill = 0
+        # What the demo waits for, and since when.
+        self._awaited = f"Spark to start ({SPARK_STARTS})" if wanted.lands else ""
+        self._awaited_since = self._began
         self._faults: list[str] = []
         self._up: asyncio.subprocess.Process | None = None
         self._fleet: asyncio.subprocess.Process | None = None
         self._proxy: Proxy | None = None
+
+    def _await(self, what: str) -> None:
+        """Say from now on that it waits for something; with an empty text, for nothing."""
+        self._awaited, self._awaited_since = what, time.monotonic()
 
     def _note(self, sentence: str) -> None:
         self._happened(time.monotonic() - self._began, sentence)
@@ -190,8 +204,10 @@ class Demo:
                 order(self._fleet, KILL)
                 await self._fleet.wait()
             self._note("stopping semel up, and taking the account")
-            await self._end(up, "semel up")
-            return await asyncio.to_thread(self._account)
+            self._await("semel up to stop")
+            await self._while_showing(self._end(up, "semel up"))
+            self._await("the account")
+            return await self._while_showing(asyncio.to_thread(self._account))
         finally:
             await self._clean_up()
 
@@ -362,9 +378,11 @@ class Demo:
                 return False
             self.kills[planned.kind] = self.kills.get(planned.kind, 0) + 1
             what = f" ({killed} processes)" if killed > 1 else ""
+            self._note(f"{planned}{what}")
             if planned.kind == SPARK:
                 self._landed_before_kill = self.status.landed
-            self._note(f"{planned}{what}")
+                self._await(f"Spark to start again ({SPARK_STARTS})")
+                self._note("semel up starts Spark again; the broker goes on meanwhile")
             return True
 
         def end(fault: Fault) -> None:
@@ -387,7 +405,7 @@ class Demo:
         packets = self._recording.packets
         if packets.forgotten > self._seen:
             # Nothing that the account needs; but the number would be too low.
-            self._note(f"{packets.forgotten - self._seen:,} packets passed uncounted")
+            self._note(f"{counts.count(packets.forgotten - self._seen, 'packet')} passed uncounted")
             self._seen = packets.forgotten
         found = packets.items(self._seen)
         self._seen += len(found)
@@ -400,8 +418,21 @@ class Demo:
         self.status = replace(self.status, redelivered=self.status.redelivered + again)
 
     def _show(self) -> None:
-        self.status = replace(self.status, seconds=time.monotonic() - self._began)
+        now = time.monotonic()
+        waiting = f"{self._awaited}, {now - self._awaited_since:.0f} s" if self._awaited else ""
+        self.status = replace(self.status, seconds=now - self._began, waiting=waiting)
         self._tell(self.status)
+
+    async def _while_showing(self, work: Awaitable[T]) -> T:
+        """Wait for something that may take its time, and show how things stand."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                self._show()
+                await asyncio.wait((task,), timeout=TICK_SECONDS)
+        finally:
+            task.cancel()
+        return task.result()
 
     async def _keep_looking(self) -> None:
         """Ask record and table how far they go."""
@@ -410,6 +441,7 @@ class Demo:
             if landed > self._landed_before_kill >= 0:
                 self._note("Spark is there, and lands")
                 self._landed_before_kill = -1
+                self._await("")
             self.status = replace(
                 self.status,
                 recorded=max(recorded, self.status.recorded),

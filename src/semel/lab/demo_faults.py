@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from semel import counts
 from semel.lab.faults import CUT_AFTER, CUT_BEFORE, REPEAT
 from semel.mqtt import CLIENT, SERVER
 from semel.mqtt.packet_types import PACKET_NAMES, PUBCOMP, PUBLISH, PUBREC, PUBREL
@@ -71,7 +72,7 @@ class Planned:
             return f"kill -9 {self.kind}"
         name = PACKET_NAMES[self.packet]
         if self.kind == REPEAT:
-            return f"repeat {self.count} {name} packets"
+            return f"repeat {counts.count(self.count, f'{name} packet')}"
         when = "before" if self.kind == CUT_BEFORE else "after"
         return f"cut a connection {when} {name}"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
+from semel import counts
 from semel.lab.growing import PATIENCE, Growing, block, follow
 from semel.lab.recording import Recorded
 from semel.mqtt import PACKET_NAMES
@@ -65,7 +66,9 @@ class Fault:
         kind = PACKET_NAMES[self.kind] if self.kind else "every packet"
         sender = "" if self.sender is None else f" of the {SIDES[self.sender]}"
         who = "" if self.client_id is None else f", client {self.client_id!r}"
-        return f"<{kind}{sender}{who}: {self.action}, {len(self.hits)} times so far>"
+        return (
+            f"<{kind}{sender}{who}: {self.action}, {counts.count(len(self.hits), 'time')} so far>"
+        )
 
     def may_concern(self, sender: int, kind: int, client_id: str | None) -> bool:
         """Whether it is for such a packet; a client identifier of None is not known yet."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from semel import counts
 from semel.lab.growing import MOST_BYTES, MOST_ITEMS, Growing
 from semel.mqtt import CLIENT, PACKET_NAMES, RULES, SERVER, Exchange, Packet, Violation
 from semel.mqtt.codec import decode
@@ -110,7 +111,7 @@ def _details(packet: Packet | None) -> str:
             words += f" id {packet.packet_id}"
         words += " RETAIN" if packet.retain else ""
         words += " DUP" if packet.dup else ""
-        return f"{words}, {len(packet.payload)} bytes"
+        return f"{words}, {counts.count(len(packet.payload), 'byte')}"
     if isinstance(packet, PubAck | PubRec | PubRel | PubComp):
         return f" id {packet.packet_id}" + (f" 0x{packet.reason:02x}" if packet.reason else "")
     if isinstance(packet, Subscribe):
@@ -391,5 +392,5 @@ def listed(packets: Iterable[Recorded], most: int) -> str:
     all_packets = list(packets)
     lines = [str(recorded) for recorded in all_packets[-most:]]
     if len(all_packets) > most:
-        lines.insert(0, f"… {len(all_packets) - most} packets before these")
+        lines.insert(0, f"… {counts.count(len(all_packets) - most, 'packet')} before these")
     return "\n".join(lines)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
+from semel import counts
 from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
 from semel.lab.faults import (
@@ -525,7 +526,9 @@ class TestBroker:
         def words() -> str:
             topics = [quoted(one.topic_name) for one in self._messages.items()[-SHOWN_PACKETS:]]
             came = f"published: {', '.join(topics)}" if topics else "nothing was published"
-            return f"{count} messages to {quoted(topic_filter)} did not come; {came}"
+            return (
+                f"{counts.count(count, 'message')} to {quoted(topic_filter)} did not come; {came}"
+            )
 
         return words
 
@@ -607,7 +610,8 @@ class TestBroker:
 
     def _no_packet(self, kind: object, count: int) -> Callable[[], str]:
         name = kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
-        return lambda: f"{count} packets {name} did not come; recorded:\n{self.transcript()}"
+        wanted = counts.count(count, f"{name} packet")
+        return lambda: f"{wanted} did not come; recorded:\n{self.transcript()}"
 
     def transcript(self, most: int = SHOWN_PACKETS) -> str:
         """The last packets, a line for each, without payloads and passwords."""

@@ -481,7 +481,7 @@ class Exchange:
             self._report_no_request(packet_id, found)
         elif kind == SUBACK or self.version == MQTT5:
             if count != abs(filters):
-                seen = f"{count} reason codes for {abs(filters)} filters"
+                seen = f"reason codes: {count}, filters: {abs(filters)}"
                 report(found, Violation(ONE_REASON_CODE_EACH, seen))
 
     def _report_no_request(self, packet_id: int, found: list[Violation] | None) -> None:

@@ -127,7 +127,10 @@ class Reader:
         start = self.at
         if size > self.end - start:
             missing = size - (self.end - start)
-            raise Violation(FIELD_WITHIN_PACKET, f"{name} lacks {missing} of {size} bytes")
+            raise Violation(
+                FIELD_WITHIN_PACKET,
+                f"{name} lacks {missing} of {size} byte{'' if size == 1 else 's'}",
+            )
         self.at = start + size
         return start
 
@@ -232,7 +235,10 @@ class Reader:
         """Nothing is left."""
         if self.at < self.end:
             surplus = self.end - self.at
-            report(self.found, Violation(NO_SURPLUS_BYTES, f"{surplus} bytes more"))
+            report(
+                self.found,
+                Violation(NO_SURPLUS_BYTES, f"{surplus} byte{'' if surplus == 1 else 's'} more"),
+            )
 
 
 @final

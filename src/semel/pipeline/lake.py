@@ -192,7 +192,7 @@ def open_table(lake: str, table: str) -> "DeltaTable":
 def _open(lake: str, table: str) -> "DeltaTable | None":
     """A table, or None if there is none."""
     address = table_address(lake, table)
-    deltalake = need("deltalake", extra="spark", by=_BY)
+    deltalake = need("deltalake", extra="sql", by=_BY)
     uri, options = split_address(address)
     folder = local_folder(address)
     if folder is not None and not folder.is_dir():
@@ -255,7 +255,7 @@ def facts(lake: str, name: str, table: "DeltaTable") -> TableFacts:
 
 def _contents(table: "DeltaTable") -> tuple[int, int, int]:
     """Rows, files, bytes."""
-    arrow = need("pyarrow", extra="spark", by=_BY)
+    arrow = need("pyarrow", extra="sql", by=_BY)
     actions = arrow.table(table.get_add_actions(flatten=True))
     size = sum(actions.column("size_bytes").to_pylist())
     counts = actions.column("num_records").to_pylist() if actions.num_rows else []
@@ -273,7 +273,7 @@ def dataset_of(table: "DeltaTable") -> Any:
     deltalake's own goes by the statistics in the log too, and takes a column that has none there
     for one without values. Parquet's own statistics serve instead.
     """
-    dataset = need("pyarrow.dataset", extra="spark", by="a Delta table")
+    dataset = need("pyarrow.dataset", extra="sql", by="a Delta table")
     found = table.to_pyarrow_dataset()
     partitions = table.metadata().partition_columns
     fragments = []
@@ -392,7 +392,7 @@ def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Opti
 
     Safe beside a landing. What it merged stays until a vacuum.
     """
-    deltalake = need("deltalake", extra="spark", by=_BY)
+    deltalake = need("deltalake", extra="sql", by=_BY)
     properties = deltalake.WriterProperties(compression="ZSTD")
 
     def merge(opened: "DeltaTable") -> dict[str, Any]:
@@ -454,7 +454,7 @@ def _sizes(address: str, paths: Iterable[str]) -> int:
 
 def _committing(lake: str, table: str, change: "Callable[[DeltaTable], T]") -> tuple[T, int]:
     """Do what commits to a table, again if others came first; the commits are on disk then."""
-    deltalake = need("deltalake", extra="spark", by=_BY)
+    deltalake = need("deltalake", extra="sql", by=_BY)
     address = table_address(lake, table)
     for attempt in range(1, ATTEMPTS + 1):
         opened = open_table(lake, table)

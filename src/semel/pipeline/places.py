@@ -271,7 +271,7 @@ def _variable(*names: str) -> str | None:
 
 
 def _region(bucket: str) -> str:
-    fs = need("pyarrow.fs", extra="spark", by="a lake on an object store")
+    fs = need("pyarrow.fs", extra="sql", by="a lake on an object store")
     try:
         return str(fs.resolve_s3_region(bucket))
     except OSError:
@@ -402,7 +402,7 @@ def naming(address: str) -> Iterator[None]:
 
     A table that is not there, or that a newer program has written, is told in our words.
     """
-    exceptions = need("deltalake.exceptions", extra="spark", by="a Delta table")
+    exceptions = need("deltalake.exceptions", extra="sql", by="a Delta table")
     shown = without_secrets(address)
     try:
         yield

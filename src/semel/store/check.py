@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
+from semel import counts
 from semel.store.database import as_sentence
 from semel.store.folder import STORE, explained, is_damage, known_version, read_only
 from semel.store.gaps import known_gaps, missing, without
@@ -141,10 +142,11 @@ def _check_log(store: Path, report: Report) -> None:
             report.add(path.name, "", "the log has no header, and nothing of it would be used")
         return
     frame = intact.index(False)
+    after = counts.count(log.commits(frame), "commit")
     report.add(
         path.name,
         f"frame {frame + 1}",
-        f"the log is broken here, and {log.commits(frame)} commits after it would be lost",
+        f"the log is broken here, and {after} after it would be lost",
     )
 
 
@@ -203,7 +205,11 @@ def _check_sessions(connection: sqlite3.Connection, report: Report) -> None:
                 " WHERE session NOT IN (SELECT number FROM session) GROUP BY session"
             )
             for session, count in rows:
-                report.add(table, f"session {session}", f"{count} rows of a session that is not")
+                report.add(
+                    table,
+                    f"session {session}",
+                    f"{counts.count(count, 'row')} of a session that is not",
+                )
     with _noted("delivery", report):
         for row, fault in faulty_deliveries(connection):
             report.add("delivery", key_of("delivery", row), fault)
@@ -217,7 +223,11 @@ def _check_sessions(connection: sqlite3.Connection, report: Report) -> None:
             report.add("delivery", where, "was sent, but one before it waits")
     with _noted("body", report):
         for body, uses, times in ask(_USES):
-            report.add("body", f"id {body}", f"uses is {uses}, but {times} deliveries have it")
+            report.add(
+                "body",
+                f"id {body}",
+                f"uses is {uses}, but {counts.count(times, 'delivery has', 'deliveries have')} it",
+            )
 
 
 def _check_streams(connection: sqlite3.Connection, report: Report) -> None:
@@ -227,7 +237,11 @@ def _check_streams(connection: sqlite3.Connection, report: Report) -> None:
             "SELECT stream, count(*) FROM record WHERE stream NOT IN (SELECT id FROM stream)"
             " GROUP BY stream"
         ):
-            report.add("record", f"stream {stream}", f"{count} rows of a stream that is not")
+            report.add(
+                "record",
+                f"stream {stream}",
+                f"{counts.count(count, 'row')} of a stream that is not",
+            )
         known = known_gaps(connection)
         for stream, last_seq, sealed in ask("SELECT id, last_seq, sealed FROM stream").fetchall():
             gaps = missing(connection, stream, sealed + 1, last_seq)

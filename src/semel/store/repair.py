@@ -19,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from semel.counts import count
 from semel.mqtt.topics import quoted
 from semel.store.check import (
     OF_SESSIONS,
@@ -183,8 +184,8 @@ class _Salvage:
             )
         if self._pages.broken_frames:
             self._repair.notes.append(
-                f"{self._pages.broken_frames} pages of the log are not as they were written; "
-                "they were used as far as their rows are right"
+                f"the log has {count(self._pages.broken_frames, 'page')} not as written, "
+                "used as far as their rows are right"
             )
             self._lose_place("log")
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from semel.broker.settings import BrokerSettings
+from semel.broker.settings import LOG_LEVELS, BrokerSettings
 from semel.extras import EXTRAS, MissingExtra, missing
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.places import check_table_name, local_folder
@@ -73,6 +73,15 @@ class UpLandSettings(LandSettings):
 
 
 @dataclass(frozen=True)
+class UpBrokerSettings(BrokerSettings):
+    """The broker, whose every connection is no news if nobody says otherwise."""
+
+    connection_messages: bool = setting(
+        False, "Whether a line is logged for each client that connects and disconnects."
+    )
+
+
+@dataclass(frozen=True)
 class Plan:
     """What runs where, checked."""
 
@@ -90,6 +99,9 @@ class Plan:
     checkpoint: Path | None
     interval: str | None
     lands: bool
+    # What is shown of the broker's log.
+    log_level: str = "info"
+    connection_messages: bool = False
     # What the file alone says just so: who is given --config need not be told.
     by_file: frozenset[str] = frozenset()
 
@@ -108,16 +120,17 @@ class Plan:
 
 
 def sections(known: Sequence[type[Section]]) -> tuple[type[Section], ...]:
-    """All sections, of which that of landing is ours."""
-    others = [each for each in known if each.section != LandSettings.section]
-    return (*others, UpLandSettings)
+    """All sections, of which those with defaults of our own are ours."""
+    ours = (UpBrokerSettings, UpLandSettings)
+    names = [each.section for each in ours]
+    return (*(each for each in known if each.section not in names), *ours)
 
 
 def make_plan(
     settings: Settings, *, config: Path | None, lands: bool, interval: str | None
 ) -> Plan:
     """What these settings mean together. Raises SettingsError."""
-    broker, store = settings.of(BrokerSettings), settings.of(StoreSettings)
+    broker, store = settings.of(UpBrokerSettings), settings.of(StoreSettings)
     land = settings.of(UpLandSettings)
     data = Path(DATA) if store.data is None else store.data
     streams = settings.all_of(StreamSettings)
@@ -154,6 +167,8 @@ def make_plan(
         checkpoint=checkpoint,
         interval=interval,
         lands=lands,
+        log_level=broker.log_level,
+        connection_messages=broker.connection_messages,
         by_file=frozenset() if config is None else _said_by_file(settings, config, lake),
     )
 
@@ -213,6 +228,9 @@ def broker_part(plan: Plan, environ: Mapping[str, str]) -> Part:
     for stream in plan.streams:
         command += ["--stream", stream]
     environment = _environment(environ)
+    # We have to hear that it listens, whatever is shown.
+    environment["SEMEL_BROKER_LOG_LEVEL"] = LOG_LEVELS[0]
+    environment["SEMEL_BROKER_CONNECTION_MESSAGES"] = str(plan.connection_messages).lower()
     if plan.root is not None:
         environment["SEMEL_STORE_ROOT"] = plan.root
     return Part(

@@ -83,6 +83,9 @@ LANDED: Final = "landed"
 _ABOUT_ALL: Final = re.compile(
     r"\b(show|information_schema|duckdb_\w+|pg_catalog|pg_\w+|sqlite_master|pragma)\b", re.I
 )
+# What DuckDB quotes of a query, and how it indents what goes on with a line before.
+_QUOTED_QUERY: Final = re.compile(r"LINE \d+: ")
+_INDENT: Final = re.compile(r"^\t+")
 _UNKNOWN: Final = re.compile(r"Table with name (.+?) does not exist", re.DOTALL)
 _READING: Final = re.compile(r"reading the stream registered as '(.*?)' failed: (.*)", re.DOTALL)
 # Arrow drops the zone of the first, and takes the others for bytes.
@@ -151,8 +154,8 @@ class LakeSql:
 
     def __init__(self, lake: str, *, record: Record | None = None, memory: str = MEMORY) -> None:
         """Raises TableError, MissingExtra, and what Holdings raises."""
-        self._duckdb = need("duckdb", extra="spark", by="semel sql")
-        need("deltalake", extra="spark", by="semel sql")
+        self._duckdb = need("duckdb", extra="sql", by="semel sql")
+        need("deltalake", extra="sql", by="semel sql")
         self._lake = lake
         self._record = record
         # What is worth to be said beside an answer.
@@ -348,7 +351,7 @@ class LakeSql:
                 )
             if each.node in records:
                 fragments += self._fragments(records[each.node], begins, each.last)
-        dataset = need("pyarrow.dataset", extra="spark", by="semel sql")
+        dataset = need("pyarrow.dataset", extra="sql", by="semel sql")
         rows = dataset.FileSystemDataset(fragments, schema(), dataset.ParquetFileFormat())
         if opened is None:
             self.notes.append(f"nothing is landed in {self._shown(table)} yet")
@@ -384,7 +387,7 @@ class LakeSql:
     def _in_place(self, record: NodeRecord, first: int, last: int) -> Any:
         """A segment, which is opened only if a question wants something of it."""
         assert self._holdings is not None
-        fs = need("pyarrow.fs", extra="spark", by="semel sql")
+        fs = need("pyarrow.fs", extra="sql", by="semel sql")
         root = self._holdings.root
         if isinstance(root, LocalRoot):
             filesystem, folder = fs.LocalFileSystem(), str(Path(root.address).absolute())
@@ -397,7 +400,7 @@ class LakeSql:
 
     def _copied(self, record: NodeRecord, first: int, last: int) -> Any:
         """A copy of rows that lie with others that are landed, or in the store."""
-        fs = need("pyarrow.fs", extra="spark", by="semel sql")
+        fs = need("pyarrow.fs", extra="sql", by="semel sql")
         path = self._temporary / f"rows-{len(list(self._temporary.iterdir()))}.parquet"
         with open(path, "wb") as file:
             write_tables(file, record.tables(first, last))
@@ -405,7 +408,7 @@ class LakeSql:
 
     @staticmethod
     def _fragment(path: str, filesystem: Any, record: NodeRecord, first: int, last: int) -> Any:
-        dataset = need("pyarrow.dataset", extra="spark", by="semel sql")
+        dataset = need("pyarrow.dataset", extra="sql", by="semel sql")
         holds = (
             (dataset.field("node") == record.node)
             & (dataset.field("seq") >= first)
@@ -592,7 +595,19 @@ def _is_advice(line: str) -> bool:
     return line.startswith("Did you mean")
 
 
+def _indented(tabs: re.Match[str]) -> str:
+    return "  " * len(tabs[0])
+
+
 def _shown(problem: BaseException) -> str:
-    """DuckDB's message without empty lines; its last lines may point to a place."""
+    """DuckDB's message without empty lines; its last lines may point to a place.
+
+    Tabs would be shown as escape sequences. Those that indent become two spaces, and those of the
+    query one: its place is pointed to by a line that counts each as one character.
+    """
     lines = [line.rstrip() for line in str(problem).splitlines() if line.strip()]
+    lines = [
+        line.replace("\t", " ") if _QUOTED_QUERY.match(line) else _INDENT.sub(_indented, line)
+        for line in lines
+    ]
     return "\n".join(lines) or type(problem).__name__

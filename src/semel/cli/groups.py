@@ -1,0 +1,25 @@
+"""Groups of commands that suggest what a misspelled command may have meant."""
+
+from difflib import get_close_matches
+
+import click
+
+
+class SuggestingGroup(click.Group):
+    """A group whose error for an unknown command names the commands that are spelled like it.
+
+    Recent releases of click do so by themselves, but only for commands that are imported already.
+    """
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        is_option = name.startswith("-")
+        if not is_option and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            sentence = f"No such command {name!r}."
+            similar = get_close_matches(name, self.list_commands(ctx))
+            if similar:
+                sentence += f" Did you mean {' or '.join(map(repr, similar))}?"
+            raise click.UsageError(sentence, ctx)
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,8 @@
+"""Counts for people: "1 message", "2,000 messages"."""
+
+
+def count(number: int, thing: str, things: str = "") -> str:
+    """A number and what it counts; `things` is the plural, if it is not `thing` and an s."""
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number:,} {things or thing + 's'}"
