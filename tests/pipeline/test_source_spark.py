@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
+from pyspark.sql import functions
 
 from semel.pipeline.errors import sentence_of
 from semel.pipeline.source import COLUMNS
@@ -120,6 +122,37 @@ def test_rows_deleted_before_a_stream_came_to_them_end_it_with_a_sentence(
     assert "failOnDataLoss=false" in said
     landing.run(failOnDataLoss="false")
     assert landing.rows == rows("n1", 1, 30) + rows("n1", 41, 50)
+
+
+def test_windows_behind_the_watermark_are_emitted_without_more_data(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    # A row per second: the windows of 10 s from 12:00:00 to 12:01:50 hold rows, the last is open.
+    write_messages(root, STREAM, "n1", 1, 110, step=timedelta(seconds=1))
+    counts = (
+        spark.readStream.format("mqtt")
+        .load(str(root))
+        .withWatermark("received", "0 seconds")
+        .groupBy(functions.window("received", "10 seconds"))
+        .count()
+    )
+    emitted: list[tuple[datetime, int]] = []
+
+    def take(batch: "DataFrame", _: int) -> None:
+        emitted.extend(
+            (row.start, row["count"]) for row in batch.selectExpr("window.start", "count").collect()
+        )
+
+    query = (
+        counts.writeStream.outputMode("append")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .foreachBatch(take)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert [count for _, count in sorted(emitted)] == [9, *[10] * 10]
 
 
 def test_a_batch_read_is_right_with_filters_pushed_and_not(
