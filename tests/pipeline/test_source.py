@@ -477,6 +477,21 @@ def test_a_large_segment_is_cut_at_its_row_groups(tmp_path: Path) -> None:
     assert query.read({"n1": 99_990}, {"n1": 100_010}) == rows("n1", 99_991, 100_010)
 
 
+def test_a_partition_is_bounded_by_what_its_rows_take_in_memory(tmp_path: Path) -> None:
+    # A few kilobytes each as files, and 30 MiB in memory: what a file takes says nothing.
+    mebibyte = bytes(1024 * 1024)
+    for first in range(1, 211, 30):
+        write_messages(tmp_path, STREAM, "n1", first, 30, payload=mebibyte, properties=False)
+        write_messages(tmp_path, STREAM, "n2", first, 30, payload=b"1", properties=False)
+    (segment, *_) = open_root(tmp_path).segments(STREAM, "n1")
+    assert segment.size < 100_000
+    query = Query(tmp_path)
+    assert made_rows(query, {}, {"n1": 210}) == [60, 60, 60, 30]
+    assert made_rows(query, {"n1": 10}, {"n1": 115}) == [50, 55]
+    assert made_rows(query, {}, {"n2": 210}) == [210]
+    assert query.read({"n1": 10}, {"n1": 115}) == rows("n1", 11, 115)
+
+
 def test_an_empty_batch_has_no_partitions_and_spark_gives_one_of_its_own(tmp_path: Path) -> None:
     write(tmp_path, 1, 10)
     query = Query(tmp_path)

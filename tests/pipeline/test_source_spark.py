@@ -1,11 +1,13 @@
 """`format("mqtt")` in Spark: streams with a checkpoint, batches with filters, and what fails."""
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
@@ -200,6 +202,34 @@ def test_a_batch_read_is_right_with_filters_pushed_and_not(
         and row["user_name"] is not None
         and row["qos"] != 2
     ]
+
+
+def batch_sizes(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "bytes": [batch.nbytes]})
+
+
+def test_large_messages_reach_python_in_batches_that_are_bounded_by_their_bytes(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    mebibyte = bytes(1024 * 1024)
+    for first in range(1, 161, 32):
+        write_messages(tmp_path, "large", "n1", first, 32, payload=mebibyte)
+    write_messages(tmp_path, "small", "n1", 1, 10_000)
+    reader = spark.read.format("mqtt").option("root", str(tmp_path))
+
+    def seen(stream: str) -> list[Any]:
+        frame = reader.option("stream", stream).option("minPartitions", "1").load()
+        return frame.mapInArrow(batch_sizes, "rows bigint, bytes bigint").collect()
+
+    large = seen("large")
+    assert sum(each.rows for each in large) == 160
+    assert max(each.bytes for each in large) <= 96 * 1024 * 1024
+    # The number of rows bounds the batches of small ones.
+    assert max(each.rows for each in seen("small")) == 1_024
 
 
 def test_a_schema_of_some_columns_reads_these(spark: "SparkSession", tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ _ALWAYS: Final = {
     # window until more data comes. A landing has no state, and Spark makes none for it.
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.streaming.pollingDelay": "100ms",
-    # A writer in Python gets record batches of this many rows. They have no bound in bytes, because
-    # Spark would ask for the size of a batch after each row, which takes ten times as long as all
-    # else; so a task may hold this many of the largest messages.
+    # A writer in Python gets record batches of this many rows. Spark could bound them by bytes, but
+    # would ask for the size of a batch after each row, which takes ten times as long as all else:
+    # what bounds them are the bytes of a partition of `format("mqtt")` (source_partitions).
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # Batch reads of `format("mqtt")` skip what a filter rules out.
