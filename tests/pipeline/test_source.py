@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from semel.pipeline.errors import DataLoss, OptionError, PipelineError
-from semel.pipeline.source import COLUMNS
+from semel.pipeline.source_columns import COLUMNS
 from semel.pipeline.source_partitions import SegmentPartition
 from semel.store.reading import NodeRecord
 from semel.store.roots import open_root
@@ -529,6 +529,17 @@ def test_a_column_that_the_record_has_not_is_refused(
     for make in (source.reader, source.streamReader):
         with pytest.raises(OptionError, match=said):
             make(columns)
+
+
+def test_option_columns_makes_the_schema_and_agrees_with_one_that_is_given(tmp_path: Path) -> None:
+    write(tmp_path, 1, 40)
+    source = source_of(tmp_path, columns="topic,seq,node")
+    assert source.schema() == "topic string, seq bigint, node string"
+    found, _ = batch_read(tmp_path, "topic", "seq", "node", columns="topic,seq,node")
+    assert rows_of(found) == rows("n1", 1, 40)
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(OptionError, match="option columns is topic,seq,node, but the schema"):
+            make(spark_schema("topic", "seq"))
 
 
 def test_a_column_that_may_not_be_null_is_taken(tmp_path: Path) -> None:
