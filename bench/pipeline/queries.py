@@ -189,10 +189,10 @@ class Bench:
             if batch is not None:
                 reader = reader.option("maxRowsPerBatch", str(batch))
             return reader.load()
-        from semel.pipeline.source import SCHEMA
+        from semel.pipeline.source_columns import ddl_of
 
         segments = f"{root}/{STREAM}/{NODE}/*.parquet"
-        return self.spark.readStream.schema(SCHEMA).parquet(segments)
+        return self.spark.readStream.schema(ddl_of(None)).parquet(segments)
 
     def run(self, name: str, rows: int, *, lands: bool, batch: int | None = None) -> Cost:
         """A query from its start to its end. Raises Wrong if it did not read all rows."""

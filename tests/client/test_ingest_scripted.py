@@ -279,6 +279,62 @@ def test_a_store_that_fails_ends_it_and_acknowledges_nothing_more(tmp_path: Path
     run(main())
 
 
+async def part(server: Scripted, reason: int, *, subscribes: bool = True) -> None:
+    """A connection that the server ends with DISCONNECT when it gets a SUBSCRIBE."""
+    visit = await server.visit()
+    if subscribes:
+        await visit.take(Subscribe)
+    visit.send(Disconnect(reason))
+    await visit.end()
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [(0x90, "topic name invalid"), (0x82, "protocol error"), (0xA2, "wildcard subscriptions not")],
+)
+def test_a_disconnect_that_no_retry_cures_ends_it_after_three_connections(
+    reason: int, words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with Scripted() as server:
+            running = asyncio.get_running_loop().create_task(
+                Ingest(plan_of(server.url, tmp_path)).run()
+            )
+            for _ in range(3):
+                await part(server, reason)
+            sentence = f"0x{reason:02x}, {words}.* 3 connections in a row.*subscribe to plant/#"
+            with pytest.raises(Disconnected, match=sentence):
+                await running
+            assert len(server.visits) == 3
+
+    run(main())
+    # The last attempt is not followed by the promise of another one.
+    assert sum("trying again" in each.message for each in caplog.records) == 2
+
+
+def test_a_disconnect_that_passes_or_comes_after_progress_does_not_end_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            Scripted() as server,
+            ingesting(plan_of(server.url, tmp_path)) as work,
+        ):
+            for _ in range(5):
+                await part(server, 0x8B)
+            for seen in range(1, 3):
+                for _ in range(2):
+                    await part(server, 0x90)
+                visit = await server.visit()
+                visit.send(SubAck((await visit.take(Subscribe)).packet_id, [2]))
+                visit.send(Publish("plant/1", b"a", 1, seen))
+                await visit.take(PubAck)
+                visit.send(Disconnect(0x8B))
+                await visit.end()
+            await until(lambda: work.counters.received == 2)
+
+    run(main())
+    assert len(rows_in(tmp_path)) == 2
+
+
 @VERSIONS
 def test_subscriptions_that_are_all_refused_end_it(version: int, tmp_path: Path) -> None:
     reason = 0x87 if version == MQTT5 else 0x80

@@ -3,7 +3,7 @@
 import shutil
 import threading
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,44 @@ def test_every_column_lands_and_the_date_is_the_partition(place: Place) -> None:
     assert first["user_properties"] == [{"key": "n", "value": "1"}, {"key": "n", "value": "again"}]
     assert place.land() == 0
     place.holds(n1=2_500, n2=300)
+
+
+@pytest.mark.parametrize(
+    "zone",
+    ["Asia/Tokyo", "America/Los_Angeles", "Australia/Lord_Howe"],
+    ids=["east", "west", "half"],
+)
+def test_dates_and_lag_are_in_utc_whatever_time_zone_the_session_has(
+    place: Place, zone: str
+) -> None:
+    # The last and the first microsecond of a day in UTC, where it is another day elsewhere, on
+    # days around the changes of daylight saving time, and before 1970.
+    midnights = [
+        datetime(2026, 3, 8, tzinfo=UTC),
+        datetime(2026, 4, 5, tzinfo=UTC),
+        datetime(2026, 11, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, tzinfo=UTC),
+    ]
+    moment = timedelta(microseconds=1)
+    expected = []
+    for number, midnight in enumerate(midnights):
+        first = 2 * number + 1
+        write_messages(
+            place.root, "all", "n1", first, 2, start=midnight - (first + 1) * moment, step=moment
+        )
+        expected += [midnight - moment, midnight]
+    before = place.spark.conf.get("spark.sql.session.timeZone")
+    place.spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        assert place.land() == 8
+    finally:
+        place.spark.conf.set("spark.sql.session.timeZone", str(before))
+    table = DeltaTable(str(place.table)).to_pyarrow_table().sort_by("seq")
+    assert table["received"].to_pylist() == expected
+    assert table["date"].to_pylist() == [each.date() for each in expected]
+    (batch,) = [event for event in place.events if event["event"] == "batch"]
+    age = (datetime.fromisoformat(batch["at"]) - max(expected)).total_seconds()
+    assert batch["lag_seconds"] == pytest.approx(age, abs=5)
 
 
 def test_a_lost_a_copied_and_a_foreign_checkpoint_neither_skip_nor_double(place: Place) -> None:

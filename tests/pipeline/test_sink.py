@@ -9,7 +9,7 @@ import duckdb
 import polars
 import pytest
 from deltalake import DeltaTable
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from semel.pipeline.errors import OptionError, sentence_of
@@ -120,6 +120,30 @@ def test_a_stream_is_written_once_whatever_is_replayed(spark: SparkSession, tmp_
     shutil.rmtree(checkpoint)
     run()
     assert DeltaTable(str(table)).count() == 300
+
+
+def test_partition_by_of_spark_is_refused_for_batches_and_for_partitioned_tables(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    frame = spark.range(10).selectExpr("id", "id % 2 = 0 as even")
+    writer = frame.write.format("semel_delta").mode("append").partitionBy("even")
+    # By Spark itself, before it asks the sink for anything.
+    with pytest.raises(IllegalArgumentException, match="provided partitioning"):
+        writer.save(str(table))
+    assert not table.exists()
+    save(frame, table, partitionBy="even")
+    frame.write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(frame.schema).parquet(str(tmp_path / "in"))
+    query = stream.writeStream.format("semel_delta").partitionBy("even").trigger(availableNow=True)
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(PySparkException) as refused:
+        query.start(str(table)).awaitTermination()
+    assert sentence(refused.value).endswith(
+        "is partitioned by even, not by nothing: say partitionBy as the table does"
+    )
+    query.option("partitionBy", "even").start(str(table)).awaitTermination()
+    assert DeltaTable(str(table)).count() == 20
 
 
 def test_the_app_id_is_the_checkpoints_own_or_the_users(

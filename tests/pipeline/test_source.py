@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from semel.pipeline.errors import DataLoss, OptionError, PipelineError
-from semel.pipeline.source import COLUMNS
+from semel.pipeline.source_columns import COLUMNS
 from semel.pipeline.source_partitions import SegmentPartition
 from semel.store.reading import NodeRecord
 from semel.store.roots import open_root
@@ -477,6 +477,21 @@ def test_a_large_segment_is_cut_at_its_row_groups(tmp_path: Path) -> None:
     assert query.read({"n1": 99_990}, {"n1": 100_010}) == rows("n1", 99_991, 100_010)
 
 
+def test_a_partition_is_bounded_by_what_its_rows_take_in_memory(tmp_path: Path) -> None:
+    # A few kilobytes each as files, and 30 MiB in memory: what a file takes says nothing.
+    mebibyte = bytes(1024 * 1024)
+    for first in range(1, 211, 30):
+        write_messages(tmp_path, STREAM, "n1", first, 30, payload=mebibyte, properties=False)
+        write_messages(tmp_path, STREAM, "n2", first, 30, payload=b"1", properties=False)
+    (segment, *_) = open_root(tmp_path).segments(STREAM, "n1")
+    assert segment.size < 100_000
+    query = Query(tmp_path)
+    assert made_rows(query, {}, {"n1": 210}) == [60, 60, 60, 30]
+    assert made_rows(query, {"n1": 10}, {"n1": 115}) == [50, 55]
+    assert made_rows(query, {}, {"n2": 210}) == [210]
+    assert query.read({"n1": 10}, {"n1": 115}) == rows("n1", 11, 115)
+
+
 def test_an_empty_batch_has_no_partitions_and_spark_gives_one_of_its_own(tmp_path: Path) -> None:
     write(tmp_path, 1, 10)
     query = Query(tmp_path)
@@ -514,6 +529,17 @@ def test_a_column_that_the_record_has_not_is_refused(
     for make in (source.reader, source.streamReader):
         with pytest.raises(OptionError, match=said):
             make(columns)
+
+
+def test_option_columns_makes_the_schema_and_agrees_with_one_that_is_given(tmp_path: Path) -> None:
+    write(tmp_path, 1, 40)
+    source = source_of(tmp_path, columns="topic,seq,node")
+    assert source.schema() == "topic string, seq bigint, node string"
+    found, _ = batch_read(tmp_path, "topic", "seq", "node", columns="topic,seq,node")
+    assert rows_of(found) == rows("n1", 1, 40)
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(OptionError, match="option columns is topic,seq,node, but the schema"):
+            make(spark_schema("topic", "seq"))
 
 
 def test_a_column_that_may_not_be_null_is_taken(tmp_path: Path) -> None:

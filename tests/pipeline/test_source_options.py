@@ -12,6 +12,8 @@ from semel.pipeline.source_options import (
     Point,
     Points,
     SourceOptions,
+    kept_options,
+    options_of_table,
     parse_source_options,
 )
 
@@ -62,6 +64,65 @@ def test_a_root_is_needed() -> None:
         parse_source_options({"root": " "})
     with pytest.raises(OptionError, match="option root: ftp://host/x is no root"):
         parse_source_options({"root": "ftp://user:hidden@host/x"})
+
+
+def test_columns_are_chosen_by_their_names() -> None:
+    assert parse().columns is None
+    assert parse(columns="topic, seq").columns == ("topic", "seq")
+    assert problem(columns="topic,tpoic") == (
+        "option columns: the record has no column tpoic: did you mean topic?"
+    )
+    assert "there is seq, node, received, topic" in problem(columns="topic,zzz")
+    assert problem(columns="seq,topic,seq") == "option columns names seq twice"
+    for text in ("", "topic,", ","):
+        assert problem(columns=text).startswith("option columns is names with commas between")
+    assert problem(column="topic") == "mqtt has no option column: did you mean columns?"
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+# What Spark adds to the options of CREATE TABLE.
+SPARKS = {"provider": "mqtt", "owner": "ann", "comment": "hall 7", "external": "true"}
+
+
+def table(**options: str) -> dict[str, str] | None:
+    given = SPARKS | options | {f"option.{name}": value for name, value in options.items()}
+    return options_of_table(given)
+
+
+def test_the_options_of_a_table_are_told_from_what_spark_adds() -> None:
+    assert options_of_table({"root": "/r", "stream": "all"}) is None
+    assert table(root="/r", stream="all") == {"root": "/r", "stream": "all"}
+    # Properties that a user has given the table are no options.
+    assert options_of_table(SPARKS | {"option.root": "/r", "team": "x"}) == {"root": "/r"}
+    # A misspelled option is one all the same.
+    found = table(root="/r", straem="all")
+    assert found is not None
+    with pytest.raises(OptionError, match=r"no option straem: did you mean stream\?"):
+        parse_source_options(found)
+
+
+def test_the_location_of_a_table_is_its_root() -> None:
+    place = {"location": "file:/srv/the streams%20", "path": "file:/srv/the streams%20"}
+    assert options_of_table(SPARKS | place) == {"path": "/srv/the streams%20"}
+    bucket = {"location": "s3://bucket/root?region=eu-1"}
+    assert options_of_table(SPARKS | bucket) == {"path": "s3://bucket/root?region=eu-1"}
+    with pytest.raises(OptionError, match="LOCATION streams: give the whole path"):
+        options_of_table(SPARKS | {"location": "streams"})
+
+
+def test_a_table_keeps_its_options_but_no_key_and_no_live_broker() -> None:
+    def kept(**options: str) -> dict[str, str]:
+        return kept_options(options, parse_source_options(options))
+
+    assert kept(path="/srv/streams", stream="all") == {"root": "/srv/streams", "stream": "all"}
+    address = "s3://bucket/root?region=eu-1"
+    assert kept(root=address) == {"root": address}
+    with pytest.raises(OptionError, match="leave the key out of the address") as refused:
+        kept(root="s3://key:hidden-1@bucket/root?region=eu-1")
+    assert "hidden-1" not in str(refused.value)
+    with pytest.raises(OptionError, match="option url is not for a table"):
+        kept(root="/srv/streams", url="mqtt://host", topics="a/#")
 
 
 def test_a_folder_is_kept_by_its_whole_name(monkeypatch: Any, tmp_path: Path) -> None:

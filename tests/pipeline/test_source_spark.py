@@ -1,16 +1,20 @@
 """`format("mqtt")` in Spark: streams with a checkpoint, batches with filters, and what fails."""
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
+from pyspark.sql import functions
 
 from semel.pipeline.errors import sentence_of
-from semel.pipeline.source import COLUMNS
+from semel.pipeline.source_columns import COLUMNS
 from semel.store.reading import NodeRecord
 from semel.store.roots import open_root
 from tests.pipeline.made import MILLISECOND, START, compact, trim_before, write_messages
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
 STREAM = "all"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+ZONE = "spark.sql.session.timeZone"
 
 
 class Landing:
@@ -122,6 +127,37 @@ def test_rows_deleted_before_a_stream_came_to_them_end_it_with_a_sentence(
     assert landing.rows == rows("n1", 1, 30) + rows("n1", 41, 50)
 
 
+def test_windows_behind_the_watermark_are_emitted_without_more_data(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    # A row per second: the windows of 10 s from 12:00:00 to 12:01:50 hold rows, the last is open.
+    write_messages(root, STREAM, "n1", 1, 110, step=timedelta(seconds=1))
+    counts = (
+        spark.readStream.format("mqtt")
+        .load(str(root))
+        .withWatermark("received", "0 seconds")
+        .groupBy(functions.window("received", "10 seconds"))
+        .count()
+    )
+    emitted: list[tuple[datetime, int]] = []
+
+    def take(batch: "DataFrame", _: int) -> None:
+        emitted.extend(
+            (row.start, row["count"]) for row in batch.selectExpr("window.start", "count").collect()
+        )
+
+    query = (
+        counts.writeStream.outputMode("append")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .foreachBatch(take)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert [count for _, count in sorted(emitted)] == [9, *[10] * 10]
+
+
 def test_a_batch_read_is_right_with_filters_pushed_and_not(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -141,15 +177,16 @@ def test_a_batch_read_is_right_with_filters_pushed_and_not(
     ]
     assert frame(start="10", end="12", nodes="n1").count() == 3
     condition = (
-        "topic like 'plant/line3%' and received >= '2026-03-01 12:00:00.050' and seq < 290 "
+        "topic like 'plant/line3%' and received >= '2026-03-01T12:00:00.050Z' and seq < 290 "
         "and user_name is not null and not (qos = 2) and length(payload) > 3"
     )
     # It is off by default, and a session that has it off can read all the same.
-    before = spark.conf.get(PUSHDOWN)
+    before = {name: str(spark.conf.get(name)) for name in (PUSHDOWN, ZONE)}
     answers = []
     try:
-        for pushed in ("false", "true"):
+        for pushed, zone in (("false", "UTC"), ("true", "UTC"), ("true", "Asia/Tokyo")):
             spark.conf.set(PUSHDOWN, pushed)
+            spark.conf.set(ZONE, zone)
             chosen = frame().where(condition).select("node", "seq").orderBy("node", "seq")
             answers.append([tuple(row) for row in chosen.collect()])
             plan = frame().where(condition)._jdf.queryExecution().optimizedPlan().toString()
@@ -157,8 +194,9 @@ def test_a_batch_read_is_right_with_filters_pushed_and_not(
             assert ("StartsWith(topic" in plan) == (pushed == "false")
             assert "length(payload" in plan
     finally:
-        spark.conf.set(PUSHDOWN, str(before))
-    assert answers[0] == answers[1]
+        for name, value in before.items():
+            spark.conf.set(name, value)
+    assert answers[0] == answers[1] == answers[2]
     assert answers[0] == [
         ("n1", row["seq"])
         for row in expected
@@ -169,6 +207,34 @@ def test_a_batch_read_is_right_with_filters_pushed_and_not(
     ]
 
 
+def batch_sizes(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "bytes": [batch.nbytes]})
+
+
+def test_large_messages_reach_python_in_batches_that_are_bounded_by_their_bytes(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    mebibyte = bytes(1024 * 1024)
+    for first in range(1, 161, 32):
+        write_messages(tmp_path, "large", "n1", first, 32, payload=mebibyte)
+    write_messages(tmp_path, "small", "n1", 1, 10_000)
+    reader = spark.read.format("mqtt").option("root", str(tmp_path))
+
+    def seen(stream: str) -> list[Any]:
+        frame = reader.option("stream", stream).option("minPartitions", "1").load()
+        return frame.mapInArrow(batch_sizes, "rows bigint, bytes bigint").collect()
+
+    large = seen("large")
+    assert sum(each.rows for each in large) == 160
+    assert max(each.bytes for each in large) <= 96 * 1024 * 1024
+    # The number of rows bounds the batches of small ones.
+    assert max(each.rows for each in seen("small")) == 1_024
+
+
 def test_a_schema_of_some_columns_reads_these(spark: "SparkSession", tmp_path: Path) -> None:
     write_messages(tmp_path, STREAM, "n1", 1, 20)
     reader = spark.read.format("mqtt").option("root", str(tmp_path))
@@ -177,6 +243,24 @@ def test_a_schema_of_some_columns_reads_these(spark: "SparkSession", tmp_path: P
     assert found.columns == ["topic", "seq"]
     said = problem_of(lambda: reader.schema("topic STRING, number BIGINT").load().count())
     assert said.startswith("the record has no column number")
+
+
+def test_option_columns_reads_these_and_no_others(
+    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_messages(tmp_path, STREAM, "n1", 1, 20)
+    for kind in ("read", "readStream"):
+        reader = getattr(spark, kind).format("mqtt").option("root", str(tmp_path))
+        frame = reader.option("columns", "topic,seq").load()
+        assert frame.columns == ["topic", "seq"]
+        frame.explain()
+        said = capsys.readouterr().out
+        assert "topic#" in said
+        assert "payload#" not in said
+        wrong = reader.option("columns", "topic,sequence").load
+        assert problem_of(wrong).startswith("option columns: the record has no column sequence")
+    frame = spark.read.format("mqtt").option("columns", "topic,seq").load(str(tmp_path))
+    assert frame.where("seq = 7").collect()[0].topic == "plant/line2/temperature"
 
 
 def test_a_wrong_option_fails_when_the_frame_is_made(spark: "SparkSession", tmp_path: Path) -> None:
@@ -191,6 +275,65 @@ def test_a_wrong_option_fails_when_the_frame_is_made(spark: "SparkSession", tmp_
     stream = spark.readStream.format("mqtt").option("root", str(tmp_path)).option("end", "5").load()
     start = stream.writeStream.format("noop").trigger(availableNow=True).start
     assert problem_of(lambda: start().awaitTermination(60)).startswith("option end is for read")
+
+
+@pytest.fixture
+def table(spark: "SparkSession") -> Iterator[str]:
+    """The name of a table, which is dropped afterwards."""
+    yield "mqtt_table"
+    spark.sql("DROP TABLE IF EXISTS mqtt_table")
+
+
+def test_a_table_made_by_sql_reads_with_its_options_and_with_those_of_a_query(
+    spark: "SparkSession", tmp_path: Path, table: str
+) -> None:
+    root = tmp_path / "root"
+    write_messages(root, STREAM, "n1", 1, 40)
+    write_messages(root, "other", "n1", 1, 5)
+    spark.sql(
+        f"CREATE TABLE {table} USING mqtt OPTIONS (root '{root}', Stream 'all', end '30')"
+        " COMMENT 'of hall 7' TBLPROPERTIES ('team' = 'seven')"
+    )
+    assert dict(spark.table(table).dtypes) == COLUMNS
+    (row,) = spark.sql(f"SELECT count(*) AS rows, max(seq) AS last FROM {table}").collect()
+    assert tuple(row) == (30, 30)
+    assert spark.sql(f"SELECT topic FROM {table} WHERE seq < 6").count() == 5
+    assert spark.sql(f"SELECT * FROM {table} WITH ('end' = '7')").count() == 7
+    said = problem_of(lambda: spark.sql(f"SELECT * FROM {table} WITH ('ent' = '7')").count())
+    assert said == "mqtt has no option ent: did you mean end?"
+    # The options are in the schema, and go no further.
+    copy = tmp_path / "copy"
+    spark.table(table).write.format("semel_delta").mode("append").save(str(copy))
+    assert str(root) not in (copy / "_delta_log" / f"{0:020}.json").read_text()
+    spark.sql(f"DROP TABLE {table}")
+    wrong = f"CREATE TABLE {table} USING mqtt OPTIONS (root '{root}', straem 'all')"
+    said = problem_of(lambda: spark.sql(wrong))
+    assert said == "mqtt has no option straem: did you mean stream?"
+
+
+def test_a_table_at_a_location_is_read_as_a_batch_and_as_a_stream(
+    spark: "SparkSession", tmp_path: Path, table: str
+) -> None:
+    root = tmp_path / "the root"
+    write_messages(root, STREAM, "n1", 1, 40)
+    spark.sql(f"CREATE TABLE {table} USING mqtt OPTIONS (columns 'node,seq') LOCATION '{root}'")
+    assert spark.table(table).columns == ["node", "seq"]
+    assert spark.table(table).count() == 40
+    seen: list[Row] = []
+
+    def take(batch: "DataFrame", _: int) -> None:
+        seen.extend((row.node, row.seq) for row in batch.collect())
+
+    stream = spark.readStream.option("maxRowsPerBatch", "25").table(table)
+    writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.foreachBatch(take).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert sorted(seen) == rows("n1", 1, 40)
+    assert [each["numInputRows"] for each in query.recentProgress] == [25, 15]
+    spark.sql(f"DROP TABLE {table}")
+    spark.sql(f"CREATE TABLE {table} (seq BIGINT) USING mqtt OPTIONS (root '{root}')")
+    said = problem_of(lambda: spark.table(table).count())
+    assert "CREATE TABLE without a list of columns" in said
 
 
 def test_a_password_is_in_no_plan_and_no_error(

@@ -86,6 +86,19 @@ def test_a_batch_is_one_commit_that_says_query_and_number(tmp_path: Path) -> Non
     assert values(tmp_path) == [1, 2]
 
 
+def test_a_new_table_without_partitions_is_said_once_with_the_name_of_the_option(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A writer in Python never learns of Spark's .partitionBy()."""
+    for number in range(2):
+        plain(tmp_path / "plain", number)
+    land(tmp_path / "numbered", ("n1", 1, 10))
+    assert [each.getMessage() for each in caplog.records] == [
+        f"{tmp_path / 'plain'} is created without partitions: to partition it, delete it and give"
+        " option partitionBy, because Spark does not pass .partitionBy() on to a sink in Python"
+    ]
+
+
 def test_a_replayed_batch_is_left_out_and_the_next_one_is_not(tmp_path: Path) -> None:
     plain(tmp_path, 1, query="q", number=7)
     again = plain(tmp_path, 1, query="q", number=7)

@@ -496,12 +496,23 @@ def test_an_object_store_has_its_address_without_secrets() -> None:
         ("s3://", "names no bucket"),
         ("s3://key:secret@bucket/x?region=a&nonsense=secret", "s3://bucket/x cannot be opened"),
         ("http://[host/x", "no address may have"),
+        ("s3:/bucket/x", "^s3:…: it has no ://: write s3://"),
+        ("file:/srv/x", "^file:…: it has no ://: write file:///folder"),
     ],
 )
 def test_an_address_that_is_no_root_is_refused_with_a_sentence(address: str, words: str) -> None:
     with pytest.raises(RootError, match=words) as caught:
         open_root(address)
     assert "key:secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["./s3:/bucket", "/srv/s3:/a:b@c", "s3", "s3/bucket", "day:1", "gs", "a@b/c:d", "files"],
+)
+def test_a_folder_with_a_name_that_is_not_an_address_is_one(address: str, tmp_path: Path) -> None:
+    assert isinstance(open_root(address), LocalRoot)
+    assert without_secrets(address) == address
 
 
 @pytest.mark.parametrize(

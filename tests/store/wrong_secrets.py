@@ -35,4 +35,16 @@ WRONG_SECRETS: Final = [
     ("s3://b/x?endpoint_override=https://k:hidden@minio", "s3://b/x", "'endpoint_override'"),
     ("s3://b/x?endpoint_override=k%3Ahidden%40minio", "s3://b/x", "'endpoint_override'"),
     ("abfs://b@c/x?client_secret=x&hidDen&hid9=1", "abfs://c/x", "& in a value as %26"),
+    # What would be a folder of this machine, if nobody looked.
+    ("s3:/AKIA:hidden@bucket/x", "s3:…", "write s3://"),
+    ("S3:/AKIA:hidden@bucket/x", "s3:…", "write s3://"),
+    ("s3:AKIA:hidden@bucket/x", "s3:…", "write s3://"),
+    ("s3//AKIA:hidden@bucket/x", "s3:…", "write s3://"),
+    ("s3;//AKIA:hidden@bucket/x", "s3:…", "write s3://"),
+    ("gs:/AKIA:hidden@bucket/x", "gs:…", "write gs://"),
+    ("abfs:/box:hidden@a.dfs.core.windows.net/x", "abfs:…", "write abfs://"),
+    ("s3a:/AKIA:hidden@bucket/x", "s3a:…", "write s3://"),
+    ("ss3:/AKIA:hidden@bucket/x", "…", "begin it with ./"),
+    ("AKIA:hid/den@bucket/x", "…", "begin it with ./"),
+    ("AKIA:hidden@bucket/x", "…", "begin it with ./"),
 ]

@@ -33,6 +33,7 @@ from semel.client.purge import purge
 from semel.client.received import Incoming
 from semel.client.reconnect import Backoff
 from semel.client.tls import TlsError, make_context
+from semel.mqtt import reasons
 from semel.mqtt.packet_types import MQTT5, SUBACK, UNSUBACK
 from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.subscribe import Subscription
@@ -63,6 +64,29 @@ CONNECT_SECONDS: Final = 30.0
 FIRST_WAIT: Final = 0.5
 # One that `made_client_id` makes is nobody else's.
 MADE_CLIENT_ID: Final = re.compile(r"semel[0-9a-f]{18}")
+
+# A server that ends a connection for one of these has something against what we send, which is the
+# same on the next one. The standard does not say so of each case (it may be the server's mistake):
+# so it is tried a few times.
+INCURABLE: Final = frozenset(
+    (
+        reasons.MALFORMED_PACKET,
+        reasons.PROTOCOL_ERROR,
+        reasons.TOPIC_FILTER_INVALID,
+        reasons.TOPIC_NAME_INVALID,
+        reasons.RECEIVE_MAXIMUM_EXCEEDED,
+        reasons.TOPIC_ALIAS_INVALID,
+        reasons.PACKET_TOO_LARGE,
+        reasons.PAYLOAD_FORMAT_INVALID,
+        reasons.RETAIN_NOT_SUPPORTED,
+        reasons.QOS_NOT_SUPPORTED,
+        reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+        reasons.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+        reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
+    )
+)
+# Connections in a row that may end so, without a subscription granted or a message received.
+INCURABLE_ENDS: Final = 3
 
 CONDITIONS: Final = {OPEN: "open", BEHIND: "behind", FULL: "full"}
 
@@ -341,6 +365,9 @@ class Ingest:
         self._expiry: int | None = None
         self._granted: dict[str, int] = {}
         self._sessions_lost = 0
+        # Connections in a row that ended for an incurable reason, and the messages received then.
+        self._incurable_ends = 0
+        self._received_then = 0
         self._positions = (0, 0, 0.0)
 
     # --- for who runs it --------------------------------------------------------------------------
@@ -572,6 +599,7 @@ class Ingest:
                 else:
                     LOG.warning("%s", problem)
             elif problem is None:
+                self._incurable_ends = 0
                 self._judge_qos(answer)
             else:
                 refusal = problem
@@ -595,7 +623,26 @@ class Ingest:
             LOG.info("%s is recorded, at QoS %d", topic_filter, granted)
 
     def parted(self, problem: Exception) -> None:
-        """The connection is gone; another will be tried."""
+        """The connection is gone; another will be tried, unless that is no use."""
+        link = self._link
+        assert link is not None
+        if link.core.recorded > self._received_then:
+            self._received_then = link.core.recorded
+            self._incurable_ends = 0
+        if not isinstance(problem, Disconnected) or problem.reason not in INCURABLE:
+            self._incurable_ends = 0
+            return
+        self._incurable_ends += 1
+        if self._incurable_ends == INCURABLE_ENDS:
+            filters = ", ".join(each.topic_filter for each in self.plan.subscriptions)
+            link.give_up(
+                Disconnected(
+                    f"{problem}; so did {INCURABLE_ENDS} connections in a row, and another would"
+                    f" end the same way: check that the broker allows to subscribe to {filters}",
+                    reason=problem.reason,
+                    properties=problem.properties,
+                )
+            )
 
     def failed(self, problem: Exception) -> None:
         """There will be no other connection."""

@@ -72,7 +72,7 @@ class Owner(Protocol):
         """SUBSCRIBE and UNSUBSCRIBE are answered."""
 
     def parted(self, problem: Exception) -> None:
-        """The connection is gone; another will be tried."""
+        """The connection is gone; another will be tried, unless the owner gives up."""
 
     def failed(self, problem: Exception) -> None:
         """There will be no other connection."""
@@ -341,10 +341,16 @@ class Link:
                 failures = 0
             failures += 1
             delay = self.backoff.delay(failures)
-            LOG.warning("%s: %s; trying again in %.1f s", self.address, problem, delay)
             self.owner.parted(problem)
+            if self.problem is not None:
+                return  # the owner has given up
+            LOG.warning("%s: %s; trying again in %.1f s", self.address, problem, delay)
             await asyncio.sleep(delay)
             self.reconnects += 1
+
+    def give_up(self, problem: Exception) -> None:
+        """Make no other connection, for this reason: for an owner that is told of an end."""
+        self._fail(problem)
 
     def _fail(self, problem: Exception) -> None:
         """There will be no other connection."""

@@ -38,6 +38,12 @@ LOG: Final = logging.getLogger("semel.pipeline")
 
 CHECKPOINTS: Final = "_checkpoints"
 DATE: Final = "date"
+# The day of `received` in UTC. Spark's to_date() gives that of the session's time zone, and the
+# session may be the user's.
+UTC_DATE: Final = """
+    date_from_unix_date(cast(
+        (unix_micros(received) - pmod(unix_micros(received), 86400000000)) div 86400000000 as int))
+"""
 LOOK_SECONDS: Final = 0.1
 # How long an end may take until all that is sealed has landed; the rest is for the next start.
 DRAIN_SECONDS: Final = 30.0
@@ -271,8 +277,10 @@ class Landing:
             .option("failOnDataLoss", _text(plan.fail_on_data_loss))
             .load()
         )
-        rows = source.withColumn(DATE, functions.to_date("received")).observe(
-            "landing", functions.max("received").alias("newest")
+        # Spark shows an observed time in the session's time zone, and a number as it is.
+        newest = functions.max(functions.unix_micros("received"))
+        rows = source.withColumn(DATE, functions.expr(UTC_DATE)).observe(
+            "landing", newest.alias("newest")
         )
         writer = (
             rows.writeStream.format("semel_delta")
@@ -408,11 +416,9 @@ def _offset(text: Any) -> dict[str, int] | None:
     return found if isinstance(found, dict) else None
 
 
-def _age(newest: Any) -> float:
-    moment = datetime.fromisoformat(newest) if isinstance(newest, str) else newest
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (datetime.now(UTC) - moment).total_seconds()
+def _age(newest: int) -> float:
+    """Seconds since a time in microseconds since 1970."""
+    return time.time() - newest / 1_000_000
 
 
 # --- what goes wrong ------------------------------------------------------------------------------

@@ -34,7 +34,13 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 
 from semel.extras import need
 from semel.pipeline.errors import TableError
-from semel.store.roots import OBJECT_STORES, RootError, read_address, without_secrets
+from semel.store.roots import (
+    OBJECT_STORES,
+    RootError,
+    check_path,
+    read_address,
+    without_secrets,
+)
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # How an address begins for Hadoop, and after pathlib has made one slash of two.
@@ -95,6 +101,10 @@ def local_folder(address: str) -> Path | None:
     if not address:
         raise TableError("the lake is empty: give a folder or an address such as s3://bucket/lake")
     if not _SCHEME.match(address):
+        try:
+            check_path(address)
+        except RootError as problem:
+            raise TableError(str(problem)) from None
         folder = Path(address).absolute()
     else:
         parts = _parts(address)

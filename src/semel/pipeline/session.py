@@ -83,14 +83,14 @@ _ALWAYS: Final = {
     "spark.sql.ui.retainedExecutions": "50",
     # Tables of the session only: no metastore, and none of its files.
     "spark.sql.catalogImplementation": "in-memory",
-    # Micro-batches are small and many: keep the notes of few, make none for no data, and do not
-    # ask the source every 10 ms whether there is more.
+    # Micro-batches are small and many: keep the notes of few, and do not ask the source every 10 ms
+    # whether there is more. Batches without data stay enabled: without them a watermark closes no
+    # window until more data comes. A landing has no state, and Spark makes none for it.
     "spark.sql.streaming.minBatchesToRetain": "20",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.pollingDelay": "100ms",
-    # A writer in Python gets record batches of this many rows. They have no bound in bytes, because
-    # Spark would ask for the size of a batch after each row, which takes ten times as long as all
-    # else; so a task may hold this many of the largest messages.
+    # A writer in Python gets record batches of this many rows. Spark could bound them by bytes, but
+    # would ask for the size of a batch after each row, which takes ten times as long as all else:
+    # what bounds them are the bytes of a partition of `format("mqtt")` (source_partitions).
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # Batch reads of `format("mqtt")` skip what a filter rules out.

@@ -25,6 +25,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from semel.pipeline.errors import OptionError, PipelineError
 from semel.pipeline.places import checkpoint_folder, said
 from semel.pipeline.sink_options import SinkOptions, parse_sink_options
+from semel.pipeline.source_columns import without_table_options
 from semel.store.roots import RootError, open_root
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: "StructType", *, overwrite: bool):
         self.options = parse_sink_options(options)
-        self.schema = schema.json()
+        self.schema = without_table_options(schema).json()
         self.overwrite = overwrite
         check_columns(self.options, schema, overwrite=overwrite)
 
@@ -110,7 +111,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: "StructType", *, overwrite: bool):
         self.options = parse_sink_options(options)
-        self.schema = schema.json()
+        self.schema = without_table_options(schema).json()
         self.overwrite = overwrite
         check_columns(self.options, schema, overwrite=overwrite)
         if self.options.app_id is None:

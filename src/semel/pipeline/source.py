@@ -46,6 +46,7 @@ from semel.pipeline.offsets import (
     next_offset,
     spans_of,
 )
+from semel.pipeline.source_columns import check_columns, ddl_of, table_options, table_schema
 from semel.pipeline.source_filters import (
     Condition,
     Wanted,
@@ -54,38 +55,20 @@ from semel.pipeline.source_filters import (
     node_may_hold,
     seqs_that_may_hold,
 )
-from semel.pipeline.source_options import SourceOptions, near, parse_source_options
+from semel.pipeline.source_options import (
+    SourceOptions,
+    has_root,
+    kept_options,
+    near,
+    options_of_table,
+    parse_source_options,
+)
 from semel.pipeline.source_partitions import Rows, SegmentPartition, partitions_of, there
 from semel.store.reading import Choice, MissingRows, NodeRecord
 from semel.store.roots import LocalRoot, Root, RootError, open_root
 from semel.store.segments import LISTINGS, Range, RecordError, first_among
 
 NAME: Final = "mqtt"
-# The row of a segment in Spark's words; it is that of semel.store.segments.schema().
-COLUMNS: Final = {
-    "seq": "bigint",
-    "node": "string",
-    "received": "timestamp",
-    "topic": "string",
-    "payload": "binary",
-    "qos": "int",
-    "retain": "boolean",
-    "dup": "boolean",
-    "client_id": "string",
-    "user_name": "string",
-    "packet_id": "int",
-    "protocol_version": "int",
-    "payload_format": "int",
-    "content_type": "string",
-    "response_topic": "string",
-    "correlation_data": "binary",
-    "message_expiry": "bigint",
-    "user_properties": "array<struct<key:string,value:string>>",
-}
-NEVER_NULL: Final = frozenset(
-    ("seq", "node", "received", "topic", "payload", "qos", "retain", "dup")
-)
-SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 # Rows of an Arrow batch; a row group, which a batch never exceeds, is bounded by its bytes.
 BATCH_ROWS: Final = 16_384
 
@@ -94,57 +77,54 @@ class MqttSource(DataSource):
     """What Spark makes of `format("mqtt")` and its options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Raises OptionError, so that a wrong option fails when `load()` is called."""
+        """Raises OptionError, so that a wrong option fails when `load()` is called.
+
+        Without a root this may be the source of a query of a table: its schema has the options.
+        """
         super().__init__(options)
-        self._parsed = parse_source_options(options)
+        # Those of CREATE TABLE; None: this is something else.
+        self._table = options_of_table(options)
+        self._parsed: SourceOptions | None = None
+        if self._table is not None:
+            self._parsed = parse_source_options(self._table)
+        elif has_root(options):
+            self._parsed = parse_source_options(options)
         self._has_reader = False
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._has_reader:
             return self.__dict__
         # Spark sends the source along with its reader to tasks, which ask it for its name alone.
-        return {**self.__dict__, "options": {}, "_parsed": replace(self._parsed, live={})}
+        return {**self.__dict__, "options": {}, "_parsed": None}
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
-    def schema(self) -> str:
-        return SCHEMA
+    def schema(self) -> str | StructType:
+        parsed = self._parsed or parse_source_options(self.options)
+        if self._table is None:
+            return ddl_of(parsed.columns)
+        return table_schema(parsed.columns, kept_options(self._table, parsed))
 
     def reader(self, schema: StructType) -> "SegmentReader":
-        return SegmentReader(self._parsed, schema)
+        return SegmentReader(self._options_for(schema), schema)
 
     def streamReader(self, schema: StructType) -> "SegmentStreamReader":  # noqa: N802
-        reader = SegmentStreamReader(self._parsed, schema)
+        reader = SegmentStreamReader(self._options_for(schema), schema)
         # What is pickled from now on goes to tasks.
         self._has_reader = True
         return reader
 
+    def _options_for(self, schema: StructType) -> SourceOptions:
+        """The options of a query with this schema: its own, over those of its table."""
+        if self._parsed is not None:
+            return self._parsed
+        given = {name.lower(): value for name, value in self.options.items()}
+        return parse_source_options(table_options(schema) | given)
+
 
 # --- what both readers share ----------------------------------------------------------------------
-
-
-def check_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns to read. Raises OptionError for one that the record has not."""
-    if not schema.fields:
-        raise OptionError("the schema has no columns")
-    for column in schema.fields:
-        kind = COLUMNS.get(column.name)
-        if kind is None:
-            meant = near(column.name, {each.lower(): each for each in COLUMNS})
-            hint = f"did you mean {meant}?" if meant else f"there is {', '.join(COLUMNS)}"
-            raise OptionError(f"the record has no column {column.name}: {hint}")
-        if column.dataType.simpleString() != kind:
-            given = column.dataType.simpleString()
-            raise OptionError(f"column {column.name} of the record is {kind}, not {given}")
-        if not column.nullable and column.name not in NEVER_NULL:
-            raise OptionError(f"column {column.name} of the record may be null: leave NOT NULL out")
-    names = tuple(column.name for column in schema.fields)
-    twice = next((each for each in names if names.count(each) > 1), None)
-    if twice is not None:
-        raise OptionError(f"the schema has column {twice} twice")
-    return names
 
 
 @contextmanager
@@ -241,7 +221,7 @@ def read_partition(
     """The rows of a partition as record batches of Spark's schema."""
     if not isinstance(partition, SegmentPartition):
         return  # Spark's own, for no partitions at all
-    columns = check_columns(schema)
+    columns = check_columns(schema, options.columns)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     choice = Choice(columns, BATCH_ROWS, Wanted(conditions) if conditions else None)
     with explained():
@@ -340,7 +320,7 @@ class SegmentReader(DataSourceReader):
         for value, name in ((options.is_live, "url"), (options.max_rows, "maxRowsPerBatch")):
             if value:
                 raise OptionError(f"option {name} is for readStream: read takes what there is")
-        check_columns(schema)
+        check_columns(schema, options.columns)
         self._options = options
         self._schema = schema
         self._conditions: tuple[Condition, ...] = ()
@@ -385,7 +365,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.end is not None:
             raise OptionError("option end is for read: readStream goes on for ever")
-        check_columns(schema)
+        check_columns(schema, options.columns)
         self._options = options
         self._schema = schema
         self._forget()

@@ -20,8 +20,15 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from semel.pipeline.errors import OptionError
+from semel.pipeline.source_columns import parse_columns
 from semel.settings_values import FALSE, TRUE
-from semel.store.roots import LocalRoot, RootError, check_folder_name, open_root
+from semel.store.roots import (
+    LocalRoot,
+    RootError,
+    check_folder_name,
+    open_root,
+    read_address,
+)
 from semel.store.segments import MAXIMUM_SEQ
 
 EARLIEST: Final = "earliest"
@@ -33,6 +40,7 @@ KNOWN: Final = (
     "path",
     "stream",
     "nodes",
+    "columns",
     "start",
     "end",
     "maxRowsPerBatch",
@@ -58,6 +66,8 @@ _ELSEWHERE: Final = {
     "host": "url",
     "failondatalost": "failOnDataLoss",
     "streams": "stream",
+    "select": "columns",
+    "fields": "columns",
 }
 # The stream that a live broker's messages go to, if nothing else is said.
 LIVE_STREAM: Final = "all"
@@ -67,6 +77,9 @@ _POINTS: Final = (
     "earliest, latest, a seq such as 1000, a time such as 2026-03-01T12:00:00Z, or one of these "
     'for each node as JSON: {"n1": 1000, "n2": "latest"}'
 )
+# What Spark puts before the name of an option among the properties of a table.
+_TABLE_OPTION: Final = "option."
+_HADOOP_FOLDER: Final = re.compile(r"^file:/+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -102,6 +115,8 @@ class SourceOptions:
     stream: str | None
     # None: all.
     nodes: tuple[str, ...] | None
+    # None: all, or those of the schema that a query gives.
+    columns: tuple[str, ...] | None
     start: Points
     # None: as far as there are rows.
     end: Points | None
@@ -143,6 +158,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         root=root,
         stream=stream,
         nodes=_nodes(values),
+        columns=parse_columns(values["columns"]) if "columns" in values else None,
         start=_points("start", values.get("start", EARLIEST)),
         end=_points("end", values["end"]) if "end" in values else None,
         max_rows=_number(values, "maxRowsPerBatch", None),
@@ -158,6 +174,75 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         assert stream is not None
         read_options(live, root=root, stream=stream)
     return options
+
+
+def has_root(given: Mapping[str, str]) -> bool:
+    """Whether options say where the record is."""
+    return any(name.lower() in ("root", "path") for name in given)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def options_of_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options that a user has given to CREATE TABLE; None: this is no table.
+
+    Spark hands over all properties of the table: its own (`provider`, `owner`, `comment` …), those
+    of TBLPROPERTIES, and the options twice, with `option.` before their names and without. Only the
+    former can be told from the rest. The place of LOCATION, or of option path, is `location`.
+    Raises OptionError.
+    """
+    properties = {name.lower(): value for name, value in given.items()}
+    if "provider" not in properties:
+        return None
+    options = {
+        name.removeprefix(_TABLE_OPTION): value
+        for name, value in properties.items()
+        if name.startswith(_TABLE_OPTION)
+    }
+    location = properties.get("location")
+    if location is not None:
+        options["path"] = _local_path(location)
+    return options
+
+
+def _local_path(location: str) -> str:
+    """A location as a root: Hadoop writes a folder as file:/folder, with nothing escaped."""
+    folder = _HADOOP_FOLDER.sub("/", location)
+    if not folder.startswith("/") and "://" not in folder:
+        raise OptionError(f"LOCATION {location}: give the whole path of the folder")
+    return folder
+
+
+def kept_options(given: Mapping[str, str], parsed: SourceOptions) -> dict[str, str]:
+    """The options of a table as they are kept with its schema, which is no secret.
+
+    Raises OptionError for what is one, and for what is no matter of a table.
+    """
+    if parsed.is_live:
+        raise OptionError(
+            "option url is not for a table: read a live broker by readStream.format('mqtt')"
+        )
+    if _has_key(parsed.root):
+        raise OptionError(
+            "option root: everybody who reads a table can see its options: leave the key out of the"
+            " address, and give it by environment variables"
+        )
+    rest = {name: value for name, value in given.items() if name not in ("root", "path")}
+    return rest | {"root": parsed.root}
+
+
+def _has_key(root: str) -> bool:
+    """Whether the address of a root has a key in it."""
+    if "://" not in root:
+        return False
+    parts = read_address(root)
+    user = parts.netloc.rpartition("@")[0].lower()
+    return (
+        ":" in user
+        or "%3a" in user
+        or any(word in parts.query.lower() for word in ("key", "secret", "token"))
+    )
 
 
 def _check_range(options: SourceOptions) -> None:
@@ -199,7 +284,8 @@ def _root(values: Mapping[str, str]) -> str:
     if not both:
         raise OptionError(
             "option root is missing: say where the segments are, a folder or an address such as "
-            "s3://bucket/root"
+            "s3://bucket/root; for a table, in CREATE TABLE without a list of columns, because "
+            "Spark does not keep the options of one that has it"
         )
     if len(both) == 2 and values["root"] != values["path"]:
         raise OptionError("option root and the path of load() name two places: give one of them")

@@ -1,26 +1,34 @@
 """Partitions: which rows of which segments one task of Spark reads.
 
-The rows of a batch are cut at the borders of segments, and a segment with more rows than a
-partition should have is cut at those of its row groups, so that nothing is decoded twice. Small
-pieces that follow each other are gathered, of one node or of several. A partition has plain data:
-rows by their numbers, and the files that held them when it was made. If a file is gone when the
-task runs, another one holds the rows, and the numbers find it.
+The rows of a batch are cut at the borders of segments and of their row groups, so that nothing is
+decoded twice. Pieces that follow each other are gathered, of one node or of several, up to a number
+of rows and of bytes. A partition has plain data: rows by their numbers, and the files that held
+them when it was made. If a file is gone when the task runs, another one holds the rows, and the
+numbers find it.
+
+The bytes of a partition bound the memory of its task. On their way to a sink in Python Spark
+gathers rows by their number alone (asking for their size costs ten times as much as all else), but
+never rows of two partitions. So what counts are uncompressed bytes, which only the footer of a
+segment tells: a megabyte of zeros is a few bytes in a file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from semel.pipeline.offsets import Extent, Losses
-from semel.store.roots import Root, Segment
+from semel.store.roots import LocalRoot, Root, Segment
 from semel.store.segments import Range, group_range, open_segment
 
 # Fewer rows are not worth a task.
 LEAST_ROWS: Final = 20_000
-# Bytes of segments that are enough for a partition, however few their rows are.
+# Uncompressed bytes that are enough for a partition, however few its rows are.
 PARTITION_BYTES: Final = 64 * 1024 * 1024
+# Footers that are read at a time from an object store.
+FOOTER_THREADS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,24 @@ class SegmentPartition(InputPartition):
         object.__setattr__(self, "rows", tuple(rows))
 
 
+class Located(NamedTuple):
+    """Rows that a segment holds."""
+
+    node: str
+    first: int
+    last: int
+    segment: Segment
+
+
+class _Group(NamedTuple):
+    """A row group of a segment."""
+
+    first: int
+    last: int
+    # Uncompressed, as encoded: what a dictionary saves is not counted.
+    bytes: int
+
+
 @dataclass(frozen=True)
 class _Piece:
     node: str
@@ -60,8 +86,8 @@ class _Piece:
 
 def there(
     extents: Mapping[str, Extent], spans: Mapping[str, Range], losses: Losses
-) -> Iterator[tuple[str, int, int, Segment]]:
-    """The rows of these spans, as they lie in segments: node, first, last, segment.
+) -> Iterator[Located]:
+    """The rows of these spans, as they lie in segments.
 
     `losses` is told of all rows that are not there.
     """
@@ -71,7 +97,7 @@ def there(
         for begins, ends, segment in extent.pieces(first, last):
             if begins > at:
                 losses.gone(extent, at, begins - 1)
-            yield node, begins, ends, segment
+            yield Located(node, begins, ends, segment)
             at = ends + 1
         if at <= last:
             losses.gone(extent, at, last)
@@ -80,18 +106,18 @@ def there(
 def partitions_of(
     root: Root,
     stream: str,
-    found: Iterable[tuple[str, int, int, Segment]],
+    found: Iterable[Located],
     *,
     rows: int,
     least: int,
 ) -> list[SegmentPartition]:
     """Partitions of about so many rows; smaller ones if there would be fewer than `least`."""
     spans = list(found)
-    total = sum(last - first + 1 for _, first, last, _ in spans)
+    total = sum(each.last - each.first + 1 for each in spans)
     size = min(rows, max(LEAST_ROWS, -(-total // least)))
     made: list[SegmentPartition] = []
     gathered: list[_Piece] = []
-    for piece in _pieces(root, stream, spans, size):
+    for piece in _pieces(root, stream, spans):
         if gathered and _is_full([*gathered, piece], size):
             made.append(_partition(stream, gathered))
             gathered = []
@@ -109,30 +135,40 @@ def _is_full(pieces: list[_Piece], size: int) -> bool:
     return rows + pieces[-1].rows // 2 > size or held + pieces[-1].bytes / 2 > PARTITION_BYTES
 
 
-def _pieces(
-    root: Root, stream: str, spans: list[tuple[str, int, int, Segment]], size: int
-) -> Iterator[_Piece]:
-    for node, first, last, segment in spans:
-        share = segment.size * (last - first + 1) / segment.rows
-        if last - first + 1 <= size and share <= PARTITION_BYTES:
-            yield _Piece(node, first, last, segment.range, share)
-            continue
-        for begins, ends in _groups(root, stream, node, segment):
-            if ends >= first and begins <= last:
-                low, high = max(begins, first), min(ends, last)
-                part = segment.size * (high - low + 1) / segment.rows
-                yield _Piece(node, low, high, segment.range, part)
+def _pieces(root: Root, stream: str, spans: list[Located]) -> Iterator[_Piece]:
+    for span, groups in zip(spans, _all_groups(root, stream, spans), strict=True):
+        for group in groups:
+            first, last = max(group.first, span.first), min(group.last, span.last)
+            if first <= last:
+                share = (last - first + 1) / (group.last - group.first + 1)
+                yield _Piece(span.node, first, last, span.segment.range, group.bytes * share)
 
 
-def _groups(root: Root, stream: str, node: str, segment: Segment) -> list[Range]:
-    """The rows of each row group of a segment; if it is gone, all rows as one."""
+def _all_groups(root: Root, stream: str, spans: list[Located]) -> Iterable[list[_Group]]:
+    """The row groups of the segment of each span."""
+
+    def groups(span: Located) -> list[_Group]:
+        return _groups(root, stream, span.node, span.segment)
+
+    if isinstance(root, LocalRoot) or len(spans) == 1:
+        return map(groups, spans)
+    # A footer is a request or two, which takes a store its time.
+    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
+        return list(pool.map(groups, spans))
+
+
+def _groups(root: Root, stream: str, node: str, segment: Segment) -> list[_Group]:
+    """The row groups of a segment; if it is gone, all rows as one."""
     try:
         opened = open_segment(root, stream, node, first=segment.first, last=segment.last)
     except FileNotFoundError:
-        return [segment.range]
+        return [_Group(segment.first, segment.last, segment.size)]
     try:
         metadata = opened.metadata
-        return [group_range(metadata, group) for group in range(metadata.num_row_groups)]
+        return [
+            _Group(*group_range(metadata, group), metadata.row_group(group).total_byte_size)
+            for group in range(metadata.num_row_groups)
+        ]
     finally:
         opened.close(force=True)
 

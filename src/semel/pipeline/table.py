@@ -255,6 +255,13 @@ class Table:
         except (DeltaError, OSError) as problem:
             if self.load() is None:
                 raise TableError(f"{self.shown} cannot be made: {said(problem)}") from problem
+        if not partition_by:
+            # Who wrote .partitionBy() is not to find out when the table is large.
+            LOG.warning(
+                "%s is created without partitions: to partition it, delete it and give option"
+                " partitionBy, because Spark does not pass .partitionBy() on to a sink in Python",
+                self.shown,
+            )
         self._settle(0, 0)
 
     def _try(self) -> None:

@@ -37,6 +37,11 @@ OWNER: Final = "_owner.json"
 TEMPORARY: Final = ".tmp-"
 _TRIMMED: Final = re.compile(r"_trimmed-([0-9]{20})\.json", re.ASCII)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# How an address begins whose :// is not there whole; pathlib makes s3:/ of s3://.
+_MISSPELLED: Final = re.compile(
+    r"(file|s3[an]?|gs|gcs|abfss?|az|azure|adls?|wasbs?|hdfs|https?)(:|;|//)", re.IGNORECASE
+)
+_MAY_HOLD_SECRET: Final = re.compile(r"[^./@:][^/@:]*:.*@", re.DOTALL)
 _HOST: Final = re.compile(r"[^:]*(:[0-9]{0,5})?", re.ASCII)
 # What may be before an @ as it is: what RFC 3986 says, section 3.2.1.
 _USER: Final = re.compile(r"([A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*", re.ASCII)
@@ -477,6 +482,20 @@ _FOREIGN: Final = (
     "it has a sign before its path that no address may have: write those of a key or secret as % "
     "and two hexadecimal digits, / as %2F"
 )
+_NO_SLASHES: Final = "it has no ://: write {}, or begin it with ./ if it is a folder"
+_IS_IT_A_FOLDER: Final = (
+    "there may be a secret in it: write an address as s3://key:secret@bucket/folder, or begin it "
+    "with ./ if it is a folder"
+)
+# What was meant, by how the scheme begins.
+_MEANT: Final = {
+    "file": "file:///folder",
+    "s3": "s3://bucket/folder",
+    "g": "gs://bucket/folder",
+    "a": "abfs://container@account.dfs.core.windows.net/folder",
+    "w": "abfs://container@account.dfs.core.windows.net/folder",
+    "h": "an address such as s3://bucket/folder",
+}
 _KEYS: Final = {
     "abfs": "abfs://container:key@account.dfs.core.windows.net/folder",
     "s3": "s3://key:secret@bucket/folder",
@@ -499,7 +518,7 @@ def _looked_at(address: str) -> tuple[str, str | None]:
     """
     match = _SCHEME.match(address)
     if match is None:
-        return address, None
+        return _looked_at_path(address)
     scheme = match[0].lower()
     place, options = _halves(address, match)
     if scheme == "file://" and place.startswith("/"):
@@ -516,6 +535,25 @@ def _looked_at(address: str) -> tuple[str, str | None]:
         example = _KEYS["abfs" if scheme.startswith("abfs") else "s3"]
         return f"{scheme}…", f"a key stands before an @, as in {example}"
     return scheme + host + slash + path, None
+
+
+def _looked_at_path(path: str) -> tuple[str, str | None]:
+    """A path for people, and why it may be an address with a mistake; None: it is a path."""
+    match = _MISSPELLED.match(path)
+    if match is not None:
+        scheme = match[1].lower()
+        meant = next(text for begins, text in _MEANT.items() if scheme.startswith(begins))
+        return f"{scheme}:…", _NO_SLASHES.format(meant)
+    if _MAY_HOLD_SECRET.match(path):
+        return "…", _IS_IT_A_FOLDER
+    return path, None
+
+
+def check_path(path: str) -> None:
+    """Raise RootError for a path that may be an address with a mistake, and show nothing of it."""
+    shown, problem = _looked_at_path(path)
+    if problem is not None:
+        raise RootError(f"{shown}: {problem}")
 
 
 def _halves(address: str, scheme: re.Match[str]) -> tuple[str, str]:
@@ -584,6 +622,7 @@ def open_root(address: str | Path) -> Root:
     if isinstance(address, Path) or not _SCHEME.match(address):
         if not str(address):
             raise RootError("the root is empty: give a folder or an address such as s3://bucket/x")
+        check_path(str(address))
         return LocalRoot(Path(address))
     shown = without_secrets(address)
     parts = read_address(address)
