@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -136,6 +137,34 @@ def test_the_files_of_a_killed_attempt_are_no_rows(tmp_path: Path) -> None:
     plain(tmp_path, 1)
     write_files(pa.table({"a": [9]}).to_batches(), Layout(str(tmp_path)))
     assert values(tmp_path) == [1]
+
+
+# --- files that the driver does not see -----------------------------------------------------------
+
+
+def test_a_file_that_is_not_there_is_refused_and_nothing_is_committed(tmp_path: Path) -> None:
+    """Workers that do not share the storage of the driver have written it somewhere else."""
+    files = numbered(tmp_path / "other", ("a", 1, 10))
+    table = Table(str(tmp_path / "messages"))
+    with pytest.raises(TableError, match="must be on storage that the driver and the") as refused:
+        table.commit(of_stream(files))
+    assert files[0].path in str(refused.value)
+    assert f"written on {socket.gethostname()}" in str(refused.value)
+    assert not (tmp_path / "messages").exists()
+    # Once the table is where all of them write, the rows land.
+    assert land(tmp_path / "messages", ("a", 1, 10)).rows == 10
+
+
+def test_a_file_of_another_size_is_refused_and_one_of_its_size_is_not(tmp_path: Path) -> None:
+    table = Table(str(tmp_path))
+    files = numbered(tmp_path, ("a", 1, 25))
+    whole = (tmp_path / files[1].path).read_bytes()
+    (tmp_path / files[1].path).write_bytes(whole[:-1])
+    with pytest.raises(TableError, match=f"{len(whole) - 1} bytes instead of {len(whole)}"):
+        table.commit(of_stream(files))
+    assert not (tmp_path / "_delta_log").exists()
+    (tmp_path / files[1].path).write_bytes(whole)
+    assert table.commit(of_stream(files)).rows == 25
 
 
 # --- by the numbers of rows -----------------------------------------------------------------------

@@ -165,6 +165,8 @@ class Table:
 
     def commit(self, batch: Batch) -> Outcome:
         """Commit what of a batch is not in the table yet. Raises TableError and DataLoss."""
+        # First of all: without shared storage not even an empty table is made.
+        Folder(self.address).check_files(batch.files)
         for _ in range(ATTEMPTS):
             table = self._ready(batch)
             chosen = self._choose(table, batch)
