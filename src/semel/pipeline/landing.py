@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -350,7 +351,7 @@ class Landing:
 
     def _new_rows(self, nodes: Iterable[str]) -> tuple[int, dict[str, int]]:
         """Rows that came into the table since the last look, and its last seq of these nodes."""
-        from semel.pipeline.table import ROWS, positions_in
+        from semel.pipeline.table import positions_in
 
         table = self._table.load()
         if table is None:
@@ -358,9 +359,9 @@ class Landing:
         positions = positions_in(table, self.plan.stream, nodes)
         if table.version() <= self._version:
             return 0, positions
-        commits = table.history(table.version() - self._version)
+        commits = islice(self._table.log().back(table.version()), table.version() - self._version)
         self._version = table.version()
-        return sum(int(each.get(ROWS, 0)) for each in commits), positions
+        return sum(each.rows_landed for each in commits), positions
 
     def _event(self, event: str, **facts: Any) -> None:
         self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})

@@ -23,7 +23,6 @@ delta-rs does not fsync. On a folder of this machine `settle_log` makes up for i
 names reaches the disk, then the commit, then the folders in which both are.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote
 
 from semel.extras import need
+from semel.pipeline.delta_log import log_entry, parse_entry
 from semel.pipeline.errors import TableError
 from semel.store.roots import OBJECT_STORES, RootError, read_address, without_secrets
 
@@ -440,11 +440,6 @@ def absent(address: str) -> str:
 # --- lasting --------------------------------------------------------------------------------------
 
 
-def log_entry(version: int) -> str:
-    """The name of the file of a commit."""
-    return f"{version:020}.json"
-
-
 def settle_log(address: str, version: int, *, files: bool = False) -> None:
     """A commit of a table in a folder is to last; on an object store what was put lasts already.
 
@@ -458,7 +453,7 @@ def settle_log(address: str, version: int, *, files: bool = False) -> None:
     log = folder / "_delta_log"
     entry = log / log_entry(version)
     if files:
-        added = [folder / path for path in _added(entry)]
+        added = [folder / path for path in _added(entry, version)]
         for path in (*added, *{path.parent for path in added}):
             # Another commit may have removed it since, and a vacuum deleted it.
             with suppress(FileNotFoundError):
@@ -474,14 +469,11 @@ def settle_log(address: str, version: int, *, files: bool = False) -> None:
         sync(each)
 
 
-def _added(entry: Path) -> list[str]:
-    found = []
-    with open(entry, encoding="utf-8") as lines:
-        for line in lines:
-            added = json.loads(line).get("add")
-            if added is not None:
-                found.append(unquote(added["path"]))
-    return found
+def _added(entry: Path, version: int) -> list[str]:
+    try:
+        return parse_entry(entry.read_text("utf-8"), version).added_paths
+    except ValueError as problem:
+        raise OSError(f"{entry} is damaged: {problem}") from problem
 
 
 def sync(path: Path) -> None:

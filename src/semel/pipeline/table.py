@@ -12,8 +12,8 @@ the last seq landed is left out; what begins right after it is taken; what would
 refused. So a replayed batch, a checkpoint that was lost, copied or brought back from a backup, and
 two landings at once all end in a table with each row once.
 
-Two writers who read the same version cannot both commit: Delta refuses the second if it names an
-app transaction that the first moved. It then reads the table again and decides anew. This needs a
+Two writers who read the same version cannot both commit: the second is refused, reads the table
+again and decides anew, also if what came between was a RESTORE that took rows back. This needs a
 place where a file can be made if and only if it is not there: folders can, and of object stores
 those that `probe` finds able to.
 
@@ -39,21 +39,18 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction
 
+from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_rollback
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import DataFile, Folder, Layout, Run, write_files
 from semel.pipeline.places import local_folder, naming, said, settle_log, split_address
 from semel.store.reading import said_rows
-from semel.store.roots import without_secrets
+from semel.store.roots import RootError, open_root, without_secrets
 
 LOG: Final = logging.getLogger("semel.pipeline")
 
 # How often a commit that others came before is tried again. Each time somebody has got further.
-ATTEMPTS: Final = 20
-# Entries of the log in which an earlier commit of ours is looked for.
-FOREIGN: Final = 50
+ATTEMPTS: Final = 50
 LOG_RETENTION: Final = "delta.logRetentionDuration"
-# What tells a commit of ours, in the log.
-ROWS: Final = "semel.rows"
 # How many commit at once to find out about an object store, and how often at most.
 CONTENDERS: Final = 6
 PROBES: Final = 20
@@ -156,6 +153,13 @@ class Table:
             except TableNotFoundError:
                 return None
 
+    def log(self) -> DeltaLog:
+        """Its log, entry by entry."""
+        try:
+            return DeltaLog(open_root(self.address))
+        except RootError as problem:
+            raise TableError(str(problem)) from problem
+
     def positions(self, stream: str, nodes: Iterable[str]) -> dict[str, int]:
         """The last seq landed of each node that has one."""
         table = self.load()
@@ -185,7 +189,10 @@ class Table:
                     list(batch.partition_by) or None,
                     commit_properties=CommitProperties(
                         app_transactions=transactions,
-                        custom_metadata={ROWS: str(rows)},
+                        custom_metadata={COMMIT_MARKER: str(rows)},
+                        # What was chosen is right after this version: after another one, such as
+                        # a RESTORE, it is chosen anew.
+                        max_commit_retries=0,
                     ),
                 )
             except (DeltaError, OSError) as problem:
@@ -216,8 +223,7 @@ class Table:
         elif batch.query is None or table.transaction_version(query_id(batch.query)) is None:
             self._try()  # a table that we have not committed to, and others may have made
         self._check_fits(table, batch, wanted)
-        if batch.stream is not None:
-            self._check_not_restored(table)
+        self._check_not_restored(table, batch)
         new = new_columns(table.schema(), wanted)
         if new:
             names = ", ".join(field.name for field in new)
@@ -328,23 +334,38 @@ class Table:
             if known is None and near:
                 raise TableError(f"{self.shown}: column {field.name} is called {near[0]} there")
 
-    def _check_not_restored(self, table: DeltaTable) -> None:
-        """Refuse a table whose rows were taken back: what it says to have landed was not.
-
-        Restoring an older version of a table brings its rows back, but not its app transactions.
-        """
-        others, ours = _since_ours(table)
-        for commit in others:
-            if commit.get("operation") != "RESTORE":
-                continue
-            version = commit.get("operationParameters", {}).get("version")
-            if version is None or ours is None or int(version) < ours:
+    def _check_not_restored(self, table: DeltaTable, batch: Batch) -> None:
+        """Refuse a table whose rows were taken back: what it says to have landed was not."""
+        if batch.stream is not None:
+            self.check_not_restored(table, batch.stream)
+        elif batch.query is not None and not batch.overwrite:
+            app = query_id(batch.query)
+            if table.transaction_version(app) is None:
+                return  # nothing of this query was there
+            found = find_rollback(
+                self.log(), table.version(), lambda entry: app in entry.transactions
+            )
+            if found is not None:
                 raise TableError(
-                    f"{self.shown} was restored to an older version, and so lacks rows that it"
-                    " says to have: land in another table (--table), or restore version"
-                    f" {commit['version'] - 1 if ours is None else ours}"
+                    f"{self.shown} was restored to an older version by version {found.version},"
+                    " and so lacks batches that this query has written: restore version"
+                    f" {found.intact}, or give option appId with a new name to go on without them"
                 )
-            return
+
+    def check_not_restored(self, table: DeltaTable, stream: str) -> None:
+        """Raise TableError if a RESTORE took back rows of a stream that the table says to have."""
+        name = position_id(stream, "")
+        found = find_rollback(
+            self.log(),
+            table.version(),
+            lambda entry: any(each.startswith(name) for each in entry.transactions),
+        )
+        if found is not None:
+            raise TableError(
+                f"{self.shown} was restored to an older version by version {found.version}, and so"
+                " lacks rows that it says to have: land in another table (--table), or restore"
+                f" version {found.intact}"
+            )
 
     # --- what of a batch is new -------------------------------------------------------------------
 
@@ -463,24 +484,6 @@ def positions_in(table: DeltaTable, stream: str, nodes: Iterable[str]) -> dict[s
         if at is not None:
             found[node] = at
     return found
-
-
-def _since_ours(table: DeltaTable) -> tuple[list[dict[str, Any]], int | None]:
-    """What others did to a table since our last commit, the newest first; the version of that.
-
-    None: it is further back than the log is looked at.
-    """
-    # Mostly the last commit is ours, and then one entry of the log is read.
-    others: list[dict[str, Any]] = []
-    for limit in (1, FOREIGN):
-        others = []
-        for commit in table.history(limit):
-            if ROWS in commit:
-                return others, commit["version"]
-            others.append(commit)
-    if not others:
-        raise TableError(f"{without_secrets(table.table_uri)}: its log says nothing of its commits")
-    return others, None
 
 
 def new_columns(there: Schema, wanted: Schema) -> list[Field]:
