@@ -109,17 +109,50 @@ def test_a_lost_a_copied_and_a_foreign_checkpoint_neither_skip_nor_double(place:
     place.holds(n1=230, n2=50)
 
 
-def test_a_deleted_table_is_refused_and_lands_anew_without_its_checkpoint(place: Place) -> None:
+def test_a_deleted_table_is_refused_at_the_start_and_lands_anew_without_its_checkpoint(
+    place: Place,
+) -> None:
     place.write("n1", 1, 100)
     place.land()
     shutil.rmtree(place.table)
+    # Before anything new comes, and whatever may be left out: the record has all of these rows.
+    for fail_on_data_loss in (True, False):
+        with pytest.raises(PipelineError, match="lacks rows 1 to 100 of stream all") as told:
+            place.land(fail_on_data_loss=fail_on_data_loss)
+        assert "remove the checkpoint" in str(told.value)
+        assert str(place.checkpoint) in str(told.value)
     place.write("n1", 101, 10)
-    with pytest.raises(PipelineError, match="lacks rows 1 to 100 of stream all, node n1") as told:
-        place.land()
-    assert "remove the checkpoint" in str(told.value)
+    with pytest.raises(PipelineError, match="lacks rows 1 to 100"):
+        place.land(fail_on_data_loss=False)
+    assert not place.table.exists()
     shutil.rmtree(place.checkpoint)
     assert place.land() == 110
     place.holds(n1=110)
+
+
+def test_a_table_from_a_backup_or_restored_is_refused_at_the_start_without_new_rows(
+    place: Place,
+) -> None:
+    place.write("n1", 1, 100)
+    place.land()
+    shutil.copytree(place.table, place.lake / "backup")
+    place.write("n1", 101, 50)
+    place.land()
+    version = DeltaTable(str(place.table)).version()
+    DeltaTable(str(place.table)).restore(version - 1)
+    with pytest.raises(PipelineError, match=f"was restored .* restore version {version}"):
+        place.land()
+    DeltaTable(str(place.table)).restore(version)
+    assert place.land() == 0
+    place.holds(n1=150)
+    shutil.rmtree(place.table)
+    shutil.copytree(place.lake / "backup", place.table)
+    for fail_on_data_loss in (True, False):
+        with pytest.raises(PipelineError, match="lacks rows 101 to 150 of stream all, node n1"):
+            place.land(fail_on_data_loss=fail_on_data_loss)
+    shutil.rmtree(place.checkpoint)
+    assert place.land() == 50
+    place.holds(n1=150)
 
 
 def test_two_landings_at_once_land_each_row_once(place: Place) -> None:

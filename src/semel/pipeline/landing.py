@@ -178,8 +178,18 @@ class Landing:
             check_can_be_made(folder)
         self._event("starting", table=plan.shown, stream=plan.stream, root=plan.root.address)
         need("deltalake", extra="spark", by="semel land")
-        from semel.pipeline.table import probe
+        from semel.pipeline.resuming import check_resumable
+        from semel.pipeline.stream_record import StreamRecord
+        from semel.pipeline.table import Table, probe
 
+        self._table = Table(plan.table)
+        check_resumable(
+            self._table,
+            StreamRecord(plan.root_address, plan.stream),
+            plan.stream,
+            plan.checkpoint,
+            may_skip=not plan.fail_on_data_loss,
+        )
         probe(plan.table)
         if spark is not None:
             with _explained(plan):
@@ -227,10 +237,9 @@ class Landing:
     # --- the query --------------------------------------------------------------------------------
 
     def _land(self, spark: "SparkSession", *, once: bool) -> None:
-        from semel.pipeline.table import Table, positions_in
+        from semel.pipeline.table import positions_in
 
         plan = self.plan
-        self._table = Table(plan.table)
         there = self._table.load()
         if there is not None:
             self._version = there.version()

@@ -43,6 +43,7 @@ from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_rollback
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import DataFile, Folder, Layout, Run, write_files
 from semel.pipeline.places import local_folder, naming, said, settle_log, split_address
+from semel.pipeline.stream_record import StreamRecord, said_runs
 from semel.store.reading import said_rows
 from semel.store.roots import RootError, open_root, without_secrets
 
@@ -114,10 +115,9 @@ class Batch:
     number: int | None = None
     # The stream whose rows these are: their numbers decide.
     stream: str | None = None
-    # The first seq that the record has of each node, for nodes that the table does not know yet.
-    earliest: dict[str, int] | None = None
-    # The ids of the stores whose numbers each node's are, the last one first.
-    owners: dict[str, list[str]] | None = None
+    # Where they come from, if that is known: it tells where a node begins, and whose it is.
+    record: StreamRecord | None = None
+    # Whether rows may be missing that the record lacks as well.
     may_skip: bool = False
     may_add_columns: bool = False
     overwrite: bool = False
@@ -387,13 +387,14 @@ class Table:
             return (batch.files, transactions) if batch.files or batch.overwrite else None
         spans = self._spans(batch)
         landed = positions_in(table, batch.stream, spans)
+        owners = {} if batch.record is None else batch.record.owners(spans)
         for node, (first, last) in sorted(spans.items()):
             at = landed.get(node)
             self._check_follows(batch, node, at, first)
-            self._check_owner(table, batch, node, at)
+            self._check_owner(table, batch.stream, node, owners.get(node, []), at)
             if at is None or last > at:
                 transactions.append(Transaction(position_id(batch.stream, node), last))
-                for owner in (batch.owners or {}).get(node, [])[:1]:
+                for owner in owners.get(node, [])[:1]:
                     number = owner_number(owner)
                     transactions.append(Transaction(owner_id(batch.stream, node), number))
         files = [new for each in batch.files for new in self._trimmed(each, landed)]
@@ -412,49 +413,80 @@ class Table:
                 which = f"{self.shown}: stream {batch.stream}, node {node}"
                 if after <= before:
                     raise TableError(f"{which}: row {after} came twice; nothing was committed")
-                if after > before + 1 and not batch.may_skip:
-                    raise DataLoss(
-                        f"{which}: {said_rows(before + 1, after - 1)} did not come, though later"
-                        " ones did; nothing was committed"
+                if after > before + 1:
+                    gap = said_rows(before + 1, after - 1)
+                    self._check_may_lack(
+                        batch,
+                        node,
+                        (before + 1, after - 1),
+                        f"{which}: {gap} did not come, though later ones did; nothing was"
+                        " committed",
                     )
             spans[node] = (found[0][0], found[-1][1])
         return spans
 
     def _check_follows(self, batch: Batch, node: str, landed: int | None, first: int) -> None:
         """Refuse a batch that would leave a gap."""
-        if landed is not None:
-            expected = landed + 1
-        else:
-            if batch.owners is not None and node not in batch.owners:
-                raise TableError(
-                    f"{self.shown}: the root has no node {node} of stream {batch.stream}, of which"
-                    " these rows are: give the root that they were read from"
-                )
-            expected = (batch.earliest or {}).get(node, first)
+        expected = self._beginning(batch, node, first) if landed is None else landed + 1
         if first <= expected:
             return
-        gap = f"rows {expected} to {first - 1} of stream {batch.stream}, node {node}"
-        if batch.may_skip:
-            LOG.warning("%s: %s are not there and are left out", self.shown, gap)
-            return
-        raise DataLoss(
-            f"{self.shown} lacks {gap}, and this batch begins after them: the table or the"
-            " checkpoint is not the one that they were landed with; remove the checkpoint, and"
-            " landing goes on from what the table has; if the record lacks them as well,"
-            " failOnDataLoss=false leaves them out"
+        self._check_may_lack(
+            batch,
+            node,
+            (expected, first - 1),
+            f"{self.shown} lacks {said_rows(expected, first - 1)} of stream {batch.stream}, node"
+            f" {node}, and this batch begins after them: the table or the checkpoint is not the"
+            " one that they were landed with; remove the checkpoint, and landing goes on from what"
+            " the table has",
         )
 
-    def _check_owner(self, table: DeltaTable, batch: Batch, node: str, landed: int | None) -> None:
+    def _beginning(self, batch: Batch, node: str, first: int) -> int:
+        """With which row a node begins of which nothing is landed."""
+        if batch.record is None:
+            return first
+        held = batch.record.held(node)
+        if not held and not batch.record.owners([node])[node]:
+            raise TableError(
+                f"{self.shown}: the root has no node {node} of stream {batch.stream}, of which"
+                " these rows are: give the root that they were read from"
+            )
+        return held[0][0] if held else first
+
+    def _check_may_lack(self, batch: Batch, node: str, gap: Run, sentence: str) -> None:
+        """Raise DataLoss unless rows may be missing: only if the record lacks them as well."""
+        if batch.record is None:
+            if batch.may_skip:
+                sentence += (
+                    "; only rows that the record lacks may be left out: give option root, so that"
+                    " this can be known"
+                )
+            raise DataLoss(sentence)
+        held = batch.record.held_within(node, *gap)
+        if held:
+            raise DataLoss(f"{sentence}; the record has {said_runs(held)} of them")
+        if not batch.may_skip:
+            raise DataLoss(
+                f"{sentence}; the record lacks them as well: failOnDataLoss=false leaves them out"
+            )
+        LOG.warning(
+            "%s: %s of stream %s, node %s are not in the record and are left out",
+            self.shown,
+            said_rows(*gap),
+            batch.stream,
+            node,
+        )
+
+    def _check_owner(
+        self, table: DeltaTable, stream: str, node: str, owners: list[str], landed: int | None
+    ) -> None:
         """Refuse the rows of another record that has the name of one that was landed."""
-        owners = (batch.owners or {}).get(node, [])
-        assert batch.stream is not None
         if landed is None or not owners:
             return
-        known = table.transaction_version(owner_id(batch.stream, node))
+        known = table.transaction_version(owner_id(stream, node))
         if known is None or known in map(owner_number, owners):
             return
         raise TableError(
-            f"{self.shown}: node {node} of stream {batch.stream} is now that of another store"
+            f"{self.shown}: node {node} of stream {stream} is now that of another store"
             f" ({owners[0]}), whose numbers begin anew: give that broker a --node of its own, or"
             " land in another table"
         )
