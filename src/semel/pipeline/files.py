@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -175,25 +176,44 @@ def _write(folder: "Folder", table: pa.Table, layout: Layout, key: tuple[Any, ..
     if layout.folder:
         folders = [layout.folder]
     path = "/".join([*folders, f"part-{secrets.token_hex(16)}.zstd.parquet"])
-    footers: list[pq.FileMetaData] = []
     try:
-        with folder.create(path) as sink, _writer(sink, table.schema, footers) as writer:
-            writer.write_table(table, row_group_size=GROUP_ROWS)
+        with folder.create(path) as sink:
+            footer = _fill(sink, table)
         size = folder.settle(path)
     except OSError as problem:
+        folder.discard(path)
         shown = without_secrets(layout.address)
-        raise TableError(f"{shown} cannot be written: {said(problem)}") from problem
+        raise TableError(
+            f"{shown} cannot be written: {said(problem)}; nothing was committed"
+        ) from problem
     return DataFile(
         path=path,
         size=size,
         rows=table.num_rows,
         partition=partition,
         # As it is: there are readers that do not understand all of JSON's escapes.
-        statistics=json.dumps(statistics_of(footers[0], table), ensure_ascii=False),
+        statistics=json.dumps(statistics_of(footer, table), ensure_ascii=False),
         modified=time.time_ns() // 1_000_000,
         runs=runs_of(table) if layout.is_numbered else {},
         host=socket.gethostname(),
     )
+
+
+def _fill(sink: Any, table: pa.Table) -> pq.FileMetaData:
+    """Write all rows, and the footer; what that says. Raises OSError."""
+    footers: list[pq.FileMetaData] = []
+    writer = _writer(sink, table.schema, footers)
+    try:
+        writer.write_table(table, row_group_size=GROUP_ROWS)
+        writer.close()
+    except OSError:
+        # Not by `with`: a writer that has failed fails again when it is closed, in other words that
+        # hide why. It would close itself, too, when nobody needs it any more.
+        with suppress(Exception):
+            writer.close()
+        writer.is_open = False
+        raise
+    return footers[0]
 
 
 def _writer(sink: Any, schema: pa.Schema, footers: list[pq.FileMetaData]) -> pq.ParquetWriter:
@@ -364,6 +384,14 @@ class Folder:
         target = self.local / path
         _make_folder(target.parent)
         return open(target, "xb")
+
+    def discard(self, path: str) -> None:
+        """Delete a file that could not be written: nobody else knows its name."""
+        with suppress(OSError):
+            if self.local is None:
+                self._remote.delete_file(f"{self._path}/{path}")
+            else:
+                (self.local / path).unlink()
 
     def settle(self, path: str) -> int:
         """Let a file that was written last, with its name; its size."""

@@ -58,6 +58,7 @@ _DAMAGED: Final = (
     "JsonParseException",
     "metadata file",
 )
+_NO_SPACE: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded")
 _ENDING: Final = ("SparkContext was shut down", "stopped SparkContext", "cleanupQueryJobs")
 # What Java says of a Python process that is gone; sometimes it has no words at all.
 _CUT: Final = re.compile(
@@ -443,7 +444,7 @@ def _explained(plan: Plan) -> Iterator[None]:
 def explain(problem: BaseException, plan: Plan) -> str:
     """What a query ended with, in one sentence that says what to do."""
     text = _ENDED.sub("", str(problem), count=1)
-    if "No space left on device" in text or "ENOSPC" in text:
+    if any(sign in text for sign in _NO_SPACE):
         return (
             f"no space is left for {plan.shown}, its checkpoint or Spark's own files: make room,"
             " and landing goes on where it was; nothing is lost"

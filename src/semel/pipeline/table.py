@@ -276,16 +276,26 @@ class Table:
         for version in range(first, last + 1):
             # The log of old versions is cleaned away, when a checkpoint holds what they say.
             with suppress(FileNotFoundError):
-                settle_log(self.address, version)
+                self._settle_one(version)
 
     def _settle_after(self, version: int) -> None:
         """What came after a version is to last: our commit, and what others did meanwhile."""
         if local_folder(self.address) is None:
             return
-        settle_log(self.address, version + 1)
+        self._settle_one(version + 1)
         with suppress(FileNotFoundError):
             for later in count(version + 2):
-                settle_log(self.address, later)
+                self._settle_one(later)
+
+    def _settle_one(self, version: int) -> None:
+        try:
+            settle_log(self.address, version)
+        except FileNotFoundError:
+            raise
+        except OSError as problem:
+            raise TableError(
+                f"{self.shown}: version {version} may not be on disk: {said(problem)}"
+            ) from problem
 
     def _check_fits(self, table: DeltaTable, batch: Batch, wanted: Schema) -> None:
         metadata = table.metadata()
