@@ -208,3 +208,107 @@ def test_a_restore_between_the_look_and_the_commit_is_noticed(
     with pytest.raises(TableError, match="was restored"):
         land(tmp_path, ("a", 26, 30))
     assert rows(tmp_path) == of("a", 1, 10)
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+ANEW = "bring it back from a backup"
+COMPLETE = "delete it and _last_checkpoint"
+
+
+def aged(folder: Path, *, cleaned: bool = False) -> Path:
+    """A table with a checkpoint of its log at version 3, and two entries after it."""
+    for first in range(1, 4):
+        land(folder, ("a", first, first))
+    DeltaTable(str(folder)).create_checkpoint()
+    for first in range(4, 6):
+        land(folder, ("a", first, first))
+    if cleaned:
+        for version in range(3):
+            (folder / "_delta_log" / log_entry(version)).unlink()
+    return folder / "_delta_log"
+
+
+def refused(table: Path) -> str:
+    with pytest.raises(TableError) as told:
+        Table(str(table)).load()
+    sentence = str(told.value)
+    assert sentence.startswith(f"{table}: its log is damaged: ")
+    assert len(sentence.split()) < 90
+    for word in ("ParsedLogPath", "Kernel", "kernel", "\n"):
+        assert word not in sentence
+    return sentence
+
+
+@pytest.mark.parametrize("data", [b'{"add": {"path', b"\0" * 400, b"\xff\xfe", b'{"add": 7}\n'])
+def test_a_log_with_a_damaged_entry_is_a_sentence_with_advice(tmp_path: Path, data: bytes) -> None:
+    log = aged(tmp_path)
+    entry = log / log_entry(5)
+    whole = entry.read_bytes()
+    entry.write_bytes(data)
+    sentence = refused(tmp_path)
+    assert f"_delta_log/{log_entry(5)}" in sentence
+    assert ANEW in sentence
+    entry.write_bytes(whole)
+    assert land(tmp_path, ("a", 6, 6)).rows == 1
+
+
+def test_a_log_that_lacks_an_entry_is_a_sentence_with_advice(tmp_path: Path) -> None:
+    log = aged(tmp_path)
+    (log / log_entry(4)).unlink()
+    sentence = refused(tmp_path)
+    assert f"_delta_log/{log_entry(4)} is missing" in sentence
+    assert ANEW in sentence
+
+
+def test_a_damaged_checkpoint_of_a_complete_log_can_be_deleted(tmp_path: Path) -> None:
+    log = aged(tmp_path)
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    sentence = refused(tmp_path)
+    assert checkpoint.name in sentence
+    assert COMPLETE in sentence
+    # As it says.
+    checkpoint.unlink()
+    (log / "_last_checkpoint").unlink()
+    assert land(tmp_path, ("a", 6, 6)).rows == 1
+    assert rows(tmp_path) == of("a", 1, 6)
+
+
+def test_a_damaged_or_missing_checkpoint_of_a_cleaned_log_needs_a_backup(tmp_path: Path) -> None:
+    log = aged(tmp_path, cleaned=True)
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    sentence = refused(tmp_path)
+    assert checkpoint.name in sentence
+    assert ANEW in sentence
+    checkpoint.unlink()
+    sentence = refused(tmp_path)
+    assert "entries before version 3" in sentence
+    assert ANEW in sentence
+
+
+def test_a_hint_to_a_checkpoint_that_is_not_there_can_be_deleted(tmp_path: Path) -> None:
+    log = aged(tmp_path)
+    for checkpoint in log.glob("*.checkpoint.parquet"):
+        checkpoint.unlink()
+    sentence = refused(tmp_path)
+    assert "_last_checkpoint" in sentence
+    (log / "_last_checkpoint").unlink()
+    assert land(tmp_path, ("a", 6, 6)).rows == 1
+
+
+def test_an_empty_entry_is_damage_though_delta_rs_reads_it_as_no_rows(tmp_path: Path) -> None:
+    """Positions after it say that its rows are there."""
+    log = aged(tmp_path)
+    entry = log / log_entry(4)
+    whole = entry.read_bytes()
+    entry.write_bytes(b"")
+    assert Table(str(tmp_path)).positions("all", ["a"]) == {"a": 5}
+    with pytest.raises(TableError, match=rf"its log is damaged: .*{log_entry(4)} is empty"):
+        Table(str(tmp_path)).check_log()
+    entry.write_bytes(whole)
+    Table(str(tmp_path)).check_log()
+    # What a checkpoint covers is not read any more.
+    (log / log_entry(2)).write_bytes(b"")
+    Table(str(tmp_path)).check_log()

@@ -7,16 +7,20 @@ delta-rs' own history skips such entries, and then gives the wrong version to th
 entries are read here by their names, which are their versions. Entries that a checkpoint covers are
 deleted after a while: what is older than the oldest entry is not known any more.
 
+`find_damage` says what is wrong with a log that delta-rs cannot read, and what to do.
+
 `find_rollback` answers what a writer must know before it trusts the positions in a table. A RESTORE
 to an older version takes back rows, but not the app transactions that say which rows were written.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
+from semel.extras import need
 from semel.pipeline.errors import TableError
 from semel.store.roots import Root
 
@@ -85,6 +89,8 @@ def parse_entry(text: str, version: int) -> LogEntry:
         try:
             commit_info = action.get("commitInfo") or commit_info
             if action.get("add") is not None:
+                if not isinstance(action["add"]["path"], str):
+                    raise TypeError
                 added.append(action["add"])
             if action.get("remove") is not None:
                 removed.append(unquote(action["remove"]["path"]))
@@ -183,3 +189,107 @@ def find_rollback(
         if not needed <= target < restore.version:
             return Rollback(restore.version, intact)
         at = target
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+_ENTRY: Final = re.compile(r"([0-9]{20})\.json", re.ASCII)
+_CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\..+", re.ASCII)
+_HINT: Final = "_last_checkpoint"
+_FROM_BACKUP: Final = (
+    "bring it back from a backup of the table; without one, move the table away and land anew, with"
+    " all that the root still has"
+)
+_NOT_NEEDED: Final = f"delete it and {_HINT}: the entries of the log are complete without it"
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What is in the folder of a log: entries and their bytes, and checkpoints, by version."""
+
+    entries: dict[int, int]
+    checkpoints: dict[int, list[str]]
+    has_hint: bool
+
+    @property
+    def newest(self) -> int:
+        return max(self.entries, default=-1)
+
+    @property
+    def covered(self) -> int:
+        """The version whose checkpoint holds all before it; -1: there is none."""
+        return max(self.checkpoints, default=-1)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the entries tell everything, without a checkpoint."""
+        return all(version in self.entries for version in range(self.newest + 1))
+
+
+def _list(files: Root) -> _Listing:
+    entries: dict[int, int] = {}
+    checkpoints: dict[int, list[str]] = {}
+    has_hint = False
+    for each in files.entries(FOLDER):
+        entry, checkpoint = _ENTRY.fullmatch(each.name), _CHECKPOINT.fullmatch(each.name)
+        if entry is not None:
+            entries[int(entry[1])] = each.size
+        elif checkpoint is not None:
+            checkpoints.setdefault(int(checkpoint[1]), []).append(each.name)
+        has_hint = has_hint or each.name == _HINT
+    return _Listing(entries, checkpoints, has_hint)
+
+
+def find_empty_entry(files: Root) -> str | None:
+    """What is wrong with a log that has an empty entry, and what to do; None: it has none.
+
+    A crash of a writer that does not sync leaves such. delta-rs reads it as a commit of nothing.
+    """
+    found = _list(files)
+    for version, size in sorted(found.entries.items()):
+        if not size and version > found.covered:
+            return f"{FOLDER}/{log_entry(version)} is empty: {_FROM_BACKUP}"
+    return None
+
+
+def find_damage(files: Root) -> str | None:
+    """What is wrong with a log that cannot be read, and what to do; None: nothing that shows."""
+    found = _list(files)
+    for version in range(found.covered + 1, found.newest + 1):
+        name = f"{FOLDER}/{log_entry(version)}"
+        if version not in found.entries:
+            if found.covered < 0 and version < min(found.entries):
+                gone = f"its entries before version {min(found.entries)} and their checkpoint are"
+                return f"{gone} missing: {_FROM_BACKUP}"
+            return f"{name} is missing: {_FROM_BACKUP}"
+        if not found.entries[version]:
+            return f"{name} is empty: {_FROM_BACKUP}"
+        try:
+            DeltaLog(files).entry(version)
+        except FileNotFoundError:
+            return f"{name} is missing: {_FROM_BACKUP}"
+        except TableError:
+            return f"{name} is damaged: {_FROM_BACKUP}"
+    advice = _NOT_NEEDED if found.is_complete else _FROM_BACKUP
+    for name in found.checkpoints.get(found.covered, []):
+        if not _is_checkpoint(files, f"{FOLDER}/{name}"):
+            return f"the checkpoint {FOLDER}/{name} is damaged: {advice}"
+    if found.has_hint and not found.checkpoints and found.is_complete:
+        return (
+            f"{FOLDER}/{_HINT} names a checkpoint that is missing: delete {_HINT}, the entries of"
+            " the log are complete without it"
+        )
+    return None
+
+
+def _is_checkpoint(files: Root, path: str) -> bool:
+    """Whether the file of a checkpoint can be opened, if it is of Parquet."""
+    if not path.endswith(".parquet"):
+        return True
+    parquet = need("pyarrow.parquet", extra="spark", by="a Delta table")
+    try:
+        with files.read(path) as file:
+            parquet.read_metadata(file)
+    except (OSError, ValueError):
+        return False
+    return True

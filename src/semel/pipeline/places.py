@@ -32,9 +32,9 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote
 
 from semel.extras import need
-from semel.pipeline.delta_log import log_entry, parse_entry
+from semel.pipeline.delta_log import find_damage, log_entry, parse_entry
 from semel.pipeline.errors import TableError
-from semel.store.roots import OBJECT_STORES, RootError, read_address, without_secrets
+from semel.store.roots import OBJECT_STORES, RootError, open_root, read_address, without_secrets
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # How an address begins for Hadoop, and after pathlib has made one slash of two.
@@ -55,6 +55,15 @@ _AZURE_HOSTS: Final = (".dfs.core.windows.net", ".blob.core.windows.net")
 
 # How delta-rs says that a table asks for what it cannot do.
 _NEWER: Final = ("unsupported: ", "reader version", "writer version", "reader feature")
+
+# How it says that it cannot make sense of a log.
+_UNREADABLE: Final = (
+    "Json error",
+    "Parquet error",
+    "Invalid Checkpoint",
+    "contiguous commit files",
+    "No table metadata or protocol",
+)
 
 # Options of pyarrow's that change nothing in a table: how files are opened, buckets made.
 _S3_WITHOUT_EFFECT: Final = (
@@ -400,7 +409,8 @@ def said(problem: BaseException) -> str:
 def naming(address: str) -> Iterator[None]:
     """What delta-rs raises about a table comes out as a TableError that says which.
 
-    A table that is not there, or that a newer program has written, is told in our words.
+    A table that is not there, that a newer program has written, or whose log is damaged is told in
+    our words.
     """
     exceptions = need("deltalake.exceptions", extra="spark", by="a Delta table")
     shown = without_secrets(address)
@@ -414,7 +424,18 @@ def naming(address: str) -> Iterator[None]:
             raise TableError(
                 f"{shown} needs a newer reader or writer than this: upgrade deltalake ({text})"
             ) from problem
+        damage = _damage(address) if any(sign in text for sign in _UNREADABLE) else None
+        if damage is not None:
+            raise TableError(f"{shown}: its log is damaged: {damage}") from problem
         raise TableError(f"{shown}: {text}") from problem
+
+
+def _damage(address: str) -> str | None:
+    """What is wrong with the log of a table, and what to do; None: that does not show."""
+    try:
+        return find_damage(open_root(address))
+    except (RootError, OSError):
+        return None
 
 
 def _is_newer(text: str) -> bool:

@@ -60,13 +60,15 @@ def check_resumable(
 ) -> None:
     """Refuse a table that lacks rows which it, or the checkpoint, takes for landed.
 
-    Raises TableError for one that was restored, DataLoss for one that was deleted or is older than
-    the checkpoint. With `may_skip` rows may be missing that the record does not have either.
+    Raises TableError for one that was restored or whose log is damaged, DataLoss for one that was
+    deleted or is older than the checkpoint. With `may_skip` rows may be missing that the record
+    does not have either.
     """
     loaded = table.load()
     if loaded is not None:
         if loaded.metadata().name != stream_id(stream):
             return  # it is no table of this stream: the commit says what is wrong with it
+        table.check_log()
         table.check_not_restored(loaded, stream)
     done = committed_offset(checkpoint) or {}
     landed = {} if loaded is None else positions_in(loaded, stream, done)

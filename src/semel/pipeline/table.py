@@ -39,13 +39,13 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction
 
-from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_rollback
+from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_empty_entry, find_rollback
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import DataFile, Folder, Layout, Run, write_files
 from semel.pipeline.places import local_folder, naming, said, settle_log, split_address
 from semel.pipeline.stream_record import StreamRecord, said_runs
 from semel.store.reading import said_rows
-from semel.store.roots import RootError, open_root, without_secrets
+from semel.store.roots import Root, RootError, open_root, without_secrets
 
 LOG: Final = logging.getLogger("semel.pipeline")
 
@@ -155,10 +155,22 @@ class Table:
 
     def log(self) -> DeltaLog:
         """Its log, entry by entry."""
+        return DeltaLog(self._files())
+
+    def _files(self) -> Root:
         try:
-            return DeltaLog(open_root(self.address))
+            return open_root(self.address)
         except RootError as problem:
             raise TableError(str(problem)) from problem
+
+    def check_log(self) -> None:
+        """Raise TableError for damage that delta-rs does not notice: an entry that is empty."""
+        try:
+            damage = find_empty_entry(self._files())
+        except OSError as problem:
+            raise TableError(f"{self.shown} cannot be listed: {said(problem)}") from problem
+        if damage is not None:
+            raise TableError(f"{self.shown}: its log is damaged: {damage}")
 
     def positions(self, stream: str, nodes: Iterable[str]) -> dict[str, int]:
         """The last seq landed of each node that has one."""
