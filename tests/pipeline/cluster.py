@@ -36,6 +36,11 @@ spark.executor.extraJavaOptions {SHORT_LIVED}
 spark.executor.memory 512m
 spark.driver.memory 512m
 """
+# A command with a file system of its own at a path that nobody else sees; the path comes after it.
+HIDING: Final = (
+    *("unshare", "--mount", "--propagation", "private"),
+    *("sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "$@"'),
+)
 # By what the cluster says a test knows that it is there.
 LOG: Final = """\
 rootLogger.level = error
@@ -54,7 +59,7 @@ class Part:
     """A process of a cluster, and what it says."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        self.name = command[1]
+        self.name = " ".join(command)
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", tether.__file__, GRACE, *command],
             env=environment,
@@ -121,13 +126,24 @@ class Cluster:
         """What a program needs that has this cluster work for it."""
         return os.environ | self._places
 
-    def start(self, workers: int) -> None:
-        """Start all, and wait until the workers have found their master."""
+    def start(self, workers: int, hidden: Path | None = None) -> None:
+        """Start all, and wait until the workers have found their master.
+
+        At the path `hidden` the workers have an empty folder of their own, as on another machine.
+        """
         listening = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         self.master = self._part("master.Master", *listening).says(MASTER)
         size = ["--cores", "1", "--memory", MEMORY]
         for each in [
-            self._part("worker.Worker", *listening, *size, "--work-dir", str(place), self.master)
+            self._part(
+                "worker.Worker",
+                *listening,
+                *size,
+                "--work-dir",
+                str(place),
+                self.master,
+                hidden=hidden,
+            )
             for place in self.places(workers)
         ]:
             each.says(REGISTERED)
@@ -136,7 +152,7 @@ class Cluster:
         """The folders of the workers, in which each has one for each program it worked for."""
         return [self.folder / f"worker{number}" for number in range(workers)]
 
-    def _part(self, name: str, *arguments: str) -> Part:
+    def _part(self, name: str, *arguments: str, hidden: Path | None = None) -> Part:
         environment = self.environment() | {
             "JAVA_HOME": str(java_home(find())),
             "SPARK_DAEMON_MEMORY": "256m",
@@ -145,6 +161,8 @@ class Cluster:
         # As on another machine, which knows nothing of where we have semel from.
         environment.pop("PYTHONPATH", None)
         command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{name}", *arguments]
+        if hidden is not None:
+            command = [*HIDING, str(hidden), *command]
         self._parts.append(Part(command, environment))
         return self._parts[-1]
 
@@ -156,12 +174,21 @@ class Cluster:
             part.wait()
 
 
+def can_hide(folder: Path) -> bool:
+    """Whether this machine lets us mount: that takes root, or a kernel that lets others do it."""
+    command = [*HIDING, str(folder), "true"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
 @contextmanager
-def running(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
+def running(folder: Path, *, workers: int = 2, hidden: Path | None = None) -> Iterator[Cluster]:
     """A cluster while it is needed."""
     cluster = Cluster(folder)
     try:
-        cluster.start(workers)
+        cluster.start(workers, hidden)
         yield cluster
     finally:
         cluster.stop()

@@ -2,19 +2,21 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from semel.client import Client
 from tests.broker.live import Process
-from tests.pipeline.cluster import PATIENCE, Cluster, running
+from tests.pipeline.cluster import PATIENCE, Cluster, can_hide, running
 from tests.pipeline.living import until
-from tests.pipeline.made import root_of
+from tests.pipeline.made import root_of, write_messages
 
 NODES = {"n1": 120, "n2": 70}
 
@@ -40,10 +42,12 @@ def record(root: Path, folder: Path) -> None:
             until(partial(is_sealed, root, node, messages), "the broker does not seal")
 
 
-def land(cluster: Cluster, root: Path, lake: Path, *arguments: str) -> list[dict[str, object]]:
-    """`semel land --once` on a cluster, as a user runs it; what it told."""
-    where = ("--root", str(root), "--lake", str(lake), "--master", cluster.master)
-    done = subprocess.run(
+def run_landing(
+    cluster: Cluster, root: Path, lake: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """`semel land --once`, as a user runs it."""
+    where = ("--root", str(root), "--lake", str(lake))
+    return subprocess.run(
         [sys.executable, "-P", "-m", "semel", "land", *where, "--once", "--json", *arguments],
         env=cluster.environment(),
         cwd=cluster.folder,
@@ -52,6 +56,11 @@ def land(cluster: Cluster, root: Path, lake: Path, *arguments: str) -> list[dict
         timeout=PATIENCE,
         check=False,
     )
+
+
+def land(cluster: Cluster, root: Path, lake: Path, *arguments: str) -> list[dict[str, object]]:
+    """Land on a cluster; what it told."""
+    done = run_landing(cluster, root, lake, "--master", cluster.master, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -79,3 +88,27 @@ def test_the_workers_of_a_cluster_land_what_two_brokers_keep(tmp_path: Path) -> 
     assert payloads == Counter(
         str(each).encode() for last in NODES.values() for each in range(last)
     )
+
+
+def test_a_lake_that_workers_do_not_share_is_refused_and_the_rows_land_later(
+    tmp_path: Path,
+) -> None:
+    root, lake = tmp_path / "root", tmp_path / "lake"
+    lake.mkdir()
+    if not can_hide(lake):
+        pytest.skip("mounting is not allowed here: workers cannot have a folder of their own")
+    write_messages(root, "all", "n1", 1, 1_000)
+    with running(tmp_path / "cluster", workers=1, hidden=lake) as cluster:
+        done = run_landing(cluster, root, lake, "--master", cluster.master)
+        assert done.returncode == 1
+        # Before it is what Spark logs, by the settings of this cluster.
+        sentence = done.stderr.splitlines()[-1]
+        assert sentence.startswith("Error: ")
+        assert "the lake must be on storage that the driver and the workers share" in sentence
+        assert f"written on {socket.gethostname()}" in sentence
+        assert not (lake / "messages" / "_delta_log").exists()
+        # With the same checkpoint, by one machine that needs to share nothing.
+        again = run_landing(cluster, root, lake)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert json.loads(again.stdout.splitlines()[-1])["landed"] == 1_000
+    assert DeltaTable(str(lake / "messages")).count() == 1_000

@@ -16,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from semel.pipeline import lake as lakes
+from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import TableError
 from semel.pipeline.lake import (
     LEAST_AGE,
@@ -27,7 +28,6 @@ from semel.pipeline.lake import (
     tables,
     vacuum,
 )
-from semel.pipeline.places import log_entry
 from semel.pipeline.table import position_id
 from semel.store.reading import Holdings, NodeRecord
 from tests.modes import repeats

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ PATIENCE = 180.0
 class Process:
     """A landing that runs, and the events that it has told."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, environ: Mapping[str, str] = os.environ) -> None:
         self.log = (folder / "log").open("a+")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "semel", "land", "--root", "root", "--json", *flags],
@@ -29,7 +29,7 @@ class Process:
             stderr=self.log,
             text=True,
             cwd=folder,
-            env=environment_for_python(os.environ),
+            env=environment_for_python(environ),
         )
 
     def until(self, kind: str) -> dict[str, Any]:
@@ -51,8 +51,10 @@ class Process:
 
 
 @contextmanager
-def landing(folder: Path, *flags: str) -> Iterator[Process]:
-    made = Process(folder, *flags)
+def landing(
+    folder: Path, *flags: str, environ: Mapping[str, str] = os.environ
+) -> Iterator[Process]:
+    made = Process(folder, *flags, environ=environ)
     try:
         with made.process:
             yield made
@@ -107,3 +109,36 @@ def test_spark_that_is_gone_is_one_sentence_and_the_next_start_goes_on(tmp_path:
         assert made.until("ended")["landed"] == 7
         assert made.process.wait(PATIENCE) == 0
     assert landed(tmp_path) == 1_007
+
+
+# Python runs this before anything else. Spark gives the process of a stream reader 10 seconds to
+# connect: the first ones take longer, as on a machine that has no time for them.
+SLOW = """
+import os, sys, time
+if any("python_streaming_source_runner" in each for each in sys.orig_argv):
+    folder = os.path.dirname(__file__)
+    number = sum(name.startswith("slow-") for name in os.listdir(folder))
+    if number < {times}:
+        open(os.path.join(folder, f"slow-{{number}}"), "x").close()
+        time.sleep(15)
+"""
+
+
+def starved(folder: Path, times: int) -> dict[str, str]:
+    """An environment in which the process of a stream reader starts too slowly, so often."""
+    (folder / "sitecustomize.py").write_text(SLOW.format(times=times))
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def test_a_worker_that_starts_too_slowly_is_started_again(tmp_path: Path) -> None:
+    write_messages(tmp_path / "root", "all", "n1", 1, 100)
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    with landing(tmp_path, "--once", environ=starved(slow, 1)) as made:
+        assert made.until("ended")["landed"] == 100
+        assert made.process.wait(PATIENCE) == 0
+        # What the late process itself says when it finds nobody is Spark's.
+        assert "did not start within 10 seconds" in made.said().splitlines()[0]
+    assert (slow / "slow-0").exists()
+    assert landed(tmp_path) == 100

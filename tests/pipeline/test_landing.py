@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -147,17 +148,50 @@ def test_a_lost_a_copied_and_a_foreign_checkpoint_neither_skip_nor_double(place:
     place.holds(n1=230, n2=50)
 
 
-def test_a_deleted_table_is_refused_and_lands_anew_without_its_checkpoint(place: Place) -> None:
+def test_a_deleted_table_is_refused_at_the_start_and_lands_anew_without_its_checkpoint(
+    place: Place,
+) -> None:
     place.write("n1", 1, 100)
     place.land()
     shutil.rmtree(place.table)
+    # Before anything new comes, and whatever may be left out: the record has all of these rows.
+    for fail_on_data_loss in (True, False):
+        with pytest.raises(PipelineError, match="lacks rows 1 to 100 of stream all") as told:
+            place.land(fail_on_data_loss=fail_on_data_loss)
+        assert "remove the checkpoint" in str(told.value)
+        assert str(place.checkpoint) in str(told.value)
     place.write("n1", 101, 10)
-    with pytest.raises(PipelineError, match="lacks rows 1 to 100 of stream all, node n1") as told:
-        place.land()
-    assert "remove the checkpoint" in str(told.value)
+    with pytest.raises(PipelineError, match="lacks rows 1 to 100"):
+        place.land(fail_on_data_loss=False)
+    assert not place.table.exists()
     shutil.rmtree(place.checkpoint)
     assert place.land() == 110
     place.holds(n1=110)
+
+
+def test_a_table_from_a_backup_or_restored_is_refused_at_the_start_without_new_rows(
+    place: Place,
+) -> None:
+    place.write("n1", 1, 100)
+    place.land()
+    shutil.copytree(place.table, place.lake / "backup")
+    place.write("n1", 101, 50)
+    place.land()
+    version = DeltaTable(str(place.table)).version()
+    DeltaTable(str(place.table)).restore(version - 1)
+    with pytest.raises(PipelineError, match=f"was restored .* restore version {version}"):
+        place.land()
+    DeltaTable(str(place.table)).restore(version)
+    assert place.land() == 0
+    place.holds(n1=150)
+    shutil.rmtree(place.table)
+    shutil.copytree(place.lake / "backup", place.table)
+    for fail_on_data_loss in (True, False):
+        with pytest.raises(PipelineError, match="lacks rows 101 to 150 of stream all, node n1"):
+            place.land(fail_on_data_loss=fail_on_data_loss)
+    shutil.rmtree(place.checkpoint)
+    assert place.land() == 50
+    place.holds(n1=150)
 
 
 def test_two_landings_at_once_land_each_row_once(place: Place) -> None:
@@ -261,3 +295,52 @@ def test_what_spark_says_else_is_told_without_its_codes(tmp_path: Path) -> None:
     plan = make_plan(LandSettings(root=str(tmp_path), lake=str(tmp_path)))
     problem = RuntimeError(FAILED + "The broken pipe of hall 7 SQLSTATE: XXKST")
     assert explain(problem, plan) == "The broken pipe of hall 7"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FAILED + "Python worker failed to connect back. SQLSTATE: XXKST",
+        "Timed out while waiting for the Python worker to connect back after 60000 ms",
+        FAILED + "Python daemon failed to launch worker.",
+    ],
+)
+def test_workers_that_never_start_in_time_are_a_sentence_with_advice(
+    text: str, tmp_path: Path
+) -> None:
+    plan = make_plan(LandSettings(root=str(tmp_path), lake=str(tmp_path)))
+    sentence = explain(RuntimeError(text), plan)
+    assert "did not start in time" in sentence
+    assert "--master local[1]" in sentence
+    assert "nothing is lost" in sentence
+
+
+def test_a_landing_tries_again_a_few_times_and_after_each_batch_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a Spark, whose own workers may be late on a machine that has much to do."""
+    (tmp_path / "root").mkdir()
+    wanted = LandSettings(root=str(tmp_path / "root"), lake=str(tmp_path / "lake"))
+    events: list[Event] = []
+    # What each query lands before its worker is late; the last one is not.
+    plans: list[list[int]] = [[0, 0, 30, 0, 10], [0, 0, 0]]
+    landed: list[int] = []
+
+    def watch(self: Landing, query: Any) -> None:
+        landed.append(plans[0].pop(0))
+        self._landed += landed[-1]
+        if plans[0]:
+            raise RuntimeError(FAILED + "Python worker failed to connect back.")
+
+    monkeypatch.setattr(Landing, "_start", lambda self, spark, once: None)
+    monkeypatch.setattr(Landing, "_watch", watch)
+    monkeypatch.setattr("semel.pipeline.landing.RETRY_SECONDS", (0.0, 0.0))
+    Landing(make_plan(wanted), events.append).run(spark=Mock())
+    assert landed == [0, 0, 30, 0, 10]
+    assert [each["event"] for each in events] == ["starting", "ready", "ended"]
+    assert events[-1]["landed"] == 40
+    del plans[0]
+    plans[0].append(0)
+    with pytest.raises(RuntimeError, match="failed to connect back"):
+        Landing(make_plan(wanted), events.append).run(spark=Mock())
+    assert plans[0] == [0]

@@ -34,6 +34,7 @@ from tests.broker.live import Process
 from tests.pipeline.living import until
 from tests.pipeline.made import root_of, write_messages
 from tests.pipeline.object_store import KEY, READER, SECRET, SECRET_IN_ADDRESS, Store, running
+from tests.pipeline.test_table import record
 
 # Nobody listens there.
 NOWHERE = "127.0.0.1:9"
@@ -302,7 +303,7 @@ def numbered(address: str, node: str, first: int, last: int) -> Batch:
     table = pa.table({"node": [node] * len(seqs), "seq": seqs, "day": days})
     files = write_files(table.to_batches(), Layout(address, ("day",), is_numbered=True))
     schema = Schema.from_arrow(table.schema).to_json()
-    return Batch(files, schema, ("day",), stream="all", earliest={node: 1})
+    return Batch(files, schema, ("day",), stream="all", record=record(**{node: [(1, 1_000)]}))
 
 
 def test_writers_at_once_neither_double_nor_skip(store: Store) -> None:

@@ -4,8 +4,9 @@ import json
 import os
 import random
 import shutil
+import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from semel.pipeline.errors import DataLoss, TableError
-from semel.pipeline.files import DataFile, Layout, write_files
+from semel.pipeline.files import DataFile, Layout, Run, write_files
+from semel.pipeline.stream_record import StreamRecord
 from semel.pipeline.table import Batch, Outcome, Table, position_id, query_id
 
 Range = tuple[str, int, int]
@@ -49,6 +51,30 @@ def numbered(folder: Path, *ranges: Range, task_rows: int = 1_000) -> list[DataF
 
 def of_stream(files: Sequence[DataFile], **more: Any) -> Batch:
     return Batch(files, NUMBERED, ("day",), stream="all", **more)
+
+
+class Made(StreamRecord):
+    """A record of which a test says what it has."""
+
+    def __init__(self, held: dict[str, list[Run]], owners: dict[str, list[str]]) -> None:
+        super().__init__("unused", "all")
+        self._held = held
+        self._given = owners
+
+    def held(self, node: str) -> list[Run]:
+        return self._held.get(node, [])
+
+    def owners(self, nodes: Iterable[str]) -> dict[str, list[str]]:
+        return {node: self._given.get(node, []) for node in nodes}
+
+
+def record(**held: list[Run]) -> StreamRecord:
+    return Made(held, {})
+
+
+def owned(**owners: list[str]) -> StreamRecord:
+    """Nodes that begin with row 1, and whose they are."""
+    return Made({node: [(1, 1_000)] for node in owners}, owners)
 
 
 def land(folder: Path, *ranges: Range, task_rows: int = 1_000, **more: Any) -> Outcome:
@@ -151,6 +177,34 @@ def test_the_files_of_a_killed_attempt_are_no_rows(tmp_path: Path) -> None:
     assert values(tmp_path) == [1]
 
 
+# --- files that the driver does not see -----------------------------------------------------------
+
+
+def test_a_file_that_is_not_there_is_refused_and_nothing_is_committed(tmp_path: Path) -> None:
+    """Workers that do not share the storage of the driver have written it somewhere else."""
+    files = numbered(tmp_path / "other", ("a", 1, 10))
+    table = Table(str(tmp_path / "messages"))
+    with pytest.raises(TableError, match="must be on storage that the driver and the") as refused:
+        table.commit(of_stream(files))
+    assert files[0].path in str(refused.value)
+    assert f"written on {socket.gethostname()}" in str(refused.value)
+    assert not (tmp_path / "messages").exists()
+    # Once the table is where all of them write, the rows land.
+    assert land(tmp_path / "messages", ("a", 1, 10)).rows == 10
+
+
+def test_a_file_of_another_size_is_refused_and_one_of_its_size_is_not(tmp_path: Path) -> None:
+    table = Table(str(tmp_path))
+    files = numbered(tmp_path, ("a", 1, 25))
+    whole = (tmp_path / files[1].path).read_bytes()
+    (tmp_path / files[1].path).write_bytes(whole[:-1])
+    with pytest.raises(TableError, match=f"{len(whole) - 1} bytes instead of {len(whole)}"):
+        table.commit(of_stream(files))
+    assert not (tmp_path / "_delta_log").exists()
+    (tmp_path / files[1].path).write_bytes(whole)
+    assert table.commit(of_stream(files)).rows == 25
+
+
 # --- by the numbers of rows -----------------------------------------------------------------------
 
 
@@ -206,16 +260,37 @@ def test_a_gap_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     assert land(tmp_path, ("a", 11, 20)).rows == 10
 
 
-def test_a_gap_that_is_allowed_is_left_open(tmp_path: Path) -> None:
+def test_a_gap_is_allowed_only_where_the_record_lacks_the_rows(tmp_path: Path) -> None:
     land(tmp_path, ("a", 1, 10))
-    assert land(tmp_path, ("a", 13, 20), may_skip=True).rows == 8
+    has_some = record(a=[(1, 10), (12, 12), (15, 20)])
+    with pytest.raises(DataLoss, match=r"lacks rows 11 to 14 .* the record has row 12"):
+        land(tmp_path, ("a", 15, 20), may_skip=True, record=has_some)
+    with pytest.raises(DataLoss, match="option root"):
+        land(tmp_path, ("a", 15, 20), may_skip=True)
+    lacks_them = record(a=[(15, 20)])
+    with pytest.raises(DataLoss, match="the record lacks them as well"):
+        land(tmp_path, ("a", 15, 20), record=lacks_them)
+    assert rows(tmp_path) == of("a", 1, 10)
+    assert land(tmp_path, ("a", 15, 20), may_skip=True, record=lacks_them).rows == 6
     assert Table(str(tmp_path)).positions("all", "a") == {"a": 20}
 
 
 def test_rows_that_are_missing_within_a_batch_are_refused(tmp_path: Path) -> None:
+    parts: tuple[Range, ...] = (("a", 1, 3), ("a", 6, 9))
     with pytest.raises(DataLoss, match="rows 4 to 5 did not come"):
-        land(tmp_path, ("a", 1, 3), ("a", 6, 9))
-    assert land(tmp_path, ("a", 1, 3), ("a", 6, 9), may_skip=True).rows == 7
+        land(tmp_path, *parts, record=record(a=[(1, 3), (6, 9)]))
+    with pytest.raises(DataLoss, match=r"rows 4 to 5 did not come, .* the record has row 5"):
+        land(tmp_path, *parts, may_skip=True, record=record(a=[(1, 3), (5, 9)]))
+    assert land(tmp_path, *parts, may_skip=True, record=record(a=[(1, 3), (6, 9)])).rows == 7
+
+
+def test_a_deleted_table_is_not_made_anew_without_rows_that_the_record_has(tmp_path: Path) -> None:
+    """What a checkpoint takes for landed is not called gone while the record has it."""
+    folder = tmp_path / "messages"
+    with pytest.raises(DataLoss, match=r"lacks rows 1 to 10 .* the record has rows 1 to 10"):
+        land(folder, ("a", 11, 20), may_skip=True, record=record(a=[(1, 20)]))
+    assert not (folder / "_delta_log").exists()
+    assert land(folder, ("a", 11, 20), may_skip=True, record=record(a=[(11, 20)])).rows == 10
 
 
 def test_rows_that_come_twice_within_a_batch_are_refused(tmp_path: Path) -> None:
@@ -228,25 +303,25 @@ def test_rows_that_come_twice_within_a_batch_are_refused(tmp_path: Path) -> None
 
 def test_a_new_table_takes_rows_from_where_the_record_begins(tmp_path: Path) -> None:
     """Retention has deleted what was before."""
-    assert land(tmp_path, ("a", 101, 110), earliest={"a": 101}).rows == 10
+    assert land(tmp_path, ("a", 101, 110), record=record(a=[(101, 110)])).rows == 10
 
 
 def test_a_deleted_table_is_not_made_anew_from_the_middle(tmp_path: Path) -> None:
     folder = tmp_path / "messages"
-    land(folder, ("a", 1, 10), earliest={"a": 1})
+    land(folder, ("a", 1, 10), record=record(a=[(1, 60)]))
     shutil.rmtree(folder)
     files = numbered(folder, ("a", 11, 20))
     with pytest.raises(DataLoss, match="lacks rows 1 to 10"):
-        Table(str(folder)).commit(of_stream(files, earliest={"a": 1}))
+        Table(str(folder)).commit(of_stream(files, record=record(a=[(1, 60)])))
     assert not (folder / "_delta_log").exists()
-    assert land(folder, ("a", 1, 20), earliest={"a": 1}).rows == 20
+    assert land(folder, ("a", 1, 20), record=record(a=[(1, 60)])).rows == 20
 
 
 def test_a_new_node_begins_at_its_own_beginning(tmp_path: Path) -> None:
-    land(tmp_path, ("a", 1, 10), earliest={"a": 1})
+    land(tmp_path, ("a", 1, 10), record=record(a=[(1, 60)]))
     with pytest.raises(DataLoss, match="lacks rows 3 to 4 of stream all, node b"):
-        land(tmp_path, ("b", 5, 9), earliest={"a": 1, "b": 3})
-    assert land(tmp_path, ("b", 3, 9), earliest={"a": 1, "b": 3}).rows == 7
+        land(tmp_path, ("b", 5, 9), record=record(a=[(1, 10)], b=[(3, 9)]))
+    assert land(tmp_path, ("b", 3, 9), record=record(a=[(1, 10)], b=[(3, 9)])).rows == 7
 
 
 def test_a_table_of_a_stream_takes_no_other_rows(tmp_path: Path) -> None:
@@ -276,13 +351,13 @@ def test_whatever_order_batches_come_in_each_row_is_there_once(tmp_path: Path, s
             first = max(1, landed[node] + choose.choice([-15, -3, 1, 1, 1, 2, 9]))
             wanted.append((node, first, first + choose.randint(0, 30)))
         gap = any(first > landed[node] + 1 for node, first, _ in wanted)
-        earliest = {"a": 1, "b": 1}
+        there = record(a=[(1, 10_000)], b=[(1, 10_000)])
         try:
             land(
                 tmp_path,
                 *wanted,
                 task_rows=choose.choice([1_000, 5]),
-                earliest=earliest,
+                record=there,
                 query=choose.choice("xyz"),
                 number=choose.randint(0, number),
             )
@@ -305,7 +380,7 @@ def test_writers_at_once_neither_double_nor_skip(tmp_path: Path) -> None:
     def write(size: int) -> None:
         try:
             for first in range(1, 61, size):
-                land(folder, ("a", first, min(first + size - 1, 60)), earliest={"a": 1})
+                land(folder, ("a", first, min(first + size - 1, 60)), record=record(a=[(1, 60)]))
         except BaseException as problem:
             problems.append(problem)
 
@@ -343,13 +418,13 @@ def test_what_others_do_with_care_is_no_reason_to_refuse(tmp_path: Path) -> None
 
 
 def test_another_record_with_the_name_of_a_node_is_refused(tmp_path: Path) -> None:
-    land(tmp_path, ("a", 1, 10), owners={"a": ["s1"]})
-    assert land(tmp_path, ("a", 11, 20), owners={"a": ["s1"]}).rows == 10
+    land(tmp_path, ("a", 1, 10), record=owned(a=["s1"]))
+    assert land(tmp_path, ("a", 11, 20), record=owned(a=["s1"])).rows == 10
     with pytest.raises(TableError, match="node a of stream all is now that of another store"):
-        land(tmp_path, ("a", 21, 30), owners={"a": ["s2"]})
+        land(tmp_path, ("a", 21, 30), record=owned(a=["s2"]))
     # Adopted: its numbers go on.
-    assert land(tmp_path, ("a", 21, 30), owners={"a": ["s2", "s1"]}).rows == 10
-    assert land(tmp_path, ("a", 31, 40), owners={"a": ["s2"]}).rows == 10
+    assert land(tmp_path, ("a", 21, 30), record=owned(a=["s2", "s1"])).rows == 10
+    assert land(tmp_path, ("a", 31, 40), record=owned(a=["s2"])).rows == 10
     # Who does not know whose they are is not asked.
     assert land(tmp_path, ("a", 41, 50)).rows == 10
     assert rows(tmp_path) == of("a", 1, 50)

@@ -12,8 +12,11 @@ column that has an order, or for none: see `statistics_of`.
 
 import json
 import secrets
+import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -40,6 +43,8 @@ BOUND_CHARACTERS: Final = 64
 EXACT_DIGITS: Final = 15
 # Bytes that a file system allows for a name.
 NAME_BYTES: Final = 255
+# Files that an object store is asked about at the same time.
+REQUESTS: Final = 16
 # What Hive and Spark call the folder of rows without a value.
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -61,6 +66,8 @@ class DataFile:
     modified: int
     # What it holds of each node, ascending, if rows are numbered.
     runs: dict[str, list[Run]]
+    # The machine that wrote it.
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,24 +176,44 @@ def _write(folder: "Folder", table: pa.Table, layout: Layout, key: tuple[Any, ..
     if layout.folder:
         folders = [layout.folder]
     path = "/".join([*folders, f"part-{secrets.token_hex(16)}.zstd.parquet"])
-    footers: list[pq.FileMetaData] = []
     try:
-        with folder.create(path) as sink, _writer(sink, table.schema, footers) as writer:
-            writer.write_table(table, row_group_size=GROUP_ROWS)
+        with folder.create(path) as sink:
+            footer = _fill(sink, table)
         size = folder.settle(path)
     except OSError as problem:
+        folder.discard(path)
         shown = without_secrets(layout.address)
-        raise TableError(f"{shown} cannot be written: {said(problem)}") from problem
+        raise TableError(
+            f"{shown} cannot be written: {said(problem)}; nothing was committed"
+        ) from problem
     return DataFile(
         path=path,
         size=size,
         rows=table.num_rows,
         partition=partition,
         # As it is: there are readers that do not understand all of JSON's escapes.
-        statistics=json.dumps(statistics_of(footers[0], table), ensure_ascii=False),
+        statistics=json.dumps(statistics_of(footer, table), ensure_ascii=False),
         modified=time.time_ns() // 1_000_000,
         runs=runs_of(table) if layout.is_numbered else {},
+        host=socket.gethostname(),
     )
+
+
+def _fill(sink: Any, table: pa.Table) -> pq.FileMetaData:
+    """Write all rows, and the footer; what that says. Raises OSError."""
+    footers: list[pq.FileMetaData] = []
+    writer = _writer(sink, table.schema, footers)
+    try:
+        writer.write_table(table, row_group_size=GROUP_ROWS)
+        writer.close()
+    except OSError:
+        # Not by `with`: a writer that has failed fails again when it is closed, in other words that
+        # hide why. It would close itself, too, when nobody needs it any more.
+        with suppress(Exception):
+            writer.close()
+        writer.is_open = False
+        raise
+    return footers[0]
 
 
 def _writer(sink: Any, schema: pa.Schema, footers: list[pq.FileMetaData]) -> pq.ParquetWriter:
@@ -358,6 +385,14 @@ class Folder:
         _make_folder(target.parent)
         return open(target, "xb")
 
+    def discard(self, path: str) -> None:
+        """Delete a file that could not be written: nobody else knows its name."""
+        with suppress(OSError):
+            if self.local is None:
+                self._remote.delete_file(f"{self._path}/{path}")
+            else:
+                (self.local / path).unlink()
+
     def settle(self, path: str) -> int:
         """Let a file that was written last, with its name; its size."""
         if self.local is None:
@@ -367,6 +402,39 @@ class Folder:
         sync(target)
         sync(target.parent)
         return target.stat().st_size
+
+    def check_files(self, files: Sequence[DataFile]) -> None:
+        """Raise TableError unless each of these files is here at its size, as this process sees it.
+
+        Whoever wrote them may have had another file system at the same path.
+        """
+        shown = without_secrets(self.address)
+        try:
+            sizes = self._sizes([file.path for file in files])
+        except OSError as problem:
+            raise TableError(f"{shown} cannot be read: {said(problem)}") from problem
+        for file, size in zip(files, sizes, strict=True):
+            if size == file.size:
+                continue
+            found = "is missing" if size is None else f"has {size} bytes instead of {file.size}"
+            where = f" on {file.host}" if file.host else ""
+            raise TableError(
+                f"{shown}: {file.path}, written{where}, {found} where the driver"
+                f" ({socket.gethostname()}) commits: the lake must be on storage that the driver"
+                " and the workers share, an object store or a file system that all of them mount"
+                " at this path; nothing was committed, and the rows land once it is"
+            )
+
+    def _sizes(self, paths: list[str]) -> list[int | None]:
+        """The bytes of each file; None: there is no such file."""
+        if self.local is not None:
+            return [_size(self.local / path) for path in paths]
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            return list(pool.map(self._remote_size, paths))
+
+    def _remote_size(self, path: str) -> int | None:
+        info = self._remote.get_file_info(f"{self._path}/{path}")
+        return int(info.size) if info.type == fs.FileType.File else None
 
     def read(self, path: str) -> pa.Table:
         """The rows of a file, without those columns that its folders' names tell."""
@@ -378,6 +446,13 @@ class Folder:
         except OSError as problem:
             shown = without_secrets(self.address)
             raise TableError(f"{path} of {shown} cannot be read: {said(problem)}") from problem
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _make_folder(folder: Path) -> None:

@@ -14,8 +14,7 @@ readers of older versions want their time.
 The positions in a table's log (`semel.pipeline.table`) tell which rows of a stream are landed;
 `behind` compares them with the record.
 
-What a commit was is read from its entry in the log. delta-rs' own history passes over commits that
-do not say what they did, which Delta allows, and gives those before them a wrong version.
+What a commit was is read from its entry in the log (`semel.pipeline.delta_log`).
 """
 
 import json
@@ -28,12 +27,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
 from semel.extras import need
+from semel.pipeline.delta_log import DeltaLog, LogEntry
 from semel.pipeline.errors import TableError
 from semel.pipeline.places import (
     absent,
     check_table_name,
     local_folder,
-    log_entry,
     naming,
     settle_log,
     split_address,
@@ -237,7 +236,7 @@ def facts(lake: str, name: str, table: "DeltaTable") -> TableFacts:
     """A table in numbers."""
     rows, files, size = _contents(table)
     # Nothing of the entry is left if a checkpoint holds what it said.
-    steps = _steps(_files(table_address(lake, name)), table.version())
+    steps = _steps(DeltaLog(_files(table_address(lake, name))), table.version())
     last = next(iter(steps), None)
     metadata = table.metadata()
     return TableFacts(
@@ -327,61 +326,36 @@ def history(lake: str, table: str, *, limit: int | None = None) -> list[Step]:
     address = table_address(lake, table)
     opened = open_table(lake, table)
     with naming(address):
-        return list(islice(_steps(_files(address), opened.version()), limit))
+        return list(islice(_steps(DeltaLog(_files(address)), opened.version()), limit))
 
 
-def _steps(files: Root, newest: int) -> Iterator[Step]:
+def _steps(log: DeltaLog, newest: int) -> Iterator[Step]:
     """The commits from `newest` back, as long as their entries are there."""
-    for version in range(newest, -1, -1):
-        try:
-            yield _step(version, files)
-        except FileNotFoundError:
-            return
+    for entry in log.back(newest):
+        yield _step(log, entry)
 
 
-def _step(version: int, files: Root) -> Step:
+def _step(log: DeltaLog, entry: LogEntry) -> Step:
     from semel.pipeline.table import stream_id
 
-    commit: dict[str, Any] = {}
-    files_added = rows_added = bytes_added = files_removed = 0
-    positions = {}
-    for action in _actions(files, version):
-        commit = action.get("commitInfo") or commit
-        added = action.get("add")
-        if added is not None:
-            files_added += 1
-            bytes_added += int(added.get("size", 0))
-            rows_added += int(json.loads(added.get("stats") or "{}").get("numRecords", 0))
-        files_removed += "remove" in action
-        moved = action.get("txn")
-        if moved is not None and str(moved["appId"]).startswith(stream_id("")):
-            positions[str(moved["appId"]).removeprefix(stream_id(""))] = int(moved["version"])
+    moment = entry.milliseconds
     return Step(
-        version=version,
-        committed=_moment(commit, files, version),
-        operation=str(commit.get("operation") or ""),
-        files_added=files_added,
-        rows_added=rows_added,
-        bytes_added=bytes_added,
-        files_removed=files_removed,
-        positions=positions,
+        version=entry.version,
+        # If it does not say when it was made: when it was written.
+        committed=int(log.written(entry.version) * 1e6) if moment is None else moment * 1000,
+        operation=entry.operation,
+        files_added=len(entry.added),
+        rows_added=sum(
+            int(json.loads(each.get("stats") or "{}").get("numRecords", 0)) for each in entry.added
+        ),
+        bytes_added=sum(int(each.get("size", 0)) for each in entry.added),
+        files_removed=len(entry.removed),
+        positions={
+            name.removeprefix(stream_id("")): seq
+            for name, seq in entry.transactions.items()
+            if name.startswith(stream_id(""))
+        },
     )
-
-
-def _moment(commit: dict[str, Any], files: Root, version: int) -> int:
-    """When a commit was made; if it does not say so, when its entry was written."""
-    moment = commit.get("inCommitTimestamp") or commit.get("timestamp")
-    if moment is not None:
-        return int(moment) * 1000
-    entries = {entry.name: entry for entry in _listed(files, LOG)}
-    entry = entries.get(log_entry(version))
-    return 0 if entry is None else int(entry.modified * 1e6)
-
-
-def _actions(files: Root, version: int) -> Iterable[dict[str, Any]]:
-    with files.read(f"{LOG}/{log_entry(version)}") as entry:
-        text = bytes(entry.read()).decode()
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 # --- keeping it in order --------------------------------------------------------------------------

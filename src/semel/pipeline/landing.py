@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ from semel.pipeline.settings import LandSettings
 from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -48,6 +50,8 @@ LOOK_SECONDS: Final = 0.1
 # How long an end may take until all that is sealed has landed; the rest is for the next start.
 DRAIN_SECONDS: Final = 30.0
 SHOWN_CHARACTERS: Final = 300
+# How long to wait after each query, without a batch in between, whose worker started too late.
+RETRY_SECONDS: Final = (2.0, 10.0, 30.0)
 
 # In what Spark says: two queries with one checkpoint, and notes that it cannot make sense of.
 _OTHER_LANDING: Final = (
@@ -62,6 +66,13 @@ _DAMAGED: Final = (
     "JsonEOFException",
     "JsonParseException",
     "metadata file",
+)
+_NO_SPACE: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded")
+# A reader's process has 10 seconds to connect, a task's 60, and neither can be set.
+_LATE: Final = (
+    "Python worker failed to connect back",
+    "Timed out while waiting for the Python worker to connect back",
+    "Python daemon failed to launch worker",
 )
 _ENDING: Final = ("SparkContext was shut down", "stopped SparkContext", "cleanupQueryJobs")
 # What Java says of a Python process that is gone; sometimes it has no words at all.
@@ -165,6 +176,7 @@ class Landing:
         # Rows landed since the start, as the log tells, and up to which version it was read.
         self._landed = 0
         self._version = -1
+        self._is_ready = False
 
     def stop(self) -> None:
         """Land what is sealed, for a while, and end; called again, end at once."""
@@ -183,8 +195,18 @@ class Landing:
             check_can_be_made(folder)
         self._event("starting", table=plan.shown, stream=plan.stream, root=plan.root.address)
         need("deltalake", extra="spark", by="semel land")
-        from semel.pipeline.table import probe
+        from semel.pipeline.resuming import check_resumable
+        from semel.pipeline.stream_record import StreamRecord
+        from semel.pipeline.table import Table, probe
 
+        self._table = Table(plan.table)
+        check_resumable(
+            self._table,
+            StreamRecord(plan.root_address, plan.stream),
+            plan.stream,
+            plan.checkpoint,
+            may_skip=not plan.fail_on_data_loss,
+        )
         probe(plan.table)
         if spark is not None:
             with _explained(plan):
@@ -232,31 +254,62 @@ class Landing:
     # --- the query --------------------------------------------------------------------------------
 
     def _land(self, spark: "SparkSession", *, once: bool) -> None:
-        from semel.pipeline.table import Table, positions_in
-
-        plan = self.plan
-        self._table = Table(plan.table)
         there = self._table.load()
         if there is not None:
             self._version = there.version()
-        query = self._start(spark, once=once)
-        try:
-            nodes = plan.root.nodes(plan.stream)
-            self._event(
-                "ready",
-                landed_before=0 if there is None else there.count(),
-                positions={} if there is None else positions_in(there, plan.stream, nodes),
+        failures, before = 0, 0
+        while (problem := self._run_query(spark, there, once=once)) is not None:
+            failures = failures + 1 if self._landed == before else 1
+            before = self._landed
+            if failures > len(RETRY_SECONDS):
+                raise problem
+            LOG.warning(
+                "a Python worker of Spark did not start within 10 seconds, because the machine has"
+                " too much to do: trying again in %d s",
+                RETRY_SECONDS[failures - 1],
             )
+            self._stopping.wait(RETRY_SECONDS[failures - 1])
+        self._event("ended", landed=self._landed)
+
+    def _run_query(
+        self, spark: "SparkSession", there: "DeltaTable | None", *, once: bool
+    ) -> Exception | None:
+        """Run a query to its end; what was raised if one of its Python workers started too late.
+
+        Then nothing is wrong with the query: another one, with the same checkpoint, goes on.
+        """
+        query: StreamingQuery | None = None
+        try:
+            query = self._start(spark, once=once)
+            self._tell_ready(there)
             self._watch(query)
         except Exception as problem:
+            if is_worker_late(problem):
+                return problem
             # Who ends a service may end all of its processes at once, Spark's Java among them.
             if not self._stopping.is_set() or not is_spark_gone(problem):
                 raise
             LOG.warning("Spark ended before all that is sealed had landed: the next start goes on")
         finally:
-            with suppress(Exception):
-                query.stop()
-        self._event("ended", landed=self._landed)
+            if query is not None:
+                with suppress(Exception):
+                    query.stop()
+        return None
+
+    def _tell_ready(self, there: "DeltaTable | None") -> None:
+        """Tell, with the first query, what the table had before it."""
+        from semel.pipeline.table import positions_in
+
+        if self._is_ready:
+            return
+        self._is_ready = True
+        plan = self.plan
+        nodes = plan.root.nodes(plan.stream)
+        self._event(
+            "ready",
+            landed_before=0 if there is None else there.count(),
+            positions={} if there is None else positions_in(there, plan.stream, nodes),
+        )
 
     def _start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
         from pyspark.sql import functions
@@ -358,7 +411,7 @@ class Landing:
 
     def _new_rows(self, nodes: Iterable[str]) -> tuple[int, dict[str, int]]:
         """Rows that came into the table since the last look, and its last seq of these nodes."""
-        from semel.pipeline.table import ROWS, positions_in
+        from semel.pipeline.table import positions_in
 
         table = self._table.load()
         if table is None:
@@ -366,9 +419,9 @@ class Landing:
         positions = positions_in(table, self.plan.stream, nodes)
         if table.version() <= self._version:
             return 0, positions
-        commits = table.history(table.version() - self._version)
+        commits = islice(self._table.log().back(table.version()), table.version() - self._version)
         self._version = table.version()
-        return sum(int(each.get(ROWS, 0)) for each in commits), positions
+        return sum(each.rows_landed for each in commits), positions
 
     def _event(self, event: str, **facts: Any) -> None:
         self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
@@ -439,7 +492,7 @@ def _explained(plan: Plan) -> Iterator[None]:
 def explain(problem: BaseException, plan: Plan) -> str:
     """What a query ended with, in one sentence that says what to do."""
     text = _ENDED.sub("", str(problem), count=1)
-    if "No space left on device" in text or "ENOSPC" in text:
+    if any(sign in text for sign in _NO_SPACE):
         return (
             f"no space is left for {plan.shown}, its checkpoint or Spark's own files: make room,"
             " and landing goes on where it was; nothing is lost"
@@ -454,11 +507,22 @@ def explain(problem: BaseException, plan: Plan) -> str:
             f"the checkpoint {plan.checkpoint} cannot be read: remove it, and landing goes on"
             f" from what {plan.shown} has ({_first_line(text)})"
         )
+    if is_worker_late(problem):
+        return (
+            "a Python worker of Spark did not start in time, again and again: the machine has too"
+            " little processor time or memory for it; give Spark fewer cores (--master local[1]) or"
+            " the machine less to do, and start the landing again: nothing is lost"
+        )
     if is_java_dead(problem):
         return "the Java process of Spark has ended: nothing is lost, start the landing again"
     if _CUT.match(text):
         return "the processes of Spark have ended: nothing is lost, start the landing again"
     return _first_line(text)
+
+
+def is_worker_late(problem: BaseException) -> bool:
+    """Whether a Python process of Spark's did not start in the time that Spark gives it."""
+    return any(sign in str(problem) for sign in _LATE)
 
 
 def is_spark_gone(problem: BaseException) -> bool:

@@ -23,7 +23,6 @@ delta-rs does not fsync. On a folder of this machine `settle_log` makes up for i
 names reaches the disk, then the commit, then the folders in which both are.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -33,11 +32,13 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote
 
 from semel.extras import need
+from semel.pipeline.delta_log import find_damage, log_entry, parse_entry
 from semel.pipeline.errors import TableError
 from semel.store.roots import (
     OBJECT_STORES,
     RootError,
     check_path,
+    open_root,
     read_address,
     without_secrets,
 )
@@ -61,6 +62,15 @@ _AZURE_HOSTS: Final = (".dfs.core.windows.net", ".blob.core.windows.net")
 
 # How delta-rs says that a table asks for what it cannot do.
 _NEWER: Final = ("unsupported: ", "reader version", "writer version", "reader feature")
+
+# How it says that it cannot make sense of a log.
+_UNREADABLE: Final = (
+    "Json error",
+    "Parquet error",
+    "Invalid Checkpoint",
+    "contiguous commit files",
+    "No table metadata or protocol",
+)
 
 # Options of pyarrow's that change nothing in a table: how files are opened, buckets made.
 _S3_WITHOUT_EFFECT: Final = (
@@ -410,7 +420,8 @@ def said(problem: BaseException) -> str:
 def naming(address: str) -> Iterator[None]:
     """What delta-rs raises about a table comes out as a TableError that says which.
 
-    A table that is not there, or that a newer program has written, is told in our words.
+    A table that is not there, that a newer program has written, or whose log is damaged is told in
+    our words.
     """
     exceptions = need("deltalake.exceptions", extra="sql", by="a Delta table")
     shown = without_secrets(address)
@@ -424,7 +435,18 @@ def naming(address: str) -> Iterator[None]:
             raise TableError(
                 f"{shown} needs a newer reader or writer than this: upgrade deltalake ({text})"
             ) from problem
+        damage = _damage(address) if any(sign in text for sign in _UNREADABLE) else None
+        if damage is not None:
+            raise TableError(f"{shown}: its log is damaged: {damage}") from problem
         raise TableError(f"{shown}: {text}") from problem
+
+
+def _damage(address: str) -> str | None:
+    """What is wrong with the log of a table, and what to do; None: that does not show."""
+    try:
+        return find_damage(open_root(address))
+    except (RootError, OSError):
+        return None
 
 
 def _is_newer(text: str) -> bool:
@@ -450,11 +472,6 @@ def absent(address: str) -> str:
 # --- lasting --------------------------------------------------------------------------------------
 
 
-def log_entry(version: int) -> str:
-    """The name of the file of a commit."""
-    return f"{version:020}.json"
-
-
 def settle_log(address: str, version: int, *, files: bool = False) -> None:
     """A commit of a table in a folder is to last; on an object store what was put lasts already.
 
@@ -468,7 +485,7 @@ def settle_log(address: str, version: int, *, files: bool = False) -> None:
     log = folder / "_delta_log"
     entry = log / log_entry(version)
     if files:
-        added = [folder / path for path in _added(entry)]
+        added = [folder / path for path in _added(entry, version)]
         for path in (*added, *{path.parent for path in added}):
             # Another commit may have removed it since, and a vacuum deleted it.
             with suppress(FileNotFoundError):
@@ -484,14 +501,11 @@ def settle_log(address: str, version: int, *, files: bool = False) -> None:
         sync(each)
 
 
-def _added(entry: Path) -> list[str]:
-    found = []
-    with open(entry, encoding="utf-8") as lines:
-        for line in lines:
-            added = json.loads(line).get("add")
-            if added is not None:
-                found.append(unquote(added["path"]))
-    return found
+def _added(entry: Path, version: int) -> list[str]:
+    try:
+        return parse_entry(entry.read_text("utf-8"), version).added_paths
+    except ValueError as problem:
+        raise OSError(f"{entry} is damaged: {problem}") from problem
 
 
 def sync(path: Path) -> None:

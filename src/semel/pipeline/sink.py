@@ -22,11 +22,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from semel.pipeline.errors import OptionError, PipelineError
-from semel.pipeline.places import checkpoint_folder, said
+from semel.pipeline.errors import OptionError
+from semel.pipeline.places import checkpoint_folder
 from semel.pipeline.sink_options import SinkOptions, parse_sink_options
 from semel.pipeline.source_columns import without_table_options
-from semel.store.roots import RootError, open_root
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -215,9 +214,13 @@ def batch_of(
     number: int | None = None,
 ) -> "Batch":
     """What the tasks have written, for the commit."""
+    from semel.pipeline.stream_record import StreamRecord
     from semel.pipeline.table import Batch
 
-    earliest, owners = record_of(options)
+    record = None
+    if options.root is not None:
+        assert options.stream is not None
+        record = StreamRecord(options.root, options.stream)
     return Batch(
         files=[file for message in messages if message is not None for file in message.files],
         schema=schema,
@@ -225,8 +228,7 @@ def batch_of(
         query=query,
         number=number,
         stream=options.stream,
-        earliest=earliest,
-        owners=owners,
+        record=record,
         may_skip=not options.fail_on_data_loss,
         may_add_columns=options.merge_schema,
         overwrite=overwrite,
@@ -239,24 +241,6 @@ def commit(batch: "Batch", options: SinkOptions) -> None:
 
     if batch.files or batch.overwrite:
         Table(options.path).commit(batch)
-
-
-def record_of(options: SinkOptions) -> tuple[dict[str, int] | None, dict[str, list[str]] | None]:
-    """The first seq that there is of each node, and whose they are, if we know where that is."""
-    if options.root is None:
-        return None, None
-    assert options.stream is not None
-    earliest, owners = {}, {}
-    try:
-        root = open_root(options.root)
-        for node in root.nodes(options.stream):
-            segments = root.segments(options.stream, node)
-            if segments:
-                earliest[node] = segments[0].first
-            owners[node] = root.owners(options.stream, node)
-    except (RootError, OSError) as problem:
-        raise PipelineError(f"the root of stream {options.stream}: {said(problem)}") from None
-    return earliest, owners
 
 
 def query_of(options: SinkOptions) -> str:

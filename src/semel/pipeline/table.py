@@ -12,8 +12,8 @@ the last seq landed is left out; what begins right after it is taken; what would
 refused. So a replayed batch, a checkpoint that was lost, copied or brought back from a backup, and
 two landings at once all end in a table with each row once.
 
-Two writers who read the same version cannot both commit: Delta refuses the second if it names an
-app transaction that the first moved. It then reads the table again and decides anew. This needs a
+Two writers who read the same version cannot both commit: the second is refused, reads the table
+again and decides anew, also if what came between was a RESTORE that took rows back. This needs a
 place where a file can be made if and only if it is not there: folders can, and of object stores
 those that `probe` finds able to.
 
@@ -39,21 +39,19 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction
 
+from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_empty_entry, find_rollback
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import DataFile, Folder, Layout, Run, write_files
 from semel.pipeline.places import local_folder, naming, said, settle_log, split_address
+from semel.pipeline.stream_record import StreamRecord, said_runs
 from semel.store.reading import said_rows
-from semel.store.roots import without_secrets
+from semel.store.roots import Root, RootError, open_root, without_secrets
 
 LOG: Final = logging.getLogger("semel.pipeline")
 
 # How often a commit that others came before is tried again. Each time somebody has got further.
-ATTEMPTS: Final = 20
-# Entries of the log in which an earlier commit of ours is looked for.
-FOREIGN: Final = 50
+ATTEMPTS: Final = 50
 LOG_RETENTION: Final = "delta.logRetentionDuration"
-# What tells a commit of ours, in the log.
-ROWS: Final = "semel.rows"
 # How many commit at once to find out about an object store, and how often at most.
 CONTENDERS: Final = 6
 PROBES: Final = 20
@@ -117,10 +115,9 @@ class Batch:
     number: int | None = None
     # The stream whose rows these are: their numbers decide.
     stream: str | None = None
-    # The first seq that the record has of each node, for nodes that the table does not know yet.
-    earliest: dict[str, int] | None = None
-    # The ids of the stores whose numbers each node's are, the last one first.
-    owners: dict[str, list[str]] | None = None
+    # Where they come from, if that is known: it tells where a node begins, and whose it is.
+    record: StreamRecord | None = None
+    # Whether rows may be missing that the record lacks as well.
     may_skip: bool = False
     may_add_columns: bool = False
     overwrite: bool = False
@@ -156,6 +153,25 @@ class Table:
             except TableNotFoundError:
                 return None
 
+    def log(self) -> DeltaLog:
+        """Its log, entry by entry."""
+        return DeltaLog(self._files())
+
+    def _files(self) -> Root:
+        try:
+            return open_root(self.address)
+        except RootError as problem:
+            raise TableError(str(problem)) from problem
+
+    def check_log(self) -> None:
+        """Raise TableError for damage that delta-rs does not notice: an entry that is empty."""
+        try:
+            damage = find_empty_entry(self._files())
+        except OSError as problem:
+            raise TableError(f"{self.shown} cannot be listed: {said(problem)}") from problem
+        if damage is not None:
+            raise TableError(f"{self.shown}: its log is damaged: {damage}")
+
     def positions(self, stream: str, nodes: Iterable[str]) -> dict[str, int]:
         """The last seq landed of each node that has one."""
         table = self.load()
@@ -165,6 +181,8 @@ class Table:
 
     def commit(self, batch: Batch) -> Outcome:
         """Commit what of a batch is not in the table yet. Raises TableError and DataLoss."""
+        # First of all: without shared storage not even an empty table is made.
+        Folder(self.address).check_files(batch.files)
         for _ in range(ATTEMPTS):
             table = self._ready(batch)
             chosen = self._choose(table, batch)
@@ -183,7 +201,10 @@ class Table:
                     list(batch.partition_by) or None,
                     commit_properties=CommitProperties(
                         app_transactions=transactions,
-                        custom_metadata={ROWS: str(rows)},
+                        custom_metadata={COMMIT_MARKER: str(rows)},
+                        # What was chosen is right after this version: after another one, such as
+                        # a RESTORE, it is chosen anew.
+                        max_commit_retries=0,
                     ),
                 )
             except (DeltaError, OSError) as problem:
@@ -214,8 +235,7 @@ class Table:
         elif batch.query is None or table.transaction_version(query_id(batch.query)) is None:
             self._try()  # a table that we have not committed to, and others may have made
         self._check_fits(table, batch, wanted)
-        if batch.stream is not None:
-            self._check_not_restored(table)
+        self._check_not_restored(table, batch)
         new = new_columns(table.schema(), wanted)
         if new:
             names = ", ".join(field.name for field in new)
@@ -275,16 +295,26 @@ class Table:
         for version in range(first, last + 1):
             # The log of old versions is cleaned away, when a checkpoint holds what they say.
             with suppress(FileNotFoundError):
-                settle_log(self.address, version)
+                self._settle_one(version)
 
     def _settle_after(self, version: int) -> None:
         """What came after a version is to last: our commit, and what others did meanwhile."""
         if local_folder(self.address) is None:
             return
-        settle_log(self.address, version + 1)
+        self._settle_one(version + 1)
         with suppress(FileNotFoundError):
             for later in count(version + 2):
-                settle_log(self.address, later)
+                self._settle_one(later)
+
+    def _settle_one(self, version: int) -> None:
+        try:
+            settle_log(self.address, version)
+        except FileNotFoundError:
+            raise
+        except OSError as problem:
+            raise TableError(
+                f"{self.shown}: version {version} may not be on disk: {said(problem)}"
+            ) from problem
 
     def _check_fits(self, table: DeltaTable, batch: Batch, wanted: Schema) -> None:
         metadata = table.metadata()
@@ -333,23 +363,38 @@ class Table:
             if known is None and near:
                 raise TableError(f"{self.shown}: column {field.name} is called {near[0]} there")
 
-    def _check_not_restored(self, table: DeltaTable) -> None:
-        """Refuse a table whose rows were taken back: what it says to have landed was not.
-
-        Restoring an older version of a table brings its rows back, but not its app transactions.
-        """
-        others, ours = _since_ours(table)
-        for commit in others:
-            if commit.get("operation") != "RESTORE":
-                continue
-            version = commit.get("operationParameters", {}).get("version")
-            if version is None or ours is None or int(version) < ours:
+    def _check_not_restored(self, table: DeltaTable, batch: Batch) -> None:
+        """Refuse a table whose rows were taken back: what it says to have landed was not."""
+        if batch.stream is not None:
+            self.check_not_restored(table, batch.stream)
+        elif batch.query is not None and not batch.overwrite:
+            app = query_id(batch.query)
+            if table.transaction_version(app) is None:
+                return  # nothing of this query was there
+            found = find_rollback(
+                self.log(), table.version(), lambda entry: app in entry.transactions
+            )
+            if found is not None:
                 raise TableError(
-                    f"{self.shown} was restored to an older version, and so lacks rows that it"
-                    " says to have: land in another table (--table), or restore version"
-                    f" {commit['version'] - 1 if ours is None else ours}"
+                    f"{self.shown} was restored to an older version by version {found.version},"
+                    " and so lacks batches that this query has written: restore version"
+                    f" {found.intact}, or give option appId with a new name to go on without them"
                 )
-            return
+
+    def check_not_restored(self, table: DeltaTable, stream: str) -> None:
+        """Raise TableError if a RESTORE took back rows of a stream that the table says to have."""
+        name = position_id(stream, "")
+        found = find_rollback(
+            self.log(),
+            table.version(),
+            lambda entry: any(each.startswith(name) for each in entry.transactions),
+        )
+        if found is not None:
+            raise TableError(
+                f"{self.shown} was restored to an older version by version {found.version}, and so"
+                " lacks rows that it says to have: land in another table (--table), or restore"
+                f" version {found.intact}"
+            )
 
     # --- what of a batch is new -------------------------------------------------------------------
 
@@ -371,13 +416,14 @@ class Table:
             return (batch.files, transactions) if batch.files or batch.overwrite else None
         spans = self._spans(batch)
         landed = positions_in(table, batch.stream, spans)
+        owners = {} if batch.record is None else batch.record.owners(spans)
         for node, (first, last) in sorted(spans.items()):
             at = landed.get(node)
             self._check_follows(batch, node, at, first)
-            self._check_owner(table, batch, node, at)
+            self._check_owner(table, batch.stream, node, owners.get(node, []), at)
             if at is None or last > at:
                 transactions.append(Transaction(position_id(batch.stream, node), last))
-                for owner in (batch.owners or {}).get(node, [])[:1]:
+                for owner in owners.get(node, [])[:1]:
                     number = owner_number(owner)
                     transactions.append(Transaction(owner_id(batch.stream, node), number))
         files = [new for each in batch.files for new in self._trimmed(each, landed)]
@@ -396,49 +442,80 @@ class Table:
                 which = f"{self.shown}: stream {batch.stream}, node {node}"
                 if after <= before:
                     raise TableError(f"{which}: row {after} came twice; nothing was committed")
-                if after > before + 1 and not batch.may_skip:
-                    raise DataLoss(
-                        f"{which}: {said_rows(before + 1, after - 1)} did not come, though later"
-                        " ones did; nothing was committed"
+                if after > before + 1:
+                    gap = said_rows(before + 1, after - 1)
+                    self._check_may_lack(
+                        batch,
+                        node,
+                        (before + 1, after - 1),
+                        f"{which}: {gap} did not come, though later ones did; nothing was"
+                        " committed",
                     )
             spans[node] = (found[0][0], found[-1][1])
         return spans
 
     def _check_follows(self, batch: Batch, node: str, landed: int | None, first: int) -> None:
         """Refuse a batch that would leave a gap."""
-        if landed is not None:
-            expected = landed + 1
-        else:
-            if batch.owners is not None and node not in batch.owners:
-                raise TableError(
-                    f"{self.shown}: the root has no node {node} of stream {batch.stream}, of which"
-                    " these rows are: give the root that they were read from"
-                )
-            expected = (batch.earliest or {}).get(node, first)
+        expected = self._beginning(batch, node, first) if landed is None else landed + 1
         if first <= expected:
             return
-        gap = f"rows {expected} to {first - 1} of stream {batch.stream}, node {node}"
-        if batch.may_skip:
-            LOG.warning("%s: %s are not there and are left out", self.shown, gap)
-            return
-        raise DataLoss(
-            f"{self.shown} lacks {gap}, and this batch begins after them: the table or the"
-            " checkpoint is not the one that they were landed with; remove the checkpoint, and"
-            " landing goes on from what the table has; if the record lacks them as well,"
-            " failOnDataLoss=false leaves them out"
+        self._check_may_lack(
+            batch,
+            node,
+            (expected, first - 1),
+            f"{self.shown} lacks {said_rows(expected, first - 1)} of stream {batch.stream}, node"
+            f" {node}, and this batch begins after them: the table or the checkpoint is not the"
+            " one that they were landed with; remove the checkpoint, and landing goes on from what"
+            " the table has",
         )
 
-    def _check_owner(self, table: DeltaTable, batch: Batch, node: str, landed: int | None) -> None:
+    def _beginning(self, batch: Batch, node: str, first: int) -> int:
+        """With which row a node begins of which nothing is landed."""
+        if batch.record is None:
+            return first
+        held = batch.record.held(node)
+        if not held and not batch.record.owners([node])[node]:
+            raise TableError(
+                f"{self.shown}: the root has no node {node} of stream {batch.stream}, of which"
+                " these rows are: give the root that they were read from"
+            )
+        return held[0][0] if held else first
+
+    def _check_may_lack(self, batch: Batch, node: str, gap: Run, sentence: str) -> None:
+        """Raise DataLoss unless rows may be missing: only if the record lacks them as well."""
+        if batch.record is None:
+            if batch.may_skip:
+                sentence += (
+                    "; only rows that the record lacks may be left out: give option root, so that"
+                    " this can be known"
+                )
+            raise DataLoss(sentence)
+        held = batch.record.held_within(node, *gap)
+        if held:
+            raise DataLoss(f"{sentence}; the record has {said_runs(held)} of them")
+        if not batch.may_skip:
+            raise DataLoss(
+                f"{sentence}; the record lacks them as well: failOnDataLoss=false leaves them out"
+            )
+        LOG.warning(
+            "%s: %s of stream %s, node %s are not in the record and are left out",
+            self.shown,
+            said_rows(*gap),
+            batch.stream,
+            node,
+        )
+
+    def _check_owner(
+        self, table: DeltaTable, stream: str, node: str, owners: list[str], landed: int | None
+    ) -> None:
         """Refuse the rows of another record that has the name of one that was landed."""
-        owners = (batch.owners or {}).get(node, [])
-        assert batch.stream is not None
         if landed is None or not owners:
             return
-        known = table.transaction_version(owner_id(batch.stream, node))
+        known = table.transaction_version(owner_id(stream, node))
         if known is None or known in map(owner_number, owners):
             return
         raise TableError(
-            f"{self.shown}: node {node} of stream {batch.stream} is now that of another store"
+            f"{self.shown}: node {node} of stream {stream} is now that of another store"
             f" ({owners[0]}), whose numbers begin anew: give that broker a --node of its own, or"
             " land in another table"
         )
@@ -468,24 +545,6 @@ def positions_in(table: DeltaTable, stream: str, nodes: Iterable[str]) -> dict[s
         if at is not None:
             found[node] = at
     return found
-
-
-def _since_ours(table: DeltaTable) -> tuple[list[dict[str, Any]], int | None]:
-    """What others did to a table since our last commit, the newest first; the version of that.
-
-    None: it is further back than the log is looked at.
-    """
-    # Mostly the last commit is ours, and then one entry of the log is read.
-    others: list[dict[str, Any]] = []
-    for limit in (1, FOREIGN):
-        others = []
-        for commit in table.history(limit):
-            if ROWS in commit:
-                return others, commit["version"]
-            others.append(commit)
-    if not others:
-        raise TableError(f"{without_secrets(table.table_uri)}: its log says nothing of its commits")
-    return others, None
 
 
 def new_columns(there: Schema, wanted: Schema) -> list[Field]:

@@ -1,0 +1,82 @@
+"""What a root has of a stream, as a commit asks for it: node by node, and only when it must know.
+
+A commit mostly knows enough: the last seq that the table has of a node is right before the first of
+the batch. So the root is not listed for each commit. What has to be read each time is whose numbers
+a node's are, one small file for each node of the batch.
+"""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from semel.pipeline.errors import PipelineError
+from semel.pipeline.files import Run
+from semel.store.reading import said_rows, uncovered
+from semel.store.roots import LocalRoot, Root, RootError, open_root
+
+# Files that an object store is asked for at the same time.
+REQUESTS: Final = 16
+
+
+# Runs that are named in a sentence.
+SHOWN_RUNS: Final = 3
+
+
+def said_runs(runs: Sequence[Run]) -> str:
+    """Some rows, for people."""
+    shown = ", ".join(said_rows(*each) for each in runs[:SHOWN_RUNS])
+    return f"{shown} and more" if len(runs) > SHOWN_RUNS else shown
+
+
+class StreamRecord:
+    """The record of a stream."""
+
+    def __init__(self, root: str, stream: str) -> None:
+        """`root` is its address. Nothing is read yet."""
+        self._address = root
+        self._stream = stream
+        self._root: Root | None = None
+        self._known: dict[str, list[Run]] = {}
+
+    def held(self, node: str) -> list[Run]:
+        """The rows that there are of a node, ascending: first and last of each segment."""
+        if node not in self._known:
+            try:
+                segments = uncovered(self._open().segments(self._stream, node))
+            except (RootError, OSError) as problem:
+                raise self._error(problem) from None
+            self._known[node] = [each.range for each in segments]
+        return self._known[node]
+
+    def held_within(self, node: str, first: int, last: int) -> list[Run]:
+        """What there is of the rows first to last, ascending."""
+        found: list[Run] = []
+        for begins, ends in self.held(node):
+            if ends >= first and begins <= last:
+                low, high = max(begins, first), min(ends, last)
+                if found and found[-1][1] >= low - 1:
+                    low = found.pop()[0]
+                found.append((low, high))
+        return found
+
+    def owners(self, nodes: Iterable[str]) -> dict[str, list[str]]:
+        """The ids of the stores whose numbers each node's are, the last one first."""
+        names = list(nodes)
+        try:
+            root = self._open()
+            if isinstance(root, LocalRoot):
+                return {node: root.owners(self._stream, node) for node in names}
+            with ThreadPoolExecutor(REQUESTS) as pool:
+                found = pool.map(lambda node: root.owners(self._stream, node), names)
+                return dict(zip(names, found, strict=True))
+        except (RootError, OSError) as problem:
+            raise self._error(problem) from None
+
+    def _open(self) -> Root:
+        if self._root is None:
+            self._root = open_root(self._address)
+        return self._root
+
+    def _error(self, problem: Exception) -> PipelineError:
+        said = " ".join(str(problem).split())
+        return PipelineError(f"the root of stream {self._stream}: {said}")

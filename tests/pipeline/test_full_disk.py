@@ -1,0 +1,128 @@
+"""A full disk under the lake: one sentence, nothing committed, and a retry that works."""
+
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from semel.pipeline.errors import PipelineError, TableError
+from semel.pipeline.files import DataFile, Layout, write_files
+from semel.pipeline.table import Batch, Table
+from tests.pipeline.made import write_messages
+from tests.pipeline.test_landing import Place
+from tests.pipeline.test_table import PLAIN, plain, values
+
+MIB = 1024 * 1024
+
+
+def noise(size: int) -> Callable[[int], bytes]:
+    """Payloads that cannot be compressed."""
+    return lambda seq: Random(seq).randbytes(size)
+
+
+def wide(rows: int) -> pa.Table:
+    """Rows of more than a KiB, in columns that are written one after the other."""
+    long, short = noise(1_000), noise(500)
+    numbers = range(rows)
+    return pa.table(
+        {
+            "text": [str(each) for each in numbers],
+            "long": [long(each) for each in numbers],
+            "number": list(numbers),
+            "short": [short(each) for each in numbers],
+        }
+    )
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file of this process may grow beyond a size: a disk that is full for it alone."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def mount(folder: Path, size: int, *options: str) -> bool:
+    """A file system of a size at a folder; False: that is not allowed here."""
+    given = ",".join((f"size={size}", *options))
+    command = ["mount", "-t", "tmpfs", "-o", given, "tmpfs", str(folder)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if not mount(folder, MIB):
+        pytest.skip("mounting is not allowed here: there is no disk to fill")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("size", [0, 100, MIB, 3 * MIB, 3_500_000, 4_500_000])
+def test_a_file_that_cannot_be_written_is_a_sentence_wherever_space_ends(
+    tmp_path: Path, size: int
+) -> None:
+    table = wide(3_000)
+
+    def write() -> list[DataFile]:
+        return write_files(table.to_batches(), Layout(str(tmp_path / "table")))
+
+    with largest_file(size), pytest.raises(TableError, match="File too large") as told:
+        write()
+    assert "cannot be written" in str(told.value)
+    # What was begun is not in the way of whoever makes room.
+    assert list((tmp_path / "table").iterdir()) == []
+    (file,) = write()
+    assert file.rows == 3_000
+
+
+def fill(filler: Path) -> None:
+    """Use up all space that there is."""
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+
+
+def test_a_commit_without_space_for_its_entry_changes_nothing(small: Path) -> None:
+    table = small / "table"
+    plain(table, 1)
+    batch = Batch(write_files(pa.table({"a": [2]}).to_batches(), Layout(str(table))), PLAIN)
+    filler = small / "filler"
+    fill(filler)
+    with pytest.raises(TableError, match="No space left on device"):
+        Table(str(table)).commit(batch)
+    assert values(table) == [1]
+    filler.unlink()
+    assert Table(str(table)).commit(batch).rows == 1
+    assert values(table) == [1, 2]
+
+
+def test_a_landing_on_a_full_disk_says_so_and_lands_when_there_is_room(
+    spark: SparkSession, tmp_path: Path, small: Path
+) -> None:
+    place = Place(spark, tmp_path)
+    place.lake = small
+    place.table = small / "messages"
+    checkpoint = tmp_path / "checkpoint"
+    write_messages(place.root, "all", "n1", 1, 200)
+    assert place.land(checkpoint=checkpoint) == 200
+    write_messages(place.root, "all", "n1", 201, 3_000, payload=noise(1_000))
+    with pytest.raises(PipelineError, match=r"no space is left for .*messages") as told:
+        place.land(checkpoint=checkpoint)
+    assert "Traceback" not in str(told.value)
+    assert DeltaTable(str(place.table)).count() == 200
+    assert mount(small, 64 * MIB, "remount")
+    assert place.land(checkpoint=checkpoint) == 3_000
+    place.holds(n1=3_200)
