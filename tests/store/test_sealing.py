@@ -21,7 +21,8 @@ from semel.store.compaction import Compaction
 from semel.store.retention import Retention
 from semel.store.roots import LocalRoot
 from semel.store.sealing import Planner, SealerProcess
-from semel.store.segments import RecordError, SegmentReader, pick, read_records
+from semel.store.segment_reader import SegmentReader, read_records
+from semel.store.segments import RecordError, pick
 from tests.modes import repeats
 from tests.store.recorded import fields, insert, make_database, message
 
