@@ -390,7 +390,9 @@ class Loop:
             while True:
                 if order is None:
                     raise Ended
-                self._waiting[order.stream] = Waiting(order)
+                before = self._waiting.get(order.stream)
+                if before is None or before.order != order:
+                    self._waiting[order.stream] = Waiting(order)
                 order = self._orders.get_nowait()
         except queue.Empty:
             return
@@ -557,10 +559,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
 
+    # Whatever a library prints goes elsewhere: answers are all that the broker reads.
+    answers = os.dup(1)
+    os.dup2(2, 1)
+
     def answer(kind: str, about: dict[str, Any]) -> None:
         data = json.dumps({kind: about}).encode() + b"\n"
         while data:
-            data = data[os.write(1, data) :]
+            data = data[os.write(answers, data) :]
 
     lines = lines_of(0)
     try:
