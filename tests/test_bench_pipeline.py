@@ -29,7 +29,8 @@ from bench.pipeline.segments import (
 )
 from bench.pipeline.sustained import Sample, Sustained
 from semel.store.roots import open_root
-from semel.store.segments import GROUP_ROWS, check_segment, schema
+from semel.store.segment_writer import GROUP_ROWS
+from semel.store.segments import check_segment, schema
 
 # --- the record -----------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from semel.extras import need
 from semel.store.roots import open_root
-from semel.store.segments import GROUP_ROWS, schema, write_segment
+from semel.store.segment_writer import GROUP_ROWS, write_segment
+from semel.store.segments import schema
 
 STREAM: Final = "all"
 NODE: Final = "plant"

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from semel import cli
 from semel.cli.stream import fields_of, shown_payload, shown_size, shown_time
+from semel.extras import need
 from semel.mqtt import MQTT5, Connect, Decoder, PubAck, Publish, encode
 from semel.store.commit import Commit, Record
 from semel.store.reading import Row
@@ -26,6 +27,8 @@ from semel.store.roots import Segment
 from tests.broker.live import PATIENCE, Process
 from tests.store.keeper import Keeper
 from tests.store.recorded import message, received
+
+pq = need("pyarrow.parquet", extra="broker", by="this test")
 
 # Row 1 of every record here, for people and for --from.
 FIRST = "2023-11-14T22:13:20.001000Z"
@@ -706,3 +709,71 @@ def test_beside_a_broker_the_beginning_is_deleted_and_numbers_go_on(tmp_path: Pa
         publisher.publish(1)
         assert seqs(run("read", "plant", "--data", data))[-1] == 301
         publisher.socket.close()
+
+
+# --- verify ---------------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    """Turn over one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 4
+    path.write_bytes(data)
+
+
+def rewrite_without_checksums(path: Path) -> None:
+    """As an earlier version wrote it."""
+    pq.write_table(pq.read_table(path), path, compression="zstd", store_schema=False)
+
+
+def test_verify_says_that_all_segments_are_whole(keeper: Keeper) -> None:
+    result = run("verify", "--data", keeper.folder.path)
+    assert result.exit_code == 0, result.output
+    assert "3 segments: 3 whole, 0 without checksums, 0 damaged" in result.stdout
+    assert run("verify", "plant", "--root", keeper.folder.streams).exit_code == 0
+
+
+def test_verify_names_what_is_damaged_and_what_has_no_checksums(keeper: Keeper) -> None:
+    folder = keeper.folder.streams / "plant" / "n1"
+    damaged, old = folder / Segment(4, 6, 0, 0).name, folder / Segment(1, 3, 0, 0).name
+    flip(damaged)
+    rewrite_without_checksums(old)
+    result = run("verify", "--data", keeper.folder.path)
+    assert result.exit_code == 1
+    assert f"{old}: written without checksums" in result.stdout
+    assert "3 segments: 1 whole, 1 without checksums, 1 damaged" in result.stdout
+    assert f"Error: {damaged} of stream plant, node n1, is damaged" in result.stderr
+    assert "semel stream trim plant --node n1 --before 7" in result.stderr
+    found = json.loads(run("verify", "--data", keeper.folder.path, "--json").stdout)
+    assert found["segments"] == 3
+    assert [each["path"] for each in found["damaged"]] == [str(damaged)]
+    assert [each["path"] for each in found["without_checksums"]] == [str(old)]
+    # What is without checksums is no reason to fail.
+    flip(damaged)
+    assert run("verify", "--data", keeper.folder.path).exit_code == 0
+
+
+def test_verify_tells_of_rows_that_are_missing_between_segments(keeper: Keeper) -> None:
+    (keeper.folder.streams / "plant" / "n1" / Segment(4, 6, 0, 0).name).unlink()
+    result = run("verify", "--data", keeper.folder.path)
+    assert result.exit_code == 1
+    assert "rows 4 to 6 are missing" in result.stderr
+
+
+def test_verify_refuses_a_stream_that_is_not_there(keeper: Keeper) -> None:
+    result = run("verify", "nowhere", "--data", keeper.folder.path)
+    assert result.exit_code == 1
+    assert "it has plant" in result.stderr
+
+
+def test_reading_stops_at_a_damaged_segment_with_its_name(keeper: Keeper) -> None:
+    place = keeper.folder.streams / "plant" / "n1" / Segment(4, 6, 0, 0).name
+    flip(place)
+    result = read(keeper, "--json")
+    assert result.exit_code == 1
+    assert [json.loads(line)["seq"] for line in result.stdout.splitlines()] == [1, 2, 3]
+    assert f"{place} of stream plant, node n1, is damaged" in result.stderr
+    result = run("tail", "plant", "--no-follow", "--data", keeper.folder.path)
+    assert result.exit_code == 1
+    assert str(place) in result.stderr
+    assert seqs(read(keeper, "--json", "--from", 7)) == [7, 8, 9, 10]

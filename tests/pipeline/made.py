@@ -14,7 +14,8 @@ from semel.store.compaction import merge
 from semel.store.retention import trim
 from semel.store.roots import Root, open_root
 from semel.store.rows import properties_value
-from semel.store.segments import table_of, write_segment
+from semel.store.segment_writer import write_segment
+from semel.store.segments import table_of
 
 # When row 0 would have been received; a row takes a millisecond.
 START: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

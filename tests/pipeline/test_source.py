@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -21,7 +22,8 @@ from semel.pipeline.source_columns import COLUMNS
 from semel.pipeline.source_partitions import SegmentPartition
 from semel.store.reading import NodeRecord
 from semel.store.roots import open_root
-from semel.store.segments import schema, table_of, write_segment
+from semel.store.segment_writer import write_segment
+from semel.store.segments import schema, table_of
 from tests.pipeline.made import compact, lose, trim_before, write_messages
 from tests.pipeline.sources import (
     Query,
@@ -434,6 +436,30 @@ def test_a_damaged_segment_is_an_error_and_never_passed_over(tmp_path: Path) -> 
 
 
 # --- partitions -----------------------------------------------------------------------------------
+
+
+def test_one_flipped_bit_in_a_segment_is_an_error_that_names_it(tmp_path: Path) -> None:
+    write(tmp_path, 1, 100)
+    (segment,) = (tmp_path / STREAM / "n1").glob("*.parquet")
+    whole = segment.read_bytes()
+    good = batch_read(tmp_path)[0].to_pylist()
+    for at in range(50, len(whole), len(whole) // 25):
+        segment.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+        with pytest.raises(PipelineError, match=f"{segment} .* is damaged: .*semel stream trim"):
+            batch_read(tmp_path)[0].to_pylist()
+    segment.write_bytes(whole)
+    assert batch_read(tmp_path)[0].to_pylist() == good
+
+
+def test_columns_of_other_versions_are_ignored_or_null(tmp_path: Path) -> None:
+    write(tmp_path, 1, 20)
+    (segment,) = (tmp_path / STREAM / "n1").glob("*.parquet")
+    good = batch_read(tmp_path)[0].to_pylist()
+    table = pq.read_table(segment).drop_columns(["content_type"])
+    table = table.add_column(0, "region", pa.array(["eu"] * 20))
+    pq.write_table(table, segment, store_schema=False)
+    found = batch_read(tmp_path)[0].to_pylist()
+    assert found == [{**row, "content_type": None} for row in good]
 
 
 def test_small_segments_of_several_nodes_are_gathered(tmp_path: Path) -> None:

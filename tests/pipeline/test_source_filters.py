@@ -27,7 +27,8 @@ from pyspark.sql.datasource import (
 
 from semel.pipeline.source_filters import Condition, Wanted, condition_of
 from semel.store.roots import open_root
-from semel.store.segments import table_of, write_segment
+from semel.store.segment_writer import write_segment
+from semel.store.segments import table_of
 from tests.pipeline.made import received_at, write_messages
 from tests.pipeline.sources import batch_read, rows, rows_of
 

@@ -13,6 +13,8 @@ from semel.store.compaction import (
     GROWTH,
     MIB,
     Compaction,
+    NotMergeable,
+    check_coverers,
     coverers,
     drop_covered,
     merge,
@@ -20,19 +22,13 @@ from semel.store.compaction import (
 )
 from semel.store.roots import Segment
 from semel.store.sealer import Order, Sealer
-from semel.store.segments import (
-    GROUP_ROWS,
-    RecordError,
-    check_segment,
-    parse_segment_name,
-    pick,
-    read_records,
-    seal_rows,
-    segment_name,
-)
+from semel.store.segment_reader import read_records
+from semel.store.segment_writer import GROUP_ROWS, seal_rows
+from semel.store.segments import RecordError, check_segment, parse_segment_name, pick, segment_name
 from tests.store.memory_root import MemoryRoot
 from tests.store.recorded import fields, insert, make_database, message
 
+pa = need("pyarrow", extra="broker", by="this test")
 pq = need("pyarrow.parquet", extra="broker", by="this test")
 
 
@@ -252,7 +248,19 @@ def drop(root: MemoryRoot, *, grace: float = 3_600.0) -> list[tuple[int, int]]:
     """Delete what is covered; what is left."""
     segments = root.segments("plant", "n1")
     checked: set[tuple[int, int]] = set()
-    left = drop_covered(root, "plant", "n1", segments, now=root.now, grace=grace, checked=checked)
+    damaged = check_coverers(
+        root, "plant", "n1", segments, now=root.now, grace=grace, checked=checked
+    )
+    left = drop_covered(
+        root,
+        "plant",
+        "n1",
+        segments,
+        now=root.now,
+        grace=grace,
+        checked=checked,
+        damaged=damaged,
+    )
     assert left == root.segments("plant", "n1")
     return [each.range for each in left]
 
@@ -297,6 +305,56 @@ def test_a_damaged_file_goes_and_what_it_covers_stays(root: MemoryRoot) -> None:
     assert len(read_records(root, "plant", "n1", 1, 1_000)) == 100
 
 
+def flip(root: MemoryRoot, first: int, last: int) -> None:
+    """Turn over one bit of a payload."""
+    path = root.place("plant", "n1", segment_name(first, last))
+    data, modified = root.files[path]
+    at = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(4).data_page_offset
+    root.files[path] = (data[: at + 40] + bytes([data[at + 40] ^ 1]) + data[at + 41 :], modified)
+
+
+def test_nothing_is_deleted_for_a_file_with_one_flipped_bit(root: MemoryRoot) -> None:
+    merge(root, "plant", "n1", root.segments("plant", "n1"))
+    flip(root, 1, 100)
+    root.now += 10_000.0
+    assert len(drop(root)) == 10
+    assert len(read_records(root, "plant", "n1", 1, 1_000)) == 100
+
+
+def test_a_file_that_was_whole_is_read_again_before_what_it_covers_goes(root: MemoryRoot) -> None:
+    segments = root.segments("plant", "n1")
+    merge(root, "plant", "n1", segments)
+    segments = root.segments("plant", "n1")
+    checked: set[tuple[int, int]] = set()
+
+    def check(grace: float) -> set[tuple[int, int]]:
+        return check_coverers(
+            root, "plant", "n1", segments, now=root.now, grace=grace, checked=checked
+        )
+
+    assert check(60.0) == set()
+    assert checked == {(1, 100)}
+    flip(root, 1, 100)
+    assert check(60.0) == set()
+    root.now += 60.0
+    assert check(60.0) == {(1, 100)}
+    assert checked == set()
+
+
+def test_what_is_damaged_is_not_merged_and_named(root: MemoryRoot) -> None:
+    parts = root.segments("plant", "n1")
+    flip(root, 31, 40)
+    before = dict(root.files)
+    with pytest.raises(NotMergeable, match=parts[3].name) as caught:
+        merge(root, "plant", "n1", parts)
+    assert root.files == before
+    apart = {caught.value.range}
+    assert apart == {(31, 40)}
+    assert [each.range for each in plan(parts, Compaction(files=5), apart=apart)] == [
+        each.range for each in parts[4:]
+    ]
+
+
 def test_a_damaged_file_goes_at_once_because_readers_trip_over_it(root: MemoryRoot) -> None:
     merge(root, "plant", "n1", root.segments("plant", "n1"))
     damage(root, 1, 100)
@@ -307,7 +365,9 @@ def test_a_damaged_file_that_alone_has_some_rows_is_left_and_named(root: MemoryR
     merge(root, "plant", "n1", root.segments("plant", "n1"))
     root.delete(root.place("plant", "n1", segment_name(1, 10)))
     damage(root, 1, 100)
-    with pytest.raises(RecordError, match=f"{segment_name(1, 100)} is damaged"):
+    with pytest.raises(
+        RecordError, match=f"{segment_name(1, 100)} of stream plant, node n1, is damaged"
+    ):
         drop(root, grace=0.0)
     assert len(root.segments("plant", "n1")) == 10
 

@@ -517,7 +517,7 @@ def test_a_segment_with_damaged_pages_is_an_error_that_names_the_stream(
     # Its footer is whole.
     data[4:300] = bytes(296)
     path.write_bytes(data)
-    with pytest.raises(RecordError, match=r"^stream plant, node n1: row 1 cannot be read: .*"):
+    with pytest.raises(RecordError, match=f"{path} of stream plant, node n1, is damaged"):
         seqs(only(holdings))
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,9 @@ from semel.store.record import (
 )
 from semel.store.retention import trim
 from semel.store.roots import open_root
-from semel.store.segments import seal_rows, segment_name
+from semel.store.segment_reader import SegmentReader
+from semel.store.segment_writer import seal_rows
+from semel.store.segments import RecordError, SegmentFile, segment_name
 
 STREAM = "plant"
 NODE = "n1"
@@ -413,6 +416,47 @@ def test_a_damaged_segment_is_told_once_in_a_while_and_tried_again(
     place.answer()
     # After a success it begins with a short wait.
     assert place.later[0][0] == waits[0]
+
+
+def test_one_flipped_bit_is_never_replayed_and_what_is_whole_goes_on(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.commit(30)
+    place.seal(1, 20)
+    place.seal(21, 30)
+    segment = Path(place.root.address, STREAM, NODE, segment_name(1, 20))
+    whole = segment.read_bytes()
+    for at in range(100, len(whole) - 100, len(whole) // 20):
+        segment.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert place.reader.records(place.id, 1, 10) is None
+        place.answer()
+        assert place.reader.records(place.id, 1, 10) is None
+        place.later.pop()[1]()
+        # The thread is there for others.
+        assert seqs(place.read(21)) == list(range(21, 31))
+        place.reader.pieces.clear()
+    assert f"{segment} of stream {STREAM}, node {NODE}, is damaged" in caplog.text
+    assert "Traceback" not in caplog.text
+    segment.write_bytes(whole)
+    assert seqs(place.read(1)) == list(range(1, 31))
+
+
+def test_a_segment_that_gives_fewer_rows_than_it_says_is_not_read_for_ever(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.commit(20)
+    place.seal(1, 20)
+    iter_batches = SegmentFile.iter_batches
+
+    def some(self: SegmentFile, **wanted: Any) -> Iterator[Any]:
+        for batch in iter_batches(self, **wanted):
+            yield batch.slice(0, 12)
+
+    monkeypatch.setattr(SegmentFile, "iter_batches", some)
+    with SegmentReader(place.root, STREAM, NODE) as reading:
+        assert seqs(reading.read(1, 12)) == list(range(1, 13))
+        with pytest.raises(RecordError, match=f"row 13 .* is not in {segment_name(1, 20)}"):
+            reading.read(13, 5)
 
 
 def test_a_root_that_is_not_there_fails_and_works_when_it_is(place: Place) -> None:

@@ -11,7 +11,9 @@ from semel.store.compaction import Compaction, merge
 from semel.store.retention import Retention, delete_through, too_much, trim
 from semel.store.roots import Segment
 from semel.store.sealer import Order, Sealer
-from semel.store.segments import pick, read_records, seal_rows, segment_name
+from semel.store.segment_reader import read_records
+from semel.store.segment_writer import seal_rows
+from semel.store.segments import pick, segment_name
 from tests.store.memory_root import MemoryRoot
 from tests.store.recorded import insert, make_database, received
 

@@ -20,7 +20,8 @@ import pytest
 from semel.store.compaction import Compaction
 from semel.store.roots import LocalRoot, NotOwned, Root
 from semel.store.sealer import LOCK_NAME, Loop, Order, Sealer, lines_of
-from semel.store.segments import RecordError, check_segment, pick, read_records, segment_name
+from semel.store.segment_reader import read_records
+from semel.store.segments import RecordError, check_segment, pick, segment_name
 from tests.store.memory_root import MemoryRoot, ObjectStore, object_root
 from tests.store.recorded import fields, insert, make_database, message, reader
 

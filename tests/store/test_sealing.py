@@ -21,7 +21,8 @@ from semel.store.compaction import Compaction
 from semel.store.retention import Retention
 from semel.store.roots import LocalRoot
 from semel.store.sealing import Planner, SealerProcess
-from semel.store.segments import RecordError, SegmentReader, pick, read_records
+from semel.store.segment_reader import SegmentReader, read_records
+from semel.store.segments import RecordError, pick
 from tests.modes import repeats
 from tests.store.recorded import fields, insert, make_database, message
 
@@ -423,6 +424,90 @@ def test_a_killed_sealer_is_started_anew_and_gets_what_was_not_sealed(
     assert (about["first"], about["last"]) == (11, 20)
     process.seal("plant", 1, 21, 30)
     assert watch.next("sealed")["last"] == 30
+
+
+def chatty_python(tmp_path: Path, words: bytes) -> str:
+    """A Python that writes something to standard output before it begins."""
+    said = tmp_path / "said"
+    said.write_bytes(words)
+    script = tmp_path / "chatty-python"
+    script.write_text(f'#!/bin/sh\ncat "{said}"\nexec "{sys.executable}" "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"a warning of some library\n",
+        # The answer that follows is a part of this line.
+        b"half a line ",
+        b"\xff\xfe\0\n[1, 2]\nnull\n7\n{}\n",
+        b'{"sealed": 7}\n{"sealed": {"id": "x"}}\n{"sealed": {"id": 1, "last": true}}\n{"x": {}}\n',
+        b"[" * 100_000 + b"\n",
+        b"x" * 1_000_000,
+    ],
+)
+def test_output_that_is_no_answer_is_told_and_sealing_goes_on(
+    database: sqlite3.Connection,
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: bytes,
+) -> None:
+    insert(database, 1, 30)
+    monkeypatch.setattr(sys, "executable", chatty_python(tmp_path, words))
+    process, watch = start()
+    process.seal("plant", 1, 1, 10)
+    answers = [watch.answers.get(timeout=PATIENCE)]
+    while answers[-1][0] != "sealed":
+        answers.append(watch.answers.get(timeout=PATIENCE))
+    assert answers[-1][1]["last"] == 10
+    told = [about["why"] for kind, about in answers if kind != "sealed"]
+    # However many lines: one sentence, and nothing ended.
+    assert [kind for kind, _ in answers[:-1]] in ([], ["notice"])
+    assert all("is no answer" in each for each in told)
+    process.seal("plant", 1, 11, 20)
+    if not told:
+        assert "is no answer" in watch.next("notice")["why"]
+    assert watch.next("sealed")["last"] == 20
+
+
+def test_a_fault_of_the_supervisor_is_logged_and_the_sealer_is_started_anew(
+    database: sqlite3.Connection, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    insert(database, 1, 20)
+    watch = Watch()
+    faults = [ZeroDivisionError("once"), ZeroDivisionError("twice")]
+
+    def on_answer(kind: str, about: dict[str, Any]) -> None:
+        if faults:
+            raise faults.pop(0)
+        watch(kind, about)
+
+    process, _ = start(on_answer=on_answer)
+    process.seal("plant", 1, 1, 10)
+    # What the fault has swallowed is said again.
+    assert watch.next("sealed")["last"] == 10
+    process.seal("plant", 1, 11, 20)
+    assert watch.next("sealed")["last"] == 20
+    logged = [each for each in caplog.records if "supervis" in each.message]
+    assert [each.exc_info is not None for each in logged] == [True, True]
+    assert process.is_supervised
+
+
+def test_answers_are_sent_again_only_until_they_are_heard(
+    database: sqlite3.Connection, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert(database, 1, 20)
+    monkeypatch.setattr(sys, "executable", chatty_python(tmp_path, b"odd\n" * 1_000))
+    process, watch = start()
+    process.seal("plant", 1, 1, 10)
+    assert watch.next("sealed")["last"] == 10
+    process.seal("plant", 1, 11, 20)
+    assert watch.next("sealed")["last"] == 20
+    process.stop()
+    assert watch.answers.empty()
 
 
 def test_a_caller_never_waits_for_a_full_pipe(database: sqlite3.Connection, start: Start) -> None:

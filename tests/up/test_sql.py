@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from semel.pipeline.errors import TableError
 from semel.store.reading import Holdings, NodeRecord
 from semel.store.roots import open_root
+from semel.store.segments import segment_name
 from semel.up.sql import LakeSql, Record, SqlError, record_beside
 from tests.modes import repeats
 from tests.store.keeper import Keeper
@@ -354,6 +355,34 @@ def test_segments_that_a_question_is_not_about_are_not_read(kept: Kept) -> None:
         ask(kept.sql(), "select max(payload) as n from messages_now")
     place.write_bytes(whole)
     assert found == [{"n": 8}]
+
+
+def test_a_flipped_bit_in_a_segment_is_an_error_that_names_it(kept: Kept) -> None:
+    place = kept.root / "plant" / "n1" / segment_name(7, 8)
+    whole = place.read_bytes()
+    chunk = pq.ParquetFile(place).metadata.row_group(0).column(4)
+    at = chunk.data_page_offset + chunk.total_compressed_size - 3
+    place.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(SqlError, match=rf"{place} .* is damaged: .*semel stream trim plant"):
+        ask(kept.sql(), "select max(payload) as n from messages_now")
+    place.write_bytes(whole)
+    assert ask(kept.sql(), "select count(payload) as n from messages_now") == [{"n": 10}]
+
+
+def test_segments_with_more_and_with_fewer_columns_are_read_by_name(kept: Kept) -> None:
+    place = kept.root / "plant" / "n1" / segment_name(7, 8)
+    rows = pq.read_table(place)
+    rows = rows.drop_columns(["content_type"]).add_column(0, "region", pa.array(["a", "b"]))
+    pq.write_table(rows, place, store_schema=False)
+    question = "select seq, topic, content_type from messages_now where seq > 6 order by seq"
+    assert ask(kept.sql(), question) == [
+        {
+            "seq": seq,
+            "topic": message(seq).topic_name,
+            "content_type": "text/plain" if seq > 8 and seq % 4 == 1 else None,
+        }
+        for seq in (7, 8, 9, 10)
+    ]
 
 
 # --- nothing is changed ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`semel stream`: list the record of streams, read it, watch it grow, and delete its beginning."""
+"""`semel stream`: list the record of streams, read it, watch it grow, check it and trim it."""
 
 import base64
 import csv
@@ -22,21 +22,20 @@ import click
 from semel.cli.groups import SuggestingGroup
 from semel.cli.safe_text import shown_text
 from semel.cli.store import print_table
+from semel.cli.stream_places import named, opened, places
+from semel.cli.stream_verify import verify
 from semel.counts import count
-from semel.extras import MissingExtra
 from semel.mqtt.topics import check_topic_filter, is_shared, topic_matches
 from semel.mqtt.violation import Violation
 from semel.store.reading import (
-    Holdings,
     NodeRecord,
     Row,
     Summary,
     rows_of,
     said_rows,
 )
-from semel.store.roots import RootError, Segment
-from semel.store.schema import Unusable
-from semel.store.segments import MAXIMUM_SEQ, RecordError
+from semel.store.roots import Segment
+from semel.store.segments import MAXIMUM_SEQ
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = "earliest"
@@ -108,34 +107,6 @@ def parse_filter(context: click.Context, option: click.Parameter, text: str | No
     return text
 
 
-def places(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where a record is."""
-    for option in (
-        click.option(
-            "--node",
-            "nodes",
-            multiple=True,
-            help="Of several nodes, this one. May be repeated. By default: all.",
-        ),
-        click.option(
-            "--root",
-            metavar="ADDRESS",
-            envvar="SEMEL_STORE_ROOT",
-            help="Where the segments are: a folder, or the address of an object store. By default "
-            "the folder streams in the data folder.  [or SEMEL_STORE_ROOT]",
-        ),
-        click.option(
-            "--data",
-            metavar="DIR",
-            type=click.Path(path_type=Path),
-            envvar="SEMEL_STORE_DATA",
-            help="The data folder of a broker, which may run or not.  [or SEMEL_STORE_DATA]",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
 def formats(function: Callable[..., None]) -> Callable[..., None]:
     """The options that say how rows are printed."""
     for form, what in (
@@ -155,40 +126,6 @@ def chosen_format(**wanted: bool) -> str:
     if forms:
         return forms[0]
     return TEXT if sys.stdout.isatty() else JSON
-
-
-# --- finding --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def opened(data: Path | None, root: str | None) -> Iterator[Holdings]:
-    """Where the records are. What is wrong there ends the command, with one sentence."""
-    if data is None and root is None:
-        raise click.UsageError("say where the record is: --data DIR, --root ADDRESS, or both")
-    try:
-        with Holdings(data, root) as holdings:
-            yield holdings
-    except BrokenPipeError:
-        raise
-    except (MissingExtra, OSError, RecordError, RootError, Unusable) as problem:
-        raise click.ClickException(str(problem)) from None
-
-
-def named(holdings: Holdings, stream: str, nodes: tuple[str, ...]) -> list[NodeRecord]:
-    """The records of a stream, of all nodes or of those that are named."""
-    records = holdings.records(stream)
-    if not records:
-        raise Unusable(f"{holdings.place} has no stream {stream}: {there(holdings.streams())}")
-    missing = sorted(set(nodes) - {record.node for record in records})
-    if missing:
-        known = [record.node for record in records]
-        raise Unusable(f"stream {stream} has no node {', '.join(missing)}: {there(known)}")
-    return [record for record in records if not nodes or record.node in nodes]
-
-
-def there(names: list[str]) -> str:
-    """What could have been meant."""
-    return f"it has {', '.join(names)}" if names else "it has none"
 
 
 # --- showing --------------------------------------------------------------------------------------
@@ -350,11 +287,14 @@ def ending_quietly(code: int) -> Iterator[None]:
 
 @click.group(name="stream", cls=SuggestingGroup)
 def command() -> None:
-    """List the record of streams, read it, watch it grow, and delete its beginning.
+    """List the record of streams, read it, watch it grow, check it, and delete its beginning.
 
     A broker may run meanwhile. With --data all that is committed is seen, with --root what is
     sealed into segments.
     """
+
+
+command.add_command(verify)
 
 
 @command.command("list")

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import datasource as spark
 
 from semel.pipeline.source_options import microseconds
-from semel.store.segments import MAXIMUM_SEQ, WITH_STATISTICS, Range, schema
+from semel.store.segments import MAXIMUM_SEQ, WITH_STATISTICS, Range, chunk_of, schema
 
 _COMPARISONS: Final = {
     spark.EqualTo: "=",
@@ -184,7 +184,8 @@ class Wanted:
 
 
 def _group_may_hold(condition: Condition, group: Any) -> bool:
-    statistics = group.column(schema().names.index(condition.column)).statistics
+    chunk = chunk_of(group, condition.column)
+    statistics = None if chunk is None else chunk.statistics
     if statistics is None or not statistics.has_min_max:
         return True
     # Raw values: a time would become a datetime.

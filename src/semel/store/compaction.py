@@ -3,7 +3,8 @@
 A merged segment is written like any other, and from the moment it is there it covers those it was
 made of: the reader's rule leaves them out. They stay for a grace time, counted from the
 modification time of the file that covers them, because a reader that listed the folder before may
-still want them. Then they are deleted, after the file that covers them was found whole.
+still want them. Then they are deleted, after every byte of the file that covers them was read and
+found to be what was written.
 
     before          1-10  11-20  21-30  …  91-100
     merged    1-100 1-10  11-20  21-30  …  91-100     the reader's rule picks 1-100
@@ -12,20 +13,25 @@ still want them. Then they are deleted, after the file that covers them was foun
 What is merged: at least so many small segments that lie side by side, if none of them is more
 than a quarter of their sum. So a row is copied only when its file grows fourfold, a few times in
 its life, however slowly segments come.
+
+What cannot be merged is left as it is, and what lies on its two sides is merged apart: a segment
+that is damaged, and one with columns that this version does not know, which would be lost.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 from semel.store.roots import Root, Segment
+from semel.store.segment_writer import write_segment
 from semel.store.segments import (
+    Range,
     RecordError,
-    check_segment,
+    damaged_segment,
     open_segment,
     pick,
-    write_segment,
+    verify_segment,
 )
 
 MIB: Final = 1024 * 1024
@@ -49,6 +55,14 @@ class Compaction:
     grace: float = 3_600.0
 
 
+class NotMergeable(RecordError):
+    """A segment has to stay as it is; the text says why."""
+
+    def __init__(self, limits: Range, why: str) -> None:
+        super().__init__(why)
+        self.range = limits
+
+
 def picked(segments: Sequence[Segment]) -> list[Segment]:
     """Those that a reader reads, in order; RecordError as `pick` raises it."""
     by_range = {each.range: each for each in segments}
@@ -59,17 +73,19 @@ def plan(
     segments: Sequence[Segment],
     settings: Compaction,
     slot: Callable[[Segment], int] | None = None,
+    *,
+    apart: Container[Range] = (),
 ) -> list[Segment]:
     """Which segments to merge next, in order; none: it is good as it is.
 
     Segments of different slots are not merged: where old rows are deleted by their age, a slot is
-    a part of that time.
+    a part of that time. Nor are those in `apart`.
     """
     run: list[Segment] = []
     place: int | None = None
     for segment in picked(segments):
         is_small = segment.size < min(settings.small, settings.largest)
-        if is_small and segment.rows < settings.rows:
+        if is_small and segment.rows < settings.rows and segment.range not in apart:
             here = None if slot is None else slot(segment)
             if run and here != place:
                 found = _worth_merging(run, settings)
@@ -126,18 +142,32 @@ def merge(
     """Write the segment that covers `parts`, which follow each other; returns its bytes.
 
     A row group is in memory at a time. Between two, `pause` may do other work, or raise to give
-    up. Raises FileNotFoundError if one of them was deleted meanwhile.
+    up. Raises FileNotFoundError if one of them was deleted meanwhile, and NotMergeable.
     """
 
     def tables() -> Iterator[Any]:
         for part in parts:
-            opened = open_segment(root, stream, node, first=part.first, last=part.last)
             try:
+                opened = open_segment(root, stream, node, first=part.first, last=part.last)
+            except RecordError as problem:
+                raise NotMergeable(part.range, str(problem)) from problem
+            try:
+                if opened.unknown_columns:
+                    raise NotMergeable(
+                        part.range,
+                        f"{part.name} of stream {stream}, node {node}, is not merged: it has "
+                        f"columns that this version of semel does not know "
+                        f"({', '.join(opened.unknown_columns)}), which would be lost",
+                    )
                 for group in range(opened.metadata.num_row_groups):
-                    yield opened.read_row_group(group, use_threads=False)
+                    try:
+                        table = opened.read_row_group(group, use_threads=False)
+                    except RecordError as problem:
+                        raise NotMergeable(part.range, str(problem)) from problem
+                    yield table
                     pause()
             finally:
-                opened.close(force=True)
+                opened.close()
 
     for before, after in pairwise(parts):
         if after.first != before.last + 1:
@@ -157,6 +187,39 @@ def coverers(segments: Sequence[Segment]) -> Iterator[tuple[Segment, list[Segmen
         around.append(segment)
 
 
+def check_coverers(
+    root: Root,
+    stream: str,
+    node: str,
+    segments: Sequence[Segment],
+    *,
+    now: float,
+    grace: float,
+    checked: set[Range],
+    pause: Callable[[], None] = lambda: None,
+) -> set[Range]:
+    """Read each file that covers others: if it is whole, its range is then in `checked`.
+
+    Once when it is new, because readers go by it from then on, and once more when what it covers is
+    about to be deleted. Returns those that are damaged. `pause` is called now and then, and may do
+    other work.
+    """
+    damaged: set[Range] = set()
+    fresh: set[Range] = set()
+    for _, around in coverers(segments):
+        for each in around:
+            is_due = each.modified + grace <= now
+            if each.range in damaged | fresh or (each.range in checked and not is_due):
+                continue
+            checked.discard(each.range)
+            if _is_whole(root, stream, node, each, pause):
+                checked.add(each.range)
+                fresh.add(each.range)
+            else:
+                damaged.add(each.range)
+    return damaged
+
+
 def drop_covered(
     root: Root,
     stream: str,
@@ -165,22 +228,17 @@ def drop_covered(
     *,
     now: float,
     grace: float,
-    checked: set[tuple[int, int]],
+    checked: set[Range],
+    damaged: set[Range],
 ) -> list[Segment]:
     """Delete segments that have been covered for the grace time; returns those that are left.
 
-    A file that covers others is read first, once: its range is then in `checked`. If it is
-    damaged, it is deleted instead, provided that the others have all its rows.
+    `checked` and `damaged` are what `check_coverers` found. A file that covers others and is
+    damaged is deleted instead of these, provided that they have all its rows; one that was not
+    looked at covers nothing.
     """
-    covered = list(coverers(segments))
-    damaged: set[tuple[int, int]] = set()
-    # All are read before any is deleted: one that covers others may be covered itself.
-    for _, around in covered:
-        for each in around:
-            if each.range not in checked and each.range not in damaged:
-                (checked if _is_whole(root, stream, node, each) else damaged).add(each.range)
-    gone: set[tuple[int, int]] = set()
-    for segment, around in covered:
+    gone: set[Range] = set()
+    for segment, around in coverers(segments):
         if any(each.modified + grace <= now for each in around if each.range in checked):
             root.delete(root.place(stream, node, segment.name))
             gone.add(segment.range)
@@ -189,17 +247,23 @@ def drop_covered(
         rest = [each for each in left if bad.covers(each)]
         whole = pick(each.range for each in rest)
         if not whole or (whole[0][0], whole[-1][1]) != bad.range:
-            raise RecordError(f"{bad.name} is damaged, and nothing else holds all its rows")
+            what = "its checksums or its footer, and nothing else holds all its rows"
+            raise damaged_segment(root, stream, node, first=bad.first, last=bad.last, what=what)
         root.delete(root.place(stream, node, bad.name))
         left = [each for each in left if each.range != bad.range]
     return left
 
 
-def _is_whole(root: Root, stream: str, node: str, segment: Segment) -> bool:
-    """Whether a segment is readable and has its rows; then it lasts."""
+def _is_whole(
+    root: Root, stream: str, node: str, segment: Segment, pause: Callable[[], None]
+) -> bool:
+    """Whether every byte of a segment is what was written, and its rows are there; then it lasts.
+
+    One that somebody has deleted meanwhile covers nothing either.
+    """
     try:
-        check_segment(root, stream, node, first=segment.first, last=segment.last)
-    except RecordError:
+        verify_segment(root, stream, node, first=segment.first, last=segment.last, pause=pause)
+    except (RecordError, FileNotFoundError):
         return False
     root.settle(root.place(stream, node, segment.name))
     return True

@@ -31,7 +31,8 @@ from semel.store.database import Database
 from semel.store.gaps import known_gaps
 from semel.store.roots import Root, RootError, open_root
 from semel.store.rows import properties_from
-from semel.store.segments import COLUMNS, RecordError, SegmentReader, first_since
+from semel.store.segment_reader import SegmentReader
+from semel.store.segments import COLUMNS, RecordError, first_since
 
 LOG: Final = logging.getLogger("semel.store")
 

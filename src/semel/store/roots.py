@@ -123,6 +123,8 @@ class Root(ABC):
     def write(self, path: str, fill: Callable[[Any], None], *, fresh: bool = False) -> int:
         """Write the file that `fill` writes into the sink it is given; returns its bytes.
 
+        The sink is a binary file that can also be read, at any place.
+
         When this returns the file lasts. If it raises, the old file or none is there, or the new
         one, whole. With `fresh`, FileExistsError if there is such a file.
         """
@@ -305,10 +307,10 @@ class LocalRoot(Root):
         target = self._path / path
         self._make_folder(target.parent)
         temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}-{target.name}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o600)
         try:
-            with open(descriptor, "wb") as file:
+            with open(descriptor, "w+b") as file:
                 fill(file)
                 file.flush()
                 os.fsync(descriptor)

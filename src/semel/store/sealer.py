@@ -40,17 +40,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from semel.extras import MissingExtra
-from semel.store.compaction import Compaction, drop_covered, merge, plan
+from semel.store.compaction import (
+    Compaction,
+    NotMergeable,
+    check_coverers,
+    drop_covered,
+    merge,
+    plan,
+)
 from semel.store.retention import Retention, delete_through, too_much
 from semel.store.roots import Root, RootError, Segment, open_root
+from semel.store.segment_writer import seal_rows
 from semel.store.segments import (
+    Range,
     RecordError,
     arrow,
-    check_segment,
     parquet,
-    seal_rows,
     segment_name,
     segment_times,
+    verify_segment,
 )
 
 LOCK_NAME: Final = "sealer.lock"
@@ -120,6 +128,10 @@ class Sealer:
         self._compaction = compaction or Compaction()
         self._folders: dict[str, Folder] = {}
         self._cleaned: set[str] = set()
+        # By stream: segments that stay as they are, because they are damaged or of a later version.
+        self._apart: dict[str, set[Range]] = {}
+        # What was said of damage: it stays, and is said once.
+        self._told: set[str] = set()
 
     def streams(self) -> list[str]:
         """The streams of the root that have a folder of ours."""
@@ -183,14 +195,17 @@ class Sealer:
     def _is_whole(self, stream: str, segment: Segment) -> bool:
         place = self._root.place(stream, self._node, segment.name)
         try:
-            check_segment(self._root, stream, self._node, first=segment.first, last=segment.last)
+            verify_segment(self._root, stream, self._node, first=segment.first, last=segment.last)
             self._root.settle(place)
         except (RecordError, FileNotFoundError):
             return False
         return True
 
     def compact(self, stream: str, *, pause: Callable[[], None] = lambda: None) -> bool:
-        """Merge some segments of a stream, if there are enough; whether there may be more."""
+        """Merge some segments of a stream, if there are enough; whether there may be more.
+
+        Raises NotMergeable, once for each segment: the next call leaves it out.
+        """
         folder = self._folder(stream)
         retention = self._retention.get(stream, Retention())
         settings = self._compaction
@@ -208,29 +223,56 @@ class Sealer:
                 return self._times(stream, segment)[1] // width
 
             slot = slot_of
-        parts = plan(folder.segments, settings, slot)
+        apart = self._apart.setdefault(stream, set())
+        parts = plan(folder.segments, settings, slot, apart=apart)
         if not parts:
             return False
-        merge(self._root, stream, self._node, parts, pause=pause)
+        try:
+            merge(self._root, stream, self._node, parts, pause=pause)
+        except NotMergeable as problem:
+            apart.add(problem.range)
+            raise
         folder.segments = self._root.segments(stream, self._node)
         return True
 
-    def clear(self, stream: str, *, now: float) -> None:
-        """Delete what has been covered long enough, and what retention gives up."""
+    def clear(self, stream: str, *, now: float, pause: Callable[[], None] = lambda: None) -> None:
+        """Delete what has been covered long enough, and what retention gives up.
+
+        While segments that cover others are read, `pause` may do other work.
+        """
+        folder = self._folder(stream)
+        damaged = check_coverers(
+            self._root,
+            stream,
+            self._node,
+            self._root.segments(stream, self._node),
+            now=now,
+            grace=self._compaction.grace,
+            checked=folder.checked,
+            pause=pause,
+        )
+        # In a pause this one may have been forgotten.
         folder = self._folder(stream)
         # A command may have trimmed the stream while segments were merged.
         self._root.drop_trimmed(stream, self._node)
         # Files may have been deleted by a command, and the root's clock sets their times.
         folder.segments = self._root.segments(stream, self._node)
-        folder.segments = drop_covered(
-            self._root,
-            stream,
-            self._node,
-            folder.segments,
-            now=now,
-            grace=self._compaction.grace,
-            checked=folder.checked,
-        )
+        problem: RecordError | None = None
+        try:
+            folder.segments = drop_covered(
+                self._root,
+                stream,
+                self._node,
+                folder.segments,
+                now=now,
+                grace=self._compaction.grace,
+                checked=folder.checked,
+                damaged=damaged,
+            )
+        except RecordError as found:
+            # Retention goes on: it is told at the end.
+            problem = found
+            folder.segments = self._root.segments(stream, self._node)
         retention = self._retention.get(stream)
         if retention is not None:
             through = too_much(
@@ -242,15 +284,24 @@ class Sealer:
                 )
         there = {each.range for each in folder.segments}
         folder.checked &= there
+        self._apart.get(stream, set()).intersection_update(there)
         folder.times = {each: times for each, times in folder.times.items() if each in there}
+        if problem is not None and str(problem) not in self._told:
+            self._told.add(str(problem))
+            raise problem
 
     def _times(self, stream: str, segment: Segment) -> tuple[int, int]:
         times = self._folder(stream).times
         found = times.get(segment.range)
         if found is None:
-            found = segment_times(
-                self._root, stream, self._node, first=segment.first, last=segment.last
-            )
+            try:
+                found = segment_times(
+                    self._root, stream, self._node, first=segment.first, last=segment.last
+                )
+            except RecordError:
+                # Its footer is damaged. It was written after its rows had come.
+                written = int(segment.modified * 1_000_000)
+                found = written, written
             times[segment.range] = found
         return found
 
@@ -339,7 +390,9 @@ class Loop:
             while True:
                 if order is None:
                     raise Ended
-                self._waiting[order.stream] = Waiting(order)
+                before = self._waiting.get(order.stream)
+                if before is None or before.order != order:
+                    self._waiting[order.stream] = Waiting(order)
                 order = self._orders.get_nowait()
         except queue.Empty:
             return
@@ -385,7 +438,8 @@ class Loop:
         late = [stream for stream, at in self._looks.items() if at <= now]
         for stream in late:
             self._looks[stream] = now + self._housekeeping
-            self._try(stream, partial(self._sealer.clear, stream, now=time.time()))
+            clear = partial(self._sealer.clear, stream, now=time.time(), pause=self._pause)
+            self._try(stream, clear)
             self._pause()
         if self._grown:
             stream = self._grown.pop()
@@ -505,10 +559,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
 
+    # Whatever a library prints goes elsewhere: answers are all that the broker reads.
+    answers = os.dup(1)
+    os.dup2(2, 1)
+
     def answer(kind: str, about: dict[str, Any]) -> None:
         data = json.dumps({kind: about}).encode() + b"\n"
         while data:
-            data = data[os.write(1, data) :]
+            data = data[os.write(answers, data) :]
 
     lines = lines_of(0)
     try:

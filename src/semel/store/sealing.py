@@ -8,9 +8,14 @@ under way at a time, because a record has no gaps: the next begins where it ends
 starts it anew if it dies, and sends again what is not sealed then; so whoever calls never waits,
 not even for a pipe that is full. That one thread does it all is not only tidy: Linux tells a
 process of the death of the thread that started it.
+
+Nothing ends that thread but `stop`: without it no row would ever be sealed again, and nobody would
+be told. A line that is no answer is passed over, and what is not sealed is ordered again, because
+an answer may be lost in it. A fault of our own is logged, and the sealer started anew.
 """
 
 import json
+import logging
 import os
 import selectors
 import subprocess
@@ -30,11 +35,19 @@ from semel.extras import missing, need
 from semel.store.compaction import MIB, Compaction
 from semel.store.retention import Retention
 
+LOG: Final = logging.getLogger("semel.store")
+
 # Seconds between two looks of the sealer at what is covered or too old.
 HOUSEKEEPING: Final = 60.0
 # Seconds until a sealer that died is started anew: the first wait, and the longest.
 FIRST_WAIT: Final = 0.1
 LONGEST_WAIT: Final = 10.0
+# Seconds until orders are repeated after a line that is no answer, and until another such line is
+# told; how much of it is shown, and how long a line may be.
+REPEAT_WAIT: Final = 1.0
+QUIET_SECONDS: Final = 60.0
+SHOWN_CHARACTERS: Final = 200
+LONGEST_LINE: Final = 64 * 1024
 # Commits of a stream are kept as so many parts of a range at most.
 _PARTS: Final = 16
 
@@ -261,12 +274,20 @@ class SealerProcess:
         self._patience = 0.0
         self._thread = threading.Thread(target=self._run, name="sealer", daemon=True)
         self._process: subprocess.Popen[bytes] | None = None
+        # Lines that were no answer and are not told yet, and when one may be told again.
+        self._odd_lines = 0
+        self._quiet_until = float("-inf")
 
     @property
     def pid(self) -> int | None:
         """The process that runs now, if one does."""
         process = self._process
         return None if process is None else process.pid
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether the thread lives that starts a new process when one ends."""
+        return self._thread.is_alive()
 
     def start(self) -> None:
         """Start the thread, which starts the process."""
@@ -310,7 +331,12 @@ class SealerProcess:
     def _run(self) -> None:
         wait = FIRST_WAIT
         while not self._stopping.is_set():
-            heard = self._serve()
+            try:
+                heard = self._serve()
+            except Exception:
+                # The edge of the thread: without it nothing would be sealed any more.
+                LOG.exception("the thread that supervises the sealer failed; it goes on")
+                heard = False
             if self._stopping.is_set():
                 break
             wait = FIRST_WAIT if heard else min(LONGEST_WAIT, wait * 2)
@@ -346,9 +372,15 @@ class SealerProcess:
             self._on_answer("ended", {"why": f"the sealer cannot be started: {problem}"})
             return False
         self._process = process
-        with process:
-            heard, told = _Conversation(self, process).hold()
-        self._process = None
+        try:
+            with process:
+                try:
+                    heard, told = _Conversation(self, process).hold()
+                except BaseException:
+                    process.kill()
+                    raise
+        finally:
+            self._process = None
         if not self._stopping.is_set() and not told:
             self._on_answer("ended", {"why": f"the sealer ended with code {process.returncode}"})
         return heard
@@ -367,13 +399,53 @@ class SealerProcess:
             self._new.clear()
         return lines
 
+    def _all_lines(self) -> bytes:
+        """All that is not sealed."""
+        with self._lock:
+            return b"".join(self._orders.values())
+
     def _answered(self, kind: str, about: dict[str, Any]) -> None:
-        if kind == "sealed":
-            with self._lock:
-                order = self._orders.get(about["id"])
-                if order is not None and json.loads(order)["seal"]["last"] == about["last"]:
-                    del self._orders[about["id"]]
+        if kind != "sealed":
+            self._on_answer(kind, about)
+            return
+        with self._lock:
+            order = self._orders.get(about["id"])
+        if order is None or json.loads(order)["seal"]["last"] != about["last"]:
+            return  # said before
         self._on_answer(kind, about)
+        # Only now: if that fails, the answer has to come again.
+        with self._lock:
+            del self._orders[about["id"]]
+
+    def _tell_odd_line(self, line: bytes) -> None:
+        """Say what the sealer wrote, but not too often."""
+        self._odd_lines += 1
+        now = time.monotonic()
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + QUIET_SECONDS
+        more = f", the last of {self._odd_lines}" if self._odd_lines > 1 else ""
+        self._odd_lines = 0
+        text = line.decode("utf-8", "replace")
+        shown = repr(text[:SHOWN_CHARACTERS]) + ("…" if len(text) > SHOWN_CHARACTERS else "")
+        why = f"it wrote a line that is no answer{more}, which is passed over: {shown}"
+        self._on_answer("notice", {"why": why})
+
+
+def parse_answer(line: bytes) -> tuple[str, dict[str, Any]] | None:
+    """The kind of an answer and what it says; None: this is no answer."""
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(answer, dict) or len(answer) != 1:
+        return None
+    ((kind, about),) = answer.items()
+    if kind not in ("sealed", "failed", "notice", "ended") or not isinstance(about, dict):
+        return None
+    if kind == "sealed" and not all(type(about.get(name)) is int for name in ("id", "last")):
+        return None
+    return kind, about
 
 
 class _Conversation:
@@ -392,6 +464,8 @@ class _Conversation:
         self._half = b""
         self._heard = False
         self._told = False
+        # When to order again what is not sealed.
+        self._repeat_at = float("inf")
 
     def hold(self) -> tuple[bool, bool]:
         """Until the process closes its output. Whether it sealed, and whether it said why."""
@@ -402,12 +476,16 @@ class _Conversation:
             selector.register(self._output, selectors.EVENT_READ)
             is_open = True
             while is_open:
+                if time.monotonic() >= self._repeat_at:
+                    self._repeat_at = float("inf")
+                    self._pending += owner._all_lines()
                 self._send(selector)
-                left = deadline - time.monotonic()
-                if left <= 0:
+                if deadline <= time.monotonic():
                     self._process.kill()
-                    deadline = left = float("inf")
-                for key, _ in selector.select(None if left == float("inf") else left):
+                    deadline = float("inf")
+                until = min(deadline, self._repeat_at)
+                left = None if until == float("inf") else max(0.0, until - time.monotonic())
+                for key, _ in selector.select(left):
                     if key.fileobj is self._output:
                         is_open = self._receive()
                     elif key.fileobj == owner._wake_read:
@@ -448,11 +526,20 @@ class _Conversation:
         """Take in answers; False: there will be none any more."""
         data = os.read(self._output.fileno(), 65_536)
         *lines, self._half = (self._half + data).split(b"\n")
+        if len(self._half) > LONGEST_LINE:
+            lines.append(self._half)
+            self._half = b""
         for line in lines:
-            for kind, about in json.loads(line).items():
-                self._heard = self._heard or kind == "sealed"
-                self._told = self._told or kind == "ended"
-                self._owner._answered(kind, about)
+            answer = parse_answer(line)
+            if answer is None:
+                # An answer may be lost in it.
+                self._repeat_at = min(self._repeat_at, time.monotonic() + REPEAT_WAIT)
+                self._owner._tell_odd_line(line)
+                continue
+            kind, about = answer
+            self._heard = self._heard or kind == "sealed"
+            self._told = self._told or kind == "ended"
+            self._owner._answered(kind, about)
         return bool(data)
 
 

@@ -15,12 +15,16 @@ written as DDL, so that Arrow's schema is equal to Spark's; the child of a list 
 `element`; times are microseconds in UTC. The files do not carry Arrow's schema, and so what is
 dictionary-encoded reads back as plain text.
 
+Columns are found by their names. A later version may have written more of them, which are ignored;
+one that may be null may be missing, and is null then.
+
+Nothing is read that is not what was written: see `checksums`. Whoever opens a segment does so by
+`open_segment` or `open_checked`.
+
 pyarrow is an optional package and slow to import: it is loaded when a function first needs it.
 """
 
 import re
-import sqlite3
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +40,7 @@ from semel.mqtt.properties import (
     USER_PROPERTY,
     Properties,
 )
+from semel.store.checksums import KEY, VERSION, CheckedFile
 from semel.store.commit import Record
 from semel.store.rows import properties_from
 
@@ -52,42 +57,27 @@ _NAME: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet", re.ASCII)
 COLUMNS: Final = (
     "seq, received, flags, packet_id, version, client_id, user_name, topic, properties, payload"
 )
-_ROWS: Final = (
-    f"SELECT {COLUMNS} FROM record WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
-)
-
-# What is read from the database at a time: one short transaction each, so that a checkpoint never
-# waits long. The number of rows follows the size of those before.
-FIRST_CHUNK: Final = 64
-LARGEST_CHUNK: Final = 8_192
+# Bytes of rows that are read from the database at a time.
 CHUNK_BYTES: Final = 8 * 1024 * 1024
-
-# A row group is the least that a reader decodes, and what a writer holds in memory.
-GROUP_ROWS: Final = 65_536
-GROUP_BYTES: Final = 32 * 1024 * 1024
 # Rows that a reader decodes at a time.
 BATCH_ROWS: Final = 2_048
 # How often a folder is listed anew if files vanish while it is read.
 LISTINGS: Final = 5
 
-_DICTIONARIES: Final = (
-    "node",
-    "topic",
-    "qos",
-    "client_id",
-    "user_name",
-    "packet_id",
-    "protocol_version",
-    "payload_format",
-    "content_type",
-    "response_topic",
-    "message_expiry",
-    "user_properties.list.element.key",
-    "user_properties.list.element.value",
-)
-# Numbers that grow by little.
-_DELTAS: Final = ("seq", "received")
 WITH_STATISTICS: Final = ("seq", "received", "topic")
+# Columns without which a row is none; all others are null in a file that lacks them.
+REQUIRED: Final = (
+    "seq",
+    "node",
+    "received",
+    "topic",
+    "payload",
+    "qos",
+    "retain",
+    "dup",
+    "client_id",
+    "protocol_version",
+)
 
 # In the order of their identifiers, in which they come back.
 _PROPERTIES: Final = (
@@ -346,104 +336,6 @@ def _properties_of(table: Any) -> list[Properties]:
     return [Properties(row) if row else NO_PROPERTIES for row in items]
 
 
-# --- writing --------------------------------------------------------------------------------------
-
-
-def read_rows(
-    connection: sqlite3.Connection, stream_id: int, first: int, last: int
-) -> Iterator[list[tuple[Any, ...]]]:
-    """The rows first to last of table `record`, in chunks, each read by a transaction of its own.
-
-    Raises RecordError unless they are all there.
-    """
-    at = first
-    limit = FIRST_CHUNK
-    while at <= last:
-        rows = connection.execute(_ROWS, (stream_id, at, last, limit)).fetchall()
-        wanted = range(at, min(at + limit, last + 1))
-        if [row[0] for row in rows] != list(wanted):
-            there = {row[0] for row in rows}
-            missing = next(seq for seq in wanted if seq not in there)
-            raise RecordError(
-                f"row {missing} of stream {stream_id} is not in the store, but rows {first} to "
-                f"{last} were to be sealed"
-            )
-        yield rows
-        at += len(rows)
-        size = sum([len(row[-1]) for row in rows]) // len(rows)
-        limit = min(LARGEST_CHUNK, max(1, CHUNK_BYTES // (size + 1)), limit * 8)
-
-
-def write_tables(sink: Any, tables: Iterable[Any]) -> int:
-    """Write tables into one Parquet file, as few row groups as is good; returns the rows."""
-    pa = arrow()
-    gathered: list[Any] = []
-    rows = 0
-    pending = 0
-    size = 0
-    writer = parquet().ParquetWriter(
-        sink,
-        schema(),
-        compression="zstd",
-        store_schema=False,
-        use_dictionary=list(_DICTIONARIES),
-        column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
-        write_statistics=list(WITH_STATISTICS),
-    )
-    with writer:
-        for table in tables:
-            gathered.append(table)
-            pending += table.num_rows
-            size += table.nbytes
-            if pending >= GROUP_ROWS or size >= GROUP_BYTES:
-                writer.write_table(pa.concat_tables(gathered), row_group_size=pending)
-                rows += pending
-                pending = size = 0
-                gathered = []
-        if gathered:
-            writer.write_table(pa.concat_tables(gathered), row_group_size=pending)
-            rows += pending
-    return rows
-
-
-def write_segment(
-    root: "Root",
-    stream: str,
-    node: str,
-    tables: Callable[[], Iterable[Any]],
-    *,
-    first: int,
-    last: int,
-) -> int:
-    """Write the segment first to last from tables with just these rows; returns its bytes."""
-
-    def fill(sink: Any) -> None:
-        rows = write_tables(sink, tables())
-        if rows != last - first + 1:
-            raise RecordError(f"{rows} rows for {segment_name(first, last)}")
-
-    return root.write(root.place(stream, node, segment_name(first, last)), fill)
-
-
-def seal_rows(
-    connection: sqlite3.Connection,
-    root: "Root",
-    stream: str,
-    node: str,
-    *,
-    stream_id: int,
-    first: int,
-    last: int,
-) -> int:
-    """Make the segment first to last from table `record`; returns its bytes."""
-
-    def tables() -> Iterator[Any]:
-        for rows in read_rows(connection, stream_id, first, last):
-            yield table_of(rows, node)
-
-    return write_segment(root, stream, node, tables, first=first, last=last)
-
-
 # --- reading --------------------------------------------------------------------------------------
 
 
@@ -452,44 +344,200 @@ def group_range(metadata: Any, group: int) -> Range:
     return _group_limits(metadata, group, "seq")
 
 
-def _group_limits(metadata: Any, group: int, name: str) -> tuple[Any, Any]:
-    row_group = metadata.row_group(group)
+def chunk_of(row_group: Any, name: str) -> Any:
+    """The metadata of a column of a row group; None: it has no such column."""
     place = schema().names.index(name)
-    statistics = row_group.column(place).statistics
+    # Where it is unless the file has other columns than ours.
+    if place < row_group.num_columns and row_group.column(place).path_in_schema == name:
+        return row_group.column(place)
+    for place in range(row_group.num_columns):
+        if row_group.column(place).path_in_schema == name:
+            return row_group.column(place)
+    return None
+
+
+def _group_limits(metadata: Any, group: int, name: str) -> tuple[Any, Any]:
+    chunk = chunk_of(metadata.row_group(group), name)
+    statistics = None if chunk is None else chunk.statistics
     if statistics is None or not statistics.has_min_max:
         raise RecordError(f"column {name} has no statistics: semel did not write this file")
     # The raw value: a time would become a datetime.
     return statistics.min_raw, statistics.max_raw
 
 
-def open_segment(root: "Root", stream: str, node: str, *, first: int, last: int) -> Any:
-    """A segment as a ParquetFile, whose file its `close` closes. FileNotFoundError: gone.
+def damaged_segment(
+    root: "Root", stream: str, node: str, *, first: int, last: int, what: str
+) -> RecordError:
+    """A segment is not what was written: which file, what is wrong, what to do."""
+    place = root.place(stream, node, segment_name(first, last))
+    return RecordError(
+        f"{root.address}/{place} of stream {stream}, node {node}, is damaged: {what}. Restore this "
+        f"file from a copy, or give up its rows and all before them by `semel stream trim {stream} "
+        f"--node {node} --before {last + 1}`; `semel stream verify` finds all such files"
+    )
 
-    Raises RecordError if it is not what its name says.
+
+def open_checked(root: "Root", stream: str, node: str, *, first: int, last: int) -> CheckedFile:
+    """The file of a segment, of which nothing can be read that is not what was written.
+
+    Raises FileNotFoundError, and RecordError for damage, as its `read` does.
     """
+
+    def damaged(what: str) -> RecordError:
+        return damaged_segment(root, stream, node, first=first, last=last, what=what)
+
+    def allocate(size: int) -> Any:
+        # Measured with chunks of many megabytes: Arrow's own pool gives them back to the system
+        # each time, and to get them anew costs more than to fill them.
+        return pa.allocate_buffer(size, memory_pool=pa.system_memory_pool())
+
     pa = arrow()
-    name = segment_name(first, last)
-    source = root.read(root.place(stream, node, name))
+    source = root.read(root.place(stream, node, segment_name(first, last)))
     try:
-        opened = parquet().ParquetFile(source)
-    except pa.ArrowException as problem:
-        source.close()
-        raise RecordError(f"{name} of stream {stream}, node {node}: {problem}") from problem
-    except OSError:
+        return CheckedFile(source, damaged, allocate)
+    except BaseException:
         source.close()
         raise
+
+
+class SegmentFile:
+    """An open segment, with the few methods of a ParquetFile that are needed here.
+
+    Tables have the columns of a record, or those that are asked for, whatever the file has: one
+    that it lacks is null.
+    """
+
+    def __init__(self, file: CheckedFile, damaged: Callable[[str], RecordError]) -> None:
+        """Takes over `file`. Raises RecordError if it is none of ours."""
+        self.file = file
+        self._damaged = damaged
+        pa, pq = arrow(), parquet()
+        try:
+            # Arrow would read the footer with as much of the data as lies before it.
+            footer = pq.read_metadata(pa.BufferReader(file.footer)) if file.footer else None
+            self._parquet = pq.ParquetFile(
+                pa.PythonFile(file, mode="r"),
+                metadata=footer,
+                # Where there are checksums of ours they cover the pages too.
+                page_checksum_verification=not file.has_checksums,
+            )
+        except (pa.ArrowException, OSError) as problem:
+            raise self._explained(problem) from problem
+        self.metadata = self._parquet.metadata
+        own = self.metadata.metadata or {}
+        if KEY in own and own[KEY] != VERSION:
+            raise RecordError(
+                "its checksums are those of a later version of semel: update this one"
+            )
+        if KEY in own and not file.has_checksums:
+            raise damaged("its checksums are missing")
+        found = self._parquet.schema_arrow
+        self._lacking = [name for name in schema().names if name not in found.names]
+        for name in self._lacking:
+            if name in REQUIRED:
+                raise RecordError(f"it is no segment of a record: it has no column {name}")
+        for field in schema():
+            if field.name in found.names and found.field(field.name).type != field.type:
+                raise RecordError(
+                    f"it is no segment of a record: column {field.name} is "
+                    f"{found.field(field.name).type}, not {field.type}"
+                )
+        self.unknown_columns = [name for name in found.names if name not in schema().names]
+
+    def _explained(self, problem: Exception) -> Exception:
+        """What Arrow cannot make sense of is damage; a disk that fails is not."""
+        if self.file.failure is not None:
+            return problem
+        return self._damaged(" ".join(str(problem).split()))
+
+    def close(self, *, force: bool = True) -> None:
+        """Close the file."""
+        self._parquet.close(force=force)
+        self.file.close()
+
+    def iter_batches(
+        self,
+        *,
+        batch_size: int,
+        row_groups: list[int],
+        columns: list[str] | None = None,
+        use_threads: bool = False,
+    ) -> Iterator[Any]:
+        """The rows of some row groups as record batches. One row group is read at a time."""
+        names = schema().names if columns is None else columns
+        for group in row_groups:
+            batches = self._parquet.iter_batches(
+                batch_size=batch_size,
+                row_groups=[group],
+                columns=self._present(names),
+                use_threads=use_threads,
+            )
+            while True:
+                try:
+                    batch = next(batches, None)
+                except (arrow().ArrowException, OSError) as problem:
+                    raise self._explained(problem) from problem
+                if batch is None:
+                    break
+                yield self._complete(batch, names)
+
+    def read_row_group(
+        self, group: int, *, columns: list[str] | None = None, use_threads: bool = False
+    ) -> Any:
+        """The rows of a row group as a table."""
+        names = schema().names if columns is None else columns
+        try:
+            table = self._parquet.read_row_group(
+                group, columns=self._present(names), use_threads=use_threads
+            )
+        except (arrow().ArrowException, OSError) as problem:
+            raise self._explained(problem) from problem
+        return self._complete(table, names)
+
+    def _present(self, names: Sequence[str]) -> list[str]:
+        present = [name for name in names if name not in self._lacking]
+        # Rows are counted by a column.
+        return present or ["seq"]
+
+    def _complete(self, rows: Any, names: Sequence[str]) -> Any:
+        """Rows with these columns in this order."""
+        pa = arrow()
+        fields = [schema().field(name) for name in names]
+        columns = [
+            pa.nulls(rows.num_rows, field.type)
+            if field.name in self._lacking
+            else rows.column(field.name)
+            for field in fields
+        ]
+        return type(rows).from_arrays(columns, schema=pa.schema(fields))
+
+
+def open_segment(root: "Root", stream: str, node: str, *, first: int, last: int) -> SegmentFile:
+    """A segment, open to be read. FileNotFoundError: gone.
+
+    Raises RecordError if it is not what its name says, or is damaged.
+    """
+    name = segment_name(first, last)
+
+    def damaged(what: str) -> RecordError:
+        return damaged_segment(root, stream, node, first=first, last=last, what=what)
+
+    file = open_checked(root, stream, node, first=first, last=last)
     try:
-        _check_segment(opened, first, last)
+        opened = SegmentFile(file, damaged)
+        _check_rows(opened.metadata, first, last)
     except RecordError as problem:
-        opened.close(force=True)
+        file.close()
+        if name in str(problem):
+            raise
         raise RecordError(f"{name} of stream {stream}, node {node}: {problem}") from problem
+    except BaseException:
+        file.close()
+        raise
     return opened
 
 
-def _check_segment(opened: Any, first: int, last: int) -> None:
-    if not opened.schema_arrow.equals(schema()):
-        raise RecordError("its columns are not those of a record")
-    metadata = opened.metadata
+def _check_rows(metadata: Any, first: int, last: int) -> None:
     at = first
     for group in range(metadata.num_row_groups):
         low, high = group_range(metadata, group)
@@ -505,7 +553,39 @@ def check_segment(root: "Root", stream: str, node: str, *, first: int, last: int
 
     By its footer: a whole file, its number of rows, and their numbers.
     """
-    open_segment(root, stream, node, first=first, last=last).close(force=True)
+    open_segment(root, stream, node, first=first, last=last).close()
+
+
+def verify_segment(
+    root: "Root",
+    stream: str,
+    node: str,
+    *,
+    first: int,
+    last: int,
+    pause: Callable[[], None] = lambda: None,
+) -> bool:
+    """Return if every byte of a segment is what was written; else FileNotFoundError, RecordError.
+
+    False: it is of an earlier version and has no checksums. Then all rows can be decoded, but
+    whether they are those that were written nobody can tell. `pause` is called now and then.
+    """
+    opened = open_segment(root, stream, node, first=first, last=last)
+    try:
+        if opened.file.has_checksums:
+            opened.file.check_all(pause)
+            return True
+        at = first
+        for group in range(opened.metadata.num_row_groups):
+            table = opened.read_row_group(group)
+            if table.column("seq").to_pylist() != list(range(at, at + table.num_rows)):
+                what = f"rows from {at} on are not those of its name"
+                raise damaged_segment(root, stream, node, first=first, last=last, what=what)
+            at += table.num_rows
+            pause()
+        return False
+    finally:
+        opened.close()
 
 
 def segment_times(root: "Root", stream: str, node: str, *, first: int, last: int) -> Range:
@@ -533,127 +613,6 @@ def listed(root: "Root", stream: str, node: str) -> list[Range]:
         except RecordError:
             continue
     return pick(each.range for each in root.segments(stream, node))
-
-
-class SegmentReader:
-    """Reads the record of (stream, node) from any row on; going on where it stopped is cheap.
-
-    `read` returns what is there: nothing at the end, and from the oldest row on if what is asked
-    for is gone.
-    """
-
-    def __init__(self, root: "Root", stream: str, node: str, *, stream_id: int = 0) -> None:
-        self._root = root
-        self._stream = stream
-        self._node = node
-        self._stream_id = stream_id
-        # As listed last; what has gone since is found out when it is opened.
-        self._ranges: list[Range] = []
-        # The open segment and what it still has to give, from seq `_at` on.
-        self._at = 0
-        self._opened: Any = None
-        self._batches: Iterator[Any] = iter(())
-        self._rest: Any = None
-
-    def close(self) -> None:
-        """Let go of the open file; another `read` opens it again."""
-        if self._opened is not None:
-            self._opened.close(force=True)
-        self._opened = self._rest = None
-        self._batches = iter(())
-
-    def __enter__(self) -> "SegmentReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def read(self, first: int, limit: int) -> list[Record]:
-        """Up to `limit` records, from seq `first` on. RecordError: the record is damaged."""
-        table = self.read_table(first, limit)
-        return [] if table is None else records_of(table, self._stream_id)
-
-    def read_table(self, first: int, limit: int) -> Any:
-        """The same as an Arrow table, or None."""
-        gathered: list[Any] = []
-        at = first
-        wanted = limit
-        attempts = 0
-        while wanted > 0:
-            try:
-                piece = self._piece(at, wanted)
-            except FileNotFoundError:
-                # Deleted between listing and opening: what holds its rows now is listed.
-                self.close()
-                self._ranges = []
-                attempts += 1
-                if attempts == LISTINGS:
-                    raise
-                continue
-            if piece is None:
-                break
-            begins = piece.column("seq")[0].as_py()
-            if gathered and begins != at:
-                break
-            gathered.append(piece)
-            attempts = 0
-            wanted -= piece.num_rows
-            at = begins + piece.num_rows
-        if not gathered:
-            return None
-        return arrow().concat_tables(gathered)
-
-    def _piece(self, first: int, limit: int) -> Any:
-        """One table that begins with the lowest row from `first` on, or None at the end."""
-        if self._opened is None or first != self._at:
-            self.close()
-            if not self._open(first):
-                return None
-        while self._rest is None or not self._rest.num_rows:
-            batch = next(self._batches, None)
-            if batch is None:
-                self.close()
-                if not self._open(self._at):
-                    return None
-                continue
-            self._rest = arrow().Table.from_batches([batch])
-            begins = self._rest.column("seq")[0].as_py()
-            if begins < self._at:
-                self._rest = self._rest.slice(self._at - begins)
-        piece = self._rest.slice(0, limit)
-        self._rest = self._rest.slice(limit)
-        self._at += piece.num_rows
-        return piece
-
-    def _open(self, first: int) -> bool:
-        """Open the segment with row `first`, or the oldest if that is gone."""
-        if not self._ranges or self._ranges[-1][1] < first:
-            self._ranges = listed(self._root, self._stream, self._node)
-        place = bisect_left(self._ranges, first, key=lambda each: each[1])
-        if place == len(self._ranges):
-            return False
-        low, high = self._ranges[place]
-        self._opened = open_segment(self._root, self._stream, self._node, first=low, last=high)
-        self._at = max(first, low)
-        metadata = self._opened.metadata
-        groups = [
-            group
-            for group in range(metadata.num_row_groups)
-            if group_range(metadata, group)[1] >= self._at
-        ]
-        self._batches = self._opened.iter_batches(
-            batch_size=BATCH_ROWS, row_groups=groups, use_threads=False
-        )
-        self._rest = None
-        return True
-
-
-def read_records(
-    root: "Root", stream: str, node: str, first: int, limit: int, *, stream_id: int = 0
-) -> list[Record]:
-    """Up to `limit` records from seq `first` on. Who reads on and on keeps a SegmentReader."""
-    with SegmentReader(root, stream, node, stream_id=stream_id) as reader:
-        return reader.read(first, limit)
 
 
 def first_since(root: "Root", stream: str, node: str, received: int) -> int | None:

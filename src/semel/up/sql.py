@@ -62,11 +62,14 @@ from semel.pipeline.lake import (
 from semel.pipeline.places import absent, local_folder, naming, said, table_address
 from semel.store.folder import STORE, STREAMS
 from semel.store.reading import Holdings, NodeRecord
-from semel.store.roots import LocalRoot, open_root, without_secrets
-from semel.store.segments import listed, schema, segment_name, write_tables
+from semel.store.roots import LocalRoot, Root, open_root, without_secrets
+from semel.store.segment_writer import write_tables
+from semel.store.segments import listed, schema, segment_name
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+    from semel.up.segment_files import SegmentFiles
 
 MEMORY: Final = "1GB"
 # Rows of a batch of the answer, and batches that wait for who prints them.
@@ -161,6 +164,7 @@ class LakeSql:
         # What is worth to be said beside an answer.
         self.notes: list[str] = []
         self._holdings = None if record is None else Holdings(record.data, record.root)
+        self._segments = None if self._holdings is None else segment_files(self._holdings.root)
         self._temporary = Path(tempfile.mkdtemp(prefix="semel-sql-"))
         try:
             self._tables, self._alike = _told_apart(self._known_tables())
@@ -386,17 +390,10 @@ class LakeSql:
 
     def _in_place(self, record: NodeRecord, first: int, last: int) -> Any:
         """A segment, which is opened only if a question wants something of it."""
-        assert self._holdings is not None
+        assert self._segments is not None
         fs = need("pyarrow.fs", extra="sql", by="semel sql")
-        root = self._holdings.root
-        if isinstance(root, LocalRoot):
-            filesystem, folder = fs.LocalFileSystem(), str(Path(root.address).absolute())
-        else:
-            assert self._record is not None
-            assert self._record.root is not None
-            filesystem, folder = fs.FileSystem.from_uri(self._record.root)
-        place = root.place(record.stream, record.node, segment_name(first, last))
-        return self._fragment(f"{folder.rstrip('/')}/{place}", filesystem, record, first, last)
+        place = self._segments.root.place(record.stream, record.node, segment_name(first, last))
+        return self._fragment(place, fs.PyFileSystem(self._segments), record, first, last)
 
     def _copied(self, record: NodeRecord, first: int, last: int) -> Any:
         """A copy of rows that lie with others that are landed, or in the store."""
@@ -503,6 +500,8 @@ class LakeSql:
         """What DuckDB or pyarrow raised, in its words and in ours."""
         if not isinstance(problem, (self._duckdb.Error, OSError, RuntimeError, ValueError)):
             return problem
+        if self._segments is not None and self._segments.damage is not None:
+            return SqlError(self._segments.damage)
         reading = _READING.search(str(problem))
         if reading is not None:
             why = said(OSError(reading[2].partition(". Detail: Python exception")[0]))
@@ -525,6 +524,14 @@ class LakeSql:
         advice = f"did you mean {near[0]}? " if near else ""
         there = f"there are {', '.join(names)}" if names else absent_tables(self._lake)
         return SqlError("\n".join([f"there is no table {unknown[1]}: {advice}{there}", *place]))
+
+
+def segment_files(root: Root) -> "SegmentFiles":
+    """The segments of a root for datasets."""
+    # It is made of pyarrow, which is slow to import.
+    from semel.up.segment_files import SegmentFiles
+
+    return SegmentFiles(root)
 
 
 def absent_tables(lake: str) -> str:

@@ -1,0 +1,96 @@
+"""`semel stream verify`: whether every byte of the segments is what was written."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from semel.cli.stream_places import named, opened, places
+from semel.counts import count
+from semel.store.verification import DAMAGED, OK, UNCHECKED, Finding, missing_rows, verify_segments
+
+
+@click.command(short_help="Check every byte of the segments against its checksum.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@places
+@click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object.")
+def verify(
+    names: tuple[str, ...],
+    data: Path | None,
+    root: str | None,
+    nodes: tuple[str, ...],
+    json_wanted: bool,
+) -> None:
+    """Read all segments of streams, or of those that are named, and compare their checksums.
+
+    Names the segments that are damaged, and those that earlier versions wrote without checksums:
+    these can be decoded, but not checked. What is committed and not sealed yet is checked by
+    `semel store check`. Exits with 1 if anything is damaged or missing.
+
+    \b
+        semel stream verify --data /var/lib/semel
+    """
+    with opened(data, root) as holdings:
+        records = [
+            record
+            for stream in names or holdings.streams()
+            for record in (
+                named(holdings, stream, nodes)
+                if names
+                else [each for each in holdings.records(stream) if not nodes or each.node in nodes]
+            )
+        ]
+        work = {
+            (each.stream, each.node): holdings.root.segments(each.stream, each.node)
+            for each in records
+        }
+        size = sum(segment.size for segments in work.values() for segment in segments)
+        found: list[Finding] = []
+        with click.progressbar(length=max(size, 1), label="verifying", file=sys.stderr) as bar:
+            for (stream, node), segments in work.items():
+                for finding in verify_segments(holdings.root, stream, node, segments):
+                    bar.update(finding.bytes)
+                    found.append(finding)
+        missing = [
+            problem
+            for stream, node in work
+            for problem in missing_rows(holdings.root, stream, node)
+        ]
+    damaged = [each for each in found if each.state == DAMAGED]
+    unchecked = [each for each in found if each.state == UNCHECKED]
+    if json_wanted:
+        click.echo(
+            json.dumps(
+                {
+                    "segments": len(found),
+                    "bytes": sum(each.bytes for each in found),
+                    "damaged": [as_json(each) for each in damaged],
+                    "without_checksums": [as_json(each) for each in unchecked],
+                    "missing": missing,
+                }
+            )
+        )
+    else:
+        for each in unchecked:
+            click.echo(f"{each.path}: written without checksums by an earlier version, readable")
+        whole = sum(each.state == OK for each in found)
+        click.echo(
+            f"{count(len(found), 'segment')}: {whole:,} whole, {len(unchecked):,} without "
+            f"checksums, {len(damaged):,} damaged"
+        )
+    problems = [each.problem for each in damaged if each.problem is not None] + missing
+    if problems:
+        raise click.ClickException("\nError: ".join(problems))
+
+
+def as_json(finding: Finding) -> dict[str, object]:
+    return {
+        "path": finding.path,
+        "stream": finding.stream,
+        "node": finding.node,
+        "first": finding.first,
+        "last": finding.last,
+        "bytes": finding.bytes,
+        "problem": finding.problem,
+    }

@@ -1,0 +1,154 @@
+"""Reading the segments of one node from any row on, as records, for replay."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from semel.store.commit import Record
+from semel.store.segments import (
+    BATCH_ROWS,
+    LISTINGS,
+    Range,
+    RecordError,
+    SegmentFile,
+    arrow,
+    group_range,
+    listed,
+    open_segment,
+    records_of,
+    segment_name,
+)
+
+if TYPE_CHECKING:
+    from semel.store.roots import Root
+
+
+class SegmentReader:
+    """Reads the record of (stream, node) from any row on; going on where it stopped is cheap.
+
+    `read` returns what is there: nothing at the end, and from the oldest row on if what is asked
+    for is gone.
+    """
+
+    def __init__(self, root: "Root", stream: str, node: str, *, stream_id: int = 0) -> None:
+        self._root = root
+        self._stream = stream
+        self._node = node
+        self._stream_id = stream_id
+        # As listed last; what has gone since is found out when it is opened.
+        self._ranges: list[Range] = []
+        # The open segment and what it still has to give, from seq `_at` on.
+        self._at = 0
+        self._first = 0
+        self._last = 0
+        self._opened: SegmentFile | None = None
+        self._batches: Iterator[Any] = iter(())
+        self._rest: Any = None
+
+    def close(self) -> None:
+        """Let go of the open file; another `read` opens it again."""
+        if self._opened is not None:
+            self._opened.close()
+        self._opened = self._rest = None
+        self._batches = iter(())
+
+    def __enter__(self) -> "SegmentReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, first: int, limit: int) -> list[Record]:
+        """Up to `limit` records, from seq `first` on. RecordError: the record is damaged."""
+        table = self.read_table(first, limit)
+        return [] if table is None else records_of(table, self._stream_id)
+
+    def read_table(self, first: int, limit: int) -> Any:
+        """The same as an Arrow table, or None."""
+        gathered: list[Any] = []
+        at = first
+        wanted = limit
+        attempts = 0
+        while wanted > 0:
+            try:
+                piece = self._piece(at, wanted)
+            except FileNotFoundError:
+                # Deleted between listing and opening: what holds its rows now is listed.
+                self.close()
+                self._ranges = []
+                attempts += 1
+                if attempts == LISTINGS:
+                    raise
+                continue
+            if piece is None:
+                break
+            begins = piece.column("seq")[0].as_py()
+            if gathered and begins != at:
+                break
+            gathered.append(piece)
+            attempts = 0
+            wanted -= piece.num_rows
+            at = begins + piece.num_rows
+        if not gathered:
+            return None
+        return arrow().concat_tables(gathered)
+
+    def _piece(self, first: int, limit: int) -> Any:
+        """One table that begins with the lowest row from `first` on, or None at the end."""
+        if self._opened is None or first != self._at:
+            self.close()
+            if not self._open(first):
+                return None
+        while self._rest is None or not self._rest.num_rows:
+            batch = next(self._batches, None)
+            if batch is None:
+                if self._at <= self._last:
+                    # To open it again would not help.
+                    name = segment_name(self._first, self._last)
+                    raise RecordError(
+                        f"row {self._at} of stream {self._stream}, node {self._node}, is not in"
+                        f" {name}"
+                    )
+                self.close()
+                if not self._open(self._at):
+                    return None
+                continue
+            self._rest = arrow().Table.from_batches([batch])
+            begins = self._rest.column("seq")[0].as_py()
+            if begins < self._at:
+                self._rest = self._rest.slice(self._at - begins)
+        piece = self._rest.slice(0, limit)
+        self._rest = self._rest.slice(limit)
+        self._at += piece.num_rows
+        return piece
+
+    def _open(self, first: int) -> bool:
+        """Open the segment with row `first`, or the oldest if that is gone."""
+        if not self._ranges or self._ranges[-1][1] < first:
+            self._ranges = listed(self._root, self._stream, self._node)
+        place = bisect_left(self._ranges, first, key=lambda each: each[1])
+        if place == len(self._ranges):
+            return False
+        low, high = self._ranges[place]
+        self._opened = open_segment(self._root, self._stream, self._node, first=low, last=high)
+        self._first, self._last = low, high
+        self._at = max(first, low)
+        metadata = self._opened.metadata
+        groups = [
+            group
+            for group in range(metadata.num_row_groups)
+            if group_range(metadata, group)[1] >= self._at
+        ]
+        self._batches = self._opened.iter_batches(
+            batch_size=BATCH_ROWS, row_groups=groups, use_threads=False
+        )
+        self._rest = None
+        return True
+
+
+def read_records(
+    root: "Root", stream: str, node: str, first: int, limit: int, *, stream_id: int = 0
+) -> list[Record]:
+    """Up to `limit` records from seq `first` on. Who reads on and on keeps a SegmentReader."""
+    with SegmentReader(root, stream, node, stream_id=stream_id) as reader:
+        return reader.read(first, limit)

@@ -1,0 +1,174 @@
+"""Writing segments: from rows of a store, or of other segments, to a file with checksums."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.store.checksums import KEY, VERSION, add_checksums
+from semel.store.segments import (
+    CHUNK_BYTES,
+    COLUMNS,
+    WITH_STATISTICS,
+    RecordError,
+    arrow,
+    parquet,
+    schema,
+    segment_name,
+    table_of,
+)
+
+if TYPE_CHECKING:
+    from semel.store.roots import Root
+
+_ROWS: Final = (
+    f"SELECT {COLUMNS} FROM record WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
+)
+
+# What is read from the database at a time: one short transaction each, so that a checkpoint never
+# waits long. The number of rows follows the size of those before.
+FIRST_CHUNK: Final = 64
+LARGEST_CHUNK: Final = 8_192
+
+# A row group is the least that a reader decodes, and what a writer holds in memory.
+GROUP_ROWS: Final = 65_536
+GROUP_BYTES: Final = 32 * 1024 * 1024
+
+_DICTIONARIES: Final = (
+    "node",
+    "topic",
+    "qos",
+    "client_id",
+    "user_name",
+    "packet_id",
+    "protocol_version",
+    "payload_format",
+    "content_type",
+    "response_topic",
+    "message_expiry",
+    "user_properties.list.element.key",
+    "user_properties.list.element.value",
+)
+# Numbers that grow by little.
+_DELTAS: Final = ("seq", "received")
+
+
+def read_rows(
+    connection: sqlite3.Connection, stream_id: int, first: int, last: int
+) -> Iterator[list[tuple[Any, ...]]]:
+    """The rows first to last of table `record`, in chunks, each read by a transaction of its own.
+
+    Raises RecordError unless they are all there.
+    """
+    at = first
+    limit = FIRST_CHUNK
+    while at <= last:
+        rows = connection.execute(_ROWS, (stream_id, at, last, limit)).fetchall()
+        wanted = range(at, min(at + limit, last + 1))
+        if [row[0] for row in rows] != list(wanted):
+            there = {row[0] for row in rows}
+            missing = next(seq for seq in wanted if seq not in there)
+            raise RecordError(
+                f"row {missing} of stream {stream_id} is not in the store, but rows {first} to "
+                f"{last} were to be sealed"
+            )
+        yield rows
+        at += len(rows)
+        size = sum([len(row[-1]) for row in rows]) // len(rows)
+        limit = min(LARGEST_CHUNK, max(1, CHUNK_BYTES // (size + 1)), limit * 8)
+
+
+def write_tables(
+    sink: Any, tables: Iterable[Any], *, metadata: dict[bytes, bytes] | None = None
+) -> int:
+    """Write tables into one Parquet file, as few row groups as is good; returns the rows.
+
+    `metadata` goes into its footer.
+    """
+    pa = arrow()
+    gathered: list[Any] = []
+    rows = 0
+    pending = 0
+    size = 0
+    writer = parquet().ParquetWriter(
+        sink,
+        schema(),
+        compression="zstd",
+        store_schema=False,
+        # For readers of others: ours have checksums that cover more.
+        write_page_checksum=True,
+        use_dictionary=list(_DICTIONARIES),
+        column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
+        write_statistics=list(WITH_STATISTICS),
+    )
+    with writer:
+        for table in tables:
+            gathered.append(table)
+            pending += table.num_rows
+            size += table.nbytes
+            if pending >= GROUP_ROWS or size >= GROUP_BYTES:
+                writer.write_table(pa.concat_tables(gathered), row_group_size=pending)
+                rows += pending
+                pending = size = 0
+                gathered = []
+        if gathered:
+            writer.write_table(pa.concat_tables(gathered), row_group_size=pending)
+            rows += pending
+        writer.add_key_value_metadata(metadata or {})
+    return rows
+
+
+def write_segment(
+    root: "Root",
+    stream: str,
+    node: str,
+    tables: Callable[[], Iterable[Any]],
+    *,
+    first: int,
+    last: int,
+) -> int:
+    """Write the segment first to last from tables with just these rows; returns its bytes."""
+
+    def fill(sink: Any) -> None:
+        rows = write_tables(sink, tables(), metadata={KEY: VERSION})
+        if rows != last - first + 1:
+            raise RecordError(f"{rows} rows for {segment_name(first, last)}")
+        sink.flush()
+        add_checksums(sink, _chunk_starts(sink))
+
+    return root.write(root.place(stream, node, segment_name(first, last)), fill)
+
+
+def _chunk_starts(sink: Any) -> list[int]:
+    """Where the column chunks of a file begin, ascending."""
+    sink.seek(0)
+    # Not closed: it would close the file.
+    metadata = parquet().read_metadata(sink)
+    starts = []
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for place in range(row_group.num_columns):
+            chunk = row_group.column(place)
+            begins = chunk.data_page_offset
+            if chunk.has_dictionary_page:
+                begins = min(begins, chunk.dictionary_page_offset)
+            starts.append(begins)
+    return sorted(starts)
+
+
+def seal_rows(
+    connection: sqlite3.Connection,
+    root: "Root",
+    stream: str,
+    node: str,
+    *,
+    stream_id: int,
+    first: int,
+    last: int,
+) -> int:
+    """Make the segment first to last from table `record`; returns its bytes."""
+
+    def tables() -> Iterator[Any]:
+        for rows in read_rows(connection, stream_id, first, last):
+            yield table_of(rows, node)
+
+    return write_segment(root, stream, node, tables, first=first, last=last)

@@ -1,0 +1,90 @@
+"""The segments of a root as a file system of pyarrow's, for datasets: what is read is checked.
+
+A path is `<stream>/<node>/<name>`. What is wrong with a file is kept, because DuckDB, which reads
+the dataset, passes on a text of it that is made for programmers.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+
+from semel.store.checksums import CheckedFile
+from semel.store.roots import Root
+from semel.store.segments import (
+    RecordError,
+    check_segment,
+    open_checked,
+    parse_segment_name,
+)
+
+
+class SegmentFiles(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
+    """Opens segments, and can do nothing else: a dataset of files that are named does no more."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        # Not the exception itself: that holds the file.
+        self.damage: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get_type_name(self) -> str:
+        return "segments"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def open_input_file(self, path: str) -> Any:
+        stream, node, name = path.split("/")
+        limits = parse_segment_name(name)
+        assert limits is not None
+        first, last = limits
+        try:
+            file = open_checked(self.root, stream, node, first=first, last=last)
+            if not file.has_checksums:
+                # One that has lost them is not of an earlier version: the footer tells.
+                check_segment(self.root, stream, node, first=first, last=last)
+        except RecordError as problem:
+            self.damage = str(problem)
+            raise
+        return pa.PythonFile(_KeepingDamage(file, self), mode="r")
+
+    def _refuse(self, *_: object) -> Any:
+        raise NotImplementedError("segments are opened by their names, and never written here")
+
+    get_file_info = get_file_info_selector = open_input_stream = _refuse
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
+
+
+class _KeepingDamage:
+    """A file whose damage its owner keeps."""
+
+    def __init__(self, file: CheckedFile, owner: SegmentFiles) -> None:
+        self._file = file
+        self._owner = owner
+        self.seek = file.seek
+        self.tell = file.tell
+        self.close = file.close
+
+    def __del__(self) -> None:
+        # A dataset lets go of its files without closing them.
+        self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def read(self, size: int = -1) -> bytes | memoryview:
+        try:
+            return self._file.read(size)
+        except RecordError as problem:
+            self._owner.damage = str(problem)
+            raise
