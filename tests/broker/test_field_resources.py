@@ -53,7 +53,7 @@ def dropped(world: World) -> int:
 
 def test_class_13_a_packet_full_of_properties_is_a_packet() -> None:
     """CVE-2021-41039: as many User Properties as a packet has room for, and they all arrive"""
-    world = World(BrokerSettings(maximum_packet_size=128 * 1024))
+    world = World(BrokerSettings(maximum_packet_size=128 * 1024, packet_items=20_000))
     subscriber = world.connect("s")
     subscriber.subscribe("t")
     pairs = 18_720
@@ -67,7 +67,7 @@ def test_class_13_a_packet_full_of_properties_is_a_packet() -> None:
 
 
 def test_class_13_a_packet_fuller_than_the_bound_is_refused_from_its_header() -> None:
-    world = World()
+    world = World(BrokerSettings(packet_items=10_000))
     client = world.connect("a")
     packet = publish(b"t", properties=(b"\x26" + text(b"a") + text(b"b")) * 150_000)
     (answer,) = client.send_bytes(packet[:10])
@@ -466,6 +466,6 @@ def test_class_13_a_packet_that_stays_unfinished_is_one_clients_own_affair(versi
 
 def test_class_13_unsubscribing_from_much_is_answered_for_each() -> None:
     """A request of a million bytes is one packet, and so is its answer."""
-    client = World().connect("a")
+    client = World(BrokerSettings(packet_items=50_000)).connect("a")
     filters = [f"f/{number}" for number in range(50_000)]
     assert client.send(Unsubscribe(1, filters)) == [UnsubAck(1, [0x11] * 50_000)]
