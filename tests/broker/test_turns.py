@@ -19,7 +19,9 @@ from semel.mqtt import (
     Unsubscribe,
     encode,
 )
+from semel.store.store import FULL, OPEN
 from tests.broker.test_core import VERSIONS, payloads
+from tests.broker.test_store import Kept
 from tests.broker.world import Client, World
 
 
@@ -190,6 +192,42 @@ def test_a_publisher_that_is_held_back_for_a_reader_keeps_its_place() -> None:
     world.tick()
     assert is_read(publisher)
     assert len(world.broker.turns) == 0
+
+
+def test_who_sends_little_for_long_never_has_to_wait() -> None:
+    """Each turn begins anew, also for those who never wait for one."""
+    world = World()
+    client = world.connect("a", MQTT311)
+    pings = encode(PingReq(), MQTT311) * 100
+    for _ in range(50):
+        receive(client, pings)
+        assert is_read(client)
+        world.flush()
+        world.broker.take_turns(world.now)
+    assert len(client.take()) == 5_000
+
+
+def test_who_used_up_a_turn_waits_while_the_disk_is_behind_and_others_do_not() -> None:
+    world = Kept(None, "s")
+    attacker, innocent = world.connect("a", MQTT311), world.connect("i", MQTT311)
+    world.hold()
+    rows = encode(Publish("s", b"x"), MQTT311) * 20
+    while world.broker.router.unwritten_rows() < turns.UNWRITTEN_ROWS:
+        receive(innocent, rows)
+        world.flush()
+        world.broker.take_turns(world.now)
+    receive(attacker, encode(PingReq(), MQTT311) * 1_000)
+    assert not is_read(attacker)
+    assert not world.broker.has_turns()
+    receive(innocent, encode(PingReq(), MQTT311))
+    world.flush()
+    assert innocent.take() == [PingResp()]
+    # where the store says no, each packet is answered by itself
+    world.store.condition = FULL
+    assert world.broker.has_turns()
+    world.store.condition = OPEN
+    world.settle()
+    assert len(attacker.take()) == 1_000
 
 
 # --- what one packet may cost ---------------------------------------------------------------------

@@ -80,7 +80,7 @@ from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.topics import check_levels
 from semel.mqtt.violation import Violation
 from semel.store.commit import Commit
-from semel.store.store import FULL, Store
+from semel.store.store import FULL, OPEN, Store
 from semel.store.streams import Streams
 
 # What clients are told.
@@ -225,15 +225,19 @@ class Broker:
             self._take_turn(connection, now, len(data))
 
     def take_turns(self, now: float) -> None:
-        """Go on with those that wait for their turn, some of them, unless the disk is behind."""
-        if self.router.unwritten_rows() >= UNWRITTEN_ROWS:
-            return
-        for connection in self.turns.begin():
-            self._serve_again(connection, now)
+        """A new turn for everybody. Of those that wait for theirs some go on now, unless the disk
+        is behind."""
+        self.turns.number += 1
+        if self.has_turns():
+            for connection in self.turns.take():
+                self._serve_again(connection, now)
 
     def has_turns(self) -> bool:
         """Whether `take_turns` would do something now."""
-        return self.turns.has_next() and self.router.unwritten_rows() < UNWRITTEN_ROWS
+        # A store that takes no messages is no reason: then each packet is told what it has to do.
+        return self.turns.has_next() and (
+            self.store.condition != OPEN or self.router.unwritten_rows() < UNWRITTEN_ROWS
+        )
 
     def _serve_again(self, connection: Connection, now: float) -> None:
         """Go on with what is in its decoder. A fault of this connection is its alone."""

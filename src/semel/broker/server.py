@@ -207,6 +207,8 @@ class Server:
         self.failed = asyncio.Event()
         self.peers: dict[int, Peer] = {}
         self.scheduled = False
+        # Nothing more is read, nor worked off of what was read.
+        self.is_stopping = False
         # Bytes received since the last tick.
         self.gathered = 0
         self.listener: asyncio.Server | None = None
@@ -237,6 +239,7 @@ class Server:
 
     async def stop(self) -> None:
         """Tell every client, write what is left, and close."""
+        self.is_stopping = True
         if self.listener is not None:
             self.listener.close()
         if self.sweeper is not None:
@@ -305,9 +308,10 @@ class Server:
     def _scheduled_tick(self) -> None:
         self.scheduled = False
         self.tick()
-        # What others have sent was answered first.
-        self.broker.take_turns(self.now())
-        self._read_again()
+        if not self.is_stopping:
+            # What others have sent was answered first.
+            self.broker.take_turns(self.now())
+            self._read_again()
 
     def tick(self) -> None:
         """Commit what has happened since the last one, and write what may leave."""
@@ -335,6 +339,8 @@ class Server:
         going = [*broker.pressure.released, *broker.resumed]
         broker.pressure.released = []
         broker.resumed = []
+        if self.is_stopping:
+            return
         for connection in going:
             peer = self.peers.get(connection.number)
             if peer is not None:

@@ -75,12 +75,8 @@ class Turns:
             connection.awaits_turn = False
             del self._waiting[connection.number]
 
-    def begin(self) -> list[Connection]:
-        """A new turn for everybody: those that go on now, in this order.
-
-        Whoever is held back for another reason keeps its place.
-        """
-        self.number += 1
+    def take(self) -> list[Connection]:
+        """Those that go on now, in this order. Whoever is held back otherwise keeps its place."""
         going: list[Connection] = []
         for connection in self._waiting.values():
             if not connection.held:
