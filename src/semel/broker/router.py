@@ -14,6 +14,7 @@ from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
 from semel.broker.subscriptions import Entry, Group, Matches, Subscriptions
 from semel.broker.turns import (
+    COPY_SHIFT,
     DELIVERY_WORK,
     ENTRY_WORK,
     FILTER_WORK,
@@ -406,7 +407,7 @@ class Router:
 
     def _send(self, state: SessionState, message: Message, now: float, share: str = "") -> None:
         session = state.session
-        self.work += DELIVERY_WORK + len(message.properties.items)
+        self.work += DELIVERY_WORK + (message.size >> COPY_SHIFT)
         if message.qos:
             self._reached.append(state)
             if state.number:
