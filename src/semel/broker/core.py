@@ -130,6 +130,8 @@ class Broker:
             store,
             Streams([]) if streams is None else streams,
             maximum_subscriptions=settings.maximum_subscriptions,
+            maximum_client_subscription_bytes=settings.maximum_client_subscription_bytes,
+            maximum_subscription_bytes=settings.maximum_subscription_bytes,
             maximum_queued=settings.maximum_queued_messages,
             maximum_queued_bytes=settings.maximum_queued_bytes,
             maximum_outgoing=settings.maximum_outgoing_bytes,
@@ -664,6 +666,7 @@ class Broker:
         state.session.room = self.settings.maximum_outgoing_bytes
         aliases = min(exchange.client.topic_alias_maximum, self.settings.client_topic_aliases)
         connection.alias_maximum = aliases
+        connection.maximum_alias_bytes = self.settings.maximum_alias_bytes
         connection.aliases = {} if aliases else None
         state.uses_aliases = aliases > 0
         self.router.mark(state)
@@ -674,6 +677,11 @@ class Broker:
         self, connection: Connection, state: SessionState, packet: Publish, now: float
     ) -> None:
         self.counters.messages_received += 1
+        if packet.properties.present and connection.has_too_many_aliases():
+            why = f"topics with an alias: maximum_alias_bytes is {connection.maximum_alias_bytes}"
+            self._log(f"{_name(connection)} was closed, {why}")
+            self.disconnect(connection, QUOTA_EXCEEDED, now, why)
+            return
         topic_name = connection.exchange.topic_name(CLIENT, packet)
         check_levels(topic_name, self.settings.topic_levels)
         # Asked first: if that fails, the message has not come yet, and may come again.

@@ -19,6 +19,7 @@ from semel.broker.rare_log import RareLog
 from semel.broker.router import OWN_TOPICS, Router
 from semel.broker.session_shares import SessionShares
 from semel.broker.session_state import SessionState, shown
+from semel.broker.subscriptions import subscription_cost
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
@@ -105,6 +106,7 @@ class Lifetimes:
             owner = by_number.get(number)
             if owner is not None:
                 owner.subscriptions += 1
+                owner.subscription_bytes += subscription_cost(subscription.topic_filter)
                 router.subscriptions.subscribe(owner.client_id, subscription, identifier)
         for message in saved.retained:
             if not router.retained.put(message.topic_name, message):

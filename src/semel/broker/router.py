@@ -12,7 +12,7 @@ from semel.broker.authority import Authority
 from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
-from semel.broker.subscriptions import Entry, Group, Subscriptions
+from semel.broker.subscriptions import Entry, Group, Subscriptions, subscription_cost
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message, without_identifiers
 from semel.mqtt.packets.subscribe import Subscription
@@ -78,6 +78,8 @@ class Router:
     # Commits that the store was given and has not yet.
     unsafe: Final[list[Commit]]
     maximum_subscriptions: Final[int]
+    maximum_client_subscription_bytes: Final[int]
+    maximum_subscription_bytes: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
     # Client identifiers over whom the authority failed in this tick, and how it did first.
@@ -103,6 +105,8 @@ class Router:
         streams: Streams,
         *,
         maximum_subscriptions: int,
+        maximum_client_subscription_bytes: int,
+        maximum_subscription_bytes: int,
         maximum_queued: int,
         maximum_queued_bytes: int,
         maximum_outgoing: int,
@@ -121,6 +125,8 @@ class Router:
         self.unwritten = 0
         self.unsafe = []
         self.maximum_subscriptions = maximum_subscriptions
+        self.maximum_client_subscription_bytes = maximum_client_subscription_bytes
+        self.maximum_subscription_bytes = maximum_subscription_bytes
         self.maximum_queued = maximum_queued
         self.maximum_queued_bytes = maximum_queued_bytes
         self.faults = {}
@@ -408,12 +414,18 @@ class Router:
         self, state: SessionState, subscription: Subscription, identifier: int, now: float
     ) -> int:
         """The same, for a subscription that the authority allows."""
-        if state.subscriptions >= self.maximum_subscriptions:
+        cost = subscription_cost(subscription.topic_filter)
+        if (
+            state.subscriptions >= self.maximum_subscriptions
+            or state.subscription_bytes + cost > self.maximum_client_subscription_bytes
+            or self.subscriptions.size + cost > self.maximum_subscription_bytes
+        ):
             if not self.subscriptions.has(state.client_id, subscription.topic_filter):
                 return QUOTA_EXCEEDED
         old = self.subscriptions.subscribe(state.client_id, subscription, identifier)
         if old is None:
             state.subscriptions += 1
+            state.subscription_bytes += cost
         if state.number:
             state.waits = True
             self.commit.subscriptions.append(
@@ -464,6 +476,7 @@ class Router:
         if self.subscriptions.unsubscribe(state.client_id, topic_filter) is None:
             return False
         state.subscriptions -= 1
+        state.subscription_bytes -= subscription_cost(topic_filter)
         if state.number:
             state.waits = True
             self.commit.subscriptions.append((state.number, topic_filter, None, 0))

@@ -357,6 +357,13 @@ class Decoder:
         self.data = data
         self.at = 0
 
+    def give_up(self) -> None:
+        """Nothing will be read any more: keep nothing of what has come, and take nothing."""
+        self._broken = True
+        self._buffer = bytearray()
+        self.data = b""
+        self.at = 0
+
     def next(self) -> Packet | Violation | None:
         """The next packet, or None when no other is complete."""
         if self.at >= len(self.data):
