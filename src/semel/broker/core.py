@@ -29,6 +29,7 @@ from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
 from semel.broker.hot_path import HotPath
 from semel.broker.lifetimes import WINDOW, Lifetimes
+from semel.broker.memory import BOUNDLESS, ROOM_WHEN_SHORT, Memory
 from semel.broker.outbox import Outbox
 from semel.broker.pressure import Pressure
 from semel.broker.replay import Replays, is_of_stream, suback
@@ -84,6 +85,7 @@ class Broker:
 
     settings: Final[BrokerSettings]
     router: Final[Router]
+    memory: Final[Memory]
     store: Final[Store]
     connections: Final[dict[int, Connection]]
     # Connections that have bytes to write, or that are to be closed.
@@ -125,10 +127,13 @@ class Broker:
         what has to last is due by it. `wall` tells the time for people, and is `now` if None.
         `window` is how many waiting messages of a stored session are kept in memory."""
         self.settings = settings
+        limit = settings.maximum_memory
+        self.memory = Memory(BOUNDLESS if limit is None else limit)
         self.router = Router(
             authority,
             store,
             Streams([]) if streams is None else streams,
+            self.memory,
             maximum_subscriptions=settings.maximum_subscriptions,
             maximum_client_subscription_bytes=settings.maximum_client_subscription_bytes,
             maximum_subscription_bytes=settings.maximum_subscription_bytes,
@@ -163,6 +168,7 @@ class Broker:
             new_client_id=new_client_id,
             taken=self.router.sessions,
             shares=self._lifetimes.shares,
+            memory=self.memory,
         )
         self._arrivals = Arrivals(settings, self.connections, self.disconnect, log)
         self._log = log
@@ -390,7 +396,10 @@ class Broker:
         if state is not None:
             session = state.session
             had_room = session.room > 0
-            session.room = self.settings.maximum_outgoing_bytes - unsent
+            bound = self.settings.maximum_outgoing_bytes
+            if self.memory.is_short:
+                bound = min(bound, ROOM_WHEN_SHORT)
+            session.room = bound - unsent
             if not had_room or state.backlog is not None:
                 # What waited for room is looked at again.
                 self.router.mark(state)
@@ -413,6 +422,8 @@ class Broker:
                 self._log(f"{_name(connection)} was silent for too long")
                 self.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
         self._arrivals.sweep(now)
+        if self.memory.is_short:
+            self._lifetimes.free_memory(self.memory.limit // 20, now)
         self.router.retained.sweep(now, _SWEPT)
         self._report(now)
         self._lifetimes.sweep(now)

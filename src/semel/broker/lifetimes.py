@@ -25,6 +25,7 @@ from semel.mqtt.packets.connect import Will
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
 from semel.mqtt.session import Session
+from semel.store.commit import QUEUED_BYTES
 from semel.store.store import Saved, SavedSession, SavedWill
 
 # Deliveries of a stored session that are kept in memory while they wait; the store has the others.
@@ -50,6 +51,7 @@ class Lifetimes:
     # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
     _due: list[tuple[float, str]]
     _discarded: Final[RareLog]
+    _short: Final[RareLog]
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class Lifetimes:
         self._maximum_expiry = maximum_expiry
         self.shares = SessionShares(router.sessions)
         self._discarded = RareLog(log)
+        self._short = RareLog(log)
         self._next_number = 1
         self._due = []
 
@@ -167,6 +170,29 @@ class Lifetimes:
                 now,
             )
 
+    def free_memory(self, wanted: int, now: float) -> None:
+        """Memory is short: discard idle sessions that hold about so many bytes, the largest first.
+
+        They are those that no store keeps. Otherwise what waits for clients that do not come would
+        keep new clients out until it expires.
+        """
+        idle = [
+            (state.session.waiting_bytes + QUEUED_BYTES * state.session.waiting, state)
+            for state in self._router.sessions.values()
+            if not state.connection and not state.number and state.session.waiting
+        ]
+        idle.sort(key=_weight, reverse=True)
+        for weight, state in idle:
+            if wanted <= 0:
+                return
+            wanted -= weight
+            self.end(state, now)
+            self._short.note(
+                f"memory is short: the session of {shown(state.client_id)} was discarded with all"
+                " that waited for it",
+                now,
+            )
+
     def begin(
         self, state: SessionState, expiry_interval: int, will: Will | None, *, address: str
     ) -> None:
@@ -215,6 +241,7 @@ class Lifetimes:
     def sweep(self, now: float) -> None:
         """Look at whom it is time to."""
         self._discarded.flush(now)
+        self._short.flush(now)
         while self._due and self._due[0][0] <= now:
             _, client_id = heappop(self._due)
             state = self._router.sessions.get(client_id)
@@ -307,6 +334,10 @@ class Lifetimes:
             state.will_stored = will is not None
             kept = (state.client_id, state.user_name, will, state.will_due)
             self._router.commit.wills.append(kept)
+
+
+def _weight(weighed: tuple[int, SessionState]) -> int:
+    return weighed[0]
 
 
 def _left_at(saved: SavedSession) -> tuple[float, int]:

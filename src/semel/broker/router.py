@@ -9,6 +9,7 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.authority import Authority
+from semel.broker.memory import Memory
 from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
@@ -67,6 +68,7 @@ class Router:
     retained: Final[Retained]
     authority: Final[Authority]
     store: Final[Store]
+    memory: Final[Memory]
     # Whether the store keeps anything: if not, nobody lists what changes.
     lasts: Final[bool]
     streams: Final[Streams]
@@ -103,6 +105,7 @@ class Router:
         authority: Authority,
         store: Store,
         streams: Streams,
+        memory: Memory,
         *,
         maximum_subscriptions: int,
         maximum_client_subscription_bytes: int,
@@ -118,6 +121,7 @@ class Router:
         self.retained = Retained(maximum_retained, maximum_retained_bytes)
         self.authority = authority
         self.store = store
+        self.memory = memory
         self.lasts = store.lasts
         self.streams = streams
         self.dirty = []
@@ -276,7 +280,7 @@ class Router:
         kept: Message | None = None
         if not message.payload:
             self.retained.delete(message.topic_name)
-        elif self.retained.put(message.topic_name, message):
+        elif self._has_memory_for(message) and self.retained.put(message.topic_name, message):
             kept = message
         else:
             # What the topic had before is not its last any more.
@@ -284,6 +288,10 @@ class Router:
         if self.lasts and not message.topic_name.startswith(OWN_TOPICS):
             self.lasting = True
             self.commit.retained.append((message.topic_name, kept))
+
+    def _has_memory_for(self, message: Message) -> bool:
+        """Whether it may be retained: while memory is short, only in the place of another."""
+        return not self.memory.is_short or self.retained.get(message.topic_name) is not None
 
     def _deliver_shared(self, group: Group, message: Message, now: float) -> None:
         """One member gets it: the next that is connected and keeps up, or else the next at all."""
@@ -369,6 +377,9 @@ class Router:
             self._reached.append(state)
             if state.number:
                 self.lasting = True
+            if self.memory.is_short and not state.number and not session.can_send(message.qos):
+                self.dropped += 1
+                return
             if self._is_full(session, message):
                 self._give_up_expired(state, now)
                 if self._is_full(session, message):
@@ -419,6 +430,7 @@ class Router:
             state.subscriptions >= self.maximum_subscriptions
             or state.subscription_bytes + cost > self.maximum_client_subscription_bytes
             or self.subscriptions.size + cost > self.maximum_subscription_bytes
+            or self.memory.is_short
         ):
             if not self.subscriptions.has(state.client_id, subscription.topic_filter):
                 return QUOTA_EXCEEDED

@@ -34,6 +34,18 @@ class BrokerSettings:
         minimum=0,
         maximum=65_535,
     )
+    maximum_memory: int | None = setting(
+        None,
+        "Bytes of memory that the process may have, measured once a second, on Linux. Above it "
+        "clients without a session are refused with reason code 0x89 (Server busy), in MQTT 3.1.1 "
+        "with return code 3, further subscriptions with 0x97; messages that would have to wait in "
+        "memory, for sessions that no store keeps, are dropped and counted, messages for new "
+        "topics are not retained, and sessions that no store keeps are discarded if their client "
+        "is not connected, those with the most bytes waiting first. Without it, the limit is half "
+        "of the memory of the machine or its container.",
+        unit=BYTES,
+        minimum=64 * MIB,
+    )
     maximum_connections: int = setting(
         10_000,
         "Connections of clients at one time. A client above it is refused with reason code 0x89 "
