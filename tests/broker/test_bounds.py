@@ -6,11 +6,13 @@ from semel.broker.addresses import address_of
 from semel.broker.authority import Authority
 from semel.broker.retained import RETAINED_BYTES
 from semel.broker.settings import BrokerSettings
+from semel.broker.subscriptions import subscription_cost
 from semel.mqtt import (
     MQTT5,
     MQTT311,
     ConnAck,
     Connect,
+    Disconnect,
     Message,
     Packet,
     PingReq,
@@ -18,6 +20,10 @@ from semel.mqtt import (
     Properties,
     PubAck,
     Publish,
+    SubAck,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
     Will,
     encode,
 )
@@ -608,3 +614,94 @@ def test_publishers_that_wait_for_the_store_take_turns() -> None:
     go_on(greedy)
     assert greedy.take() == [PubAck(number) for number in range(1, 151)]
     assert not world.broker.store_pressure.is_due()
+
+
+# --- bytes of subscriptions -----------------------------------------------------------------------
+
+
+def granted(client: Client, topic_filter: str) -> bool:
+    """Whether the client gets this subscription."""
+    answer = client.send(Subscribe(1, [Subscription(topic_filter)]))[0]
+    assert isinstance(answer, SubAck)
+    assert answer.reasons[0] in (0, 0x97 if client.version == MQTT5 else 0x80)
+    return answer.reasons[0] == 0
+
+
+@VERSIONS
+def test_subscriptions_of_one_client_are_bounded_by_what_they_take(version: int) -> None:
+    bound = subscription_cost("a/b/#") + subscription_cost("c")
+    world = World(BrokerSettings(maximum_client_subscription_bytes=bound))
+    client, other = world.connect("a", version), world.connect("b", version)
+    assert granted(client, "a/b/#")
+    assert not granted(client, "long" * 100)
+    assert granted(client, "c")
+    assert not granted(client, "d")
+    # What it has may be replaced, and what it gives up makes room; others have their own.
+    assert granted(client, "a/b/#")
+    client.send(Unsubscribe(2, ["c"]))
+    assert granted(client, "d")
+    assert granted(other, "a/b/#")
+
+
+@VERSIONS
+def test_subscriptions_of_all_clients_are_bounded_by_what_they_take(version: int) -> None:
+    bound = 3 * subscription_cost("a/b/#")
+    world = World(BrokerSettings(maximum_subscription_bytes=bound))
+    clients = [world.connect(f"c{number}", version) for number in range(10)]
+    # A place in the tree that several share takes no more than once.
+    assert [granted(client, "a/b/#") for client in clients] == [True] * 5 + [False] * 5
+    clients[0].cut()
+    assert granted(clients[9], "a/b/#")
+    assert not granted(clients[8], "a/b/#")
+
+
+def test_subscriptions_that_were_kept_count_at_the_start() -> None:
+    saved = Saved()
+    saved.sessions.append(SavedSession(1, "kept", 1_000, None))
+    saved.subscriptions.append((1, Subscription("a"), 0))
+    saved.next_session = 2
+
+    class Keeping(Store):
+        def restore(self) -> Saved:
+            return saved
+
+    settings = BrokerSettings(maximum_client_subscription_bytes=subscription_cost("a") + 10)
+    world = World(settings, store=Keeping(lasts=True))
+    client = world.connect("kept", clean_start=False, present=True)
+    assert not granted(client, "b")
+    client.send(Unsubscribe(2, ["a"]))
+    assert granted(client, "b")
+
+
+# --- bytes of topic aliases -----------------------------------------------------------------------
+
+
+def aliased(topic_name: str, alias: int) -> Publish:
+    return Publish(topic_name, b"x", properties=Properties(topic_alias=alias))
+
+
+def test_topics_with_an_alias_are_bounded_by_what_they_take() -> None:
+    world = World(BrokerSettings(maximum_alias_bytes=1_000))
+    watcher = world.connect("w")
+    watcher.subscribe("#")
+    client = world.connect("a")
+    client.send(aliased("a" * 300, 1), aliased("b" * 300, 2), aliased("", 1))
+    # A topic that an alias had before takes no room any more.
+    client.send(*[aliased("c" * 300, 2) for _ in range(10)])
+    assert not client.is_closed()
+    assert len(payloads(watcher.take())) == 13
+    (told,) = client.send(aliased("d" * 300, 3))
+    assert isinstance(told, Disconnect)
+    assert told.reason == 0x97
+    assert told.properties.reason_string is not None
+    assert "maximum_alias_bytes is 1000" in told.properties.reason_string
+    assert payloads(watcher.take()) == []
+
+
+def test_a_first_topic_with_an_alias_may_be_as_long_as_it_likes() -> None:
+    world = World()
+    client = world.connect("a")
+    client.send(aliased("a" * 65_535, 1), aliased("", 1), aliased("b" * 65_535, 1))
+    assert not client.is_closed()
+    client.send(aliased("short", 2))
+    assert client.is_closed()

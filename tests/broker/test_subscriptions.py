@@ -9,16 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.broker.subscriptions import (
+    ENTRY_BYTES,
     MOST_CHANGED_TOPICS,
+    NODE_BYTES,
     Entry,
     Group,
     Leaf,
     Matches,
     Node,
     Subscriptions,
+    subscription_cost,
 )
 from semel.mqtt import Subscription, split_share, topic_matches
 from semel.mqtt.topics import has_wildcard
+from tests.broker.by_hand import memory
 from tests.modes import repeats
 
 LEVELS = ("", "a", "b", "c", "$", "$SYS", "$share", "__proto__", "é", "e\u0301", "A", " ")
@@ -105,6 +109,7 @@ def is_bare(subscriptions: Subscriptions) -> bool:
         and subscriptions._dollar_root.is_empty()
         and not subscriptions._exact
         and not subscriptions._clients
+        and not subscriptions.size
     )
 
 
@@ -855,3 +860,44 @@ def test_a_group_is_found_by_its_filter() -> None:
         "$share/g/z",
     ):
         assert subscriptions.group(topic_filter) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "exact/{}",
+        "{}/#",
+        "+/{}/+",
+        "$share/g/exact/{}",
+        "$share/{}/a/+",
+        "/".join(["{0}." + str(level) for level in range(60)]) + "/+",
+        "t" * 1_000 + "{}/#",
+        "\U0001f600" * 500 + "{}/a",
+    ],
+)
+def test_subscriptions_take_about_what_they_are_counted(form: str) -> None:
+    count = repeats(500, 100)
+    with memory() as held:
+        subscriptions = Subscriptions()
+        most = 0
+        for number in range(count):
+            topic_filter = form.format(number)
+            assert subscriptions.subscribe("c", Subscription(topic_filter)) is None
+            most += subscription_cost(topic_filter)
+        assert subscriptions.size / 3 < held() < 1.6 * subscriptions.size
+        assert subscriptions.size <= most
+    subscriptions.forget("c")
+    assert subscriptions.size == 0
+    assert is_bare(subscriptions)
+
+
+def test_a_level_that_many_filters_begin_with_is_counted_once() -> None:
+    subscriptions = holding("a/b/c/#")
+    first = subscriptions.size
+    assert first == subscription_cost("a/b/c/#") - NODE_BYTES - len("///#")
+    subscriptions.subscribe("other", Subscription("a/b/c/#"))
+    assert subscriptions.size - first < NODE_BYTES + ENTRY_BYTES
+    subscriptions.subscribe("other", Subscription("a/b/c/#", qos=1))
+    assert subscriptions.size - first < NODE_BYTES + ENTRY_BYTES
+    subscriptions.unsubscribe("c", "a/b/c/#")
+    assert subscriptions.size == first

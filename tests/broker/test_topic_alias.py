@@ -123,3 +123,20 @@ def test_retained_messages_and_all_qos_use_aliases() -> None:
     assert seen([kept]) == [("sensors/1", 1, b"kept")]
     publisher.send(Publish("sensors/1", b"2", qos=2, packet_id=1))
     assert seen(client.take()) == [("", 1, b"2")]
+
+
+def test_the_broker_gives_aliases_to_no_more_bytes_than_it_may_keep() -> None:
+    world = World(BrokerSettings(maximum_alias_bytes=1_000))
+    client = subscriber(world, 10)
+    publisher = world.connect("p")
+    long = "t" * 600
+    for _ in range(2):
+        publisher.send(Publish(long), Publish("u" * 600), Publish("short"))
+    assert seen(client.take()) == [
+        (long, 1, b""),
+        ("u" * 600, None, b""),
+        ("short", 2, b""),
+        ("", 1, b""),
+        ("u" * 600, None, b""),
+        ("", 2, b""),
+    ]

@@ -456,18 +456,6 @@ def test_a_receiver_may_bound_the_filters_and_properties_of_a_packet(
         decode(data, version, maximum_items=4)
 
 
-def test_a_decoder_that_is_closed_has_forgotten_everything() -> None:
-    decoder = Decoder()
-    packet = encode(Publish("t", bytes(200)))
-    decoder.feed(packet + packet[:100])
-    assert decoder.has_unread()
-    decoder.close()
-    assert not decoder.has_unread()
-    assert decoder.unfinished == 0
-    assert decoder.receive(packet) == []
-    assert Decoder().receive(packet) == [Publish("t", bytes(200))]
-
-
 def test_a_decoder_tells_what_it_keeps_of_a_packet_that_is_not_complete() -> None:
     decoder = Decoder()
     packet = encode(Publish("t", bytes(200)))
@@ -482,3 +470,13 @@ def test_a_decoder_tells_what_it_keeps_of_a_packet_that_is_not_complete() -> Non
     assert (decoder.unfinished, decoder.begun) == (10, 3)
     assert decoder.receive(packet[10:]) == [Publish("t", bytes(200))]
     assert (decoder.unfinished, decoder.begun) == (0, 3)
+
+
+def test_a_decoder_that_is_given_up_keeps_nothing_and_takes_nothing() -> None:
+    decoder = Decoder()
+    packet = encode(Publish("t", bytes(200)))
+    decoder.feed(packet * 3 + packet[:50])
+    assert decoder.next() == Publish("t", bytes(200))
+    decoder.give_up()
+    assert (decoder.next(), decoder.unfinished, decoder.data) == (None, 0, b"")
+    assert decoder.receive(packet) == []

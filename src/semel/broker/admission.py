@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from typing import Final, final
 
 from semel.broker.authority import Authentication, Authority, Challenge, Granted, Step
+from semel.broker.memory import Memory
 from semel.broker.session_shares import SessionShares
 from semel.broker.settings import BrokerSettings
 from semel.mqtt.codec import encode
@@ -130,6 +131,7 @@ class Doorkeeper:
     _new_client_id: Final[Callable[[], str]]
     _taken: Final[Collection[str]]
     _shares: Final[SessionShares]
+    _memory: Final[Memory]
 
     def __init__(
         self,
@@ -139,6 +141,7 @@ class Doorkeeper:
         new_client_id: Callable[[], str],
         taken: Collection[str],
         shares: SessionShares,
+        memory: Memory,
     ) -> None:
         """`taken` has the client identifiers of all sessions there are at the time, and `shares`
         knows which of them are idle."""
@@ -147,6 +150,7 @@ class Doorkeeper:
         self._new_client_id = new_client_id
         self._taken = taken
         self._shares = shares
+        self._memory = memory
 
     def judge(self, packet: Connect, peer: str, connections: int) -> Verdict:
         """What becomes of a CONNECT, `connections` being open with its own."""
@@ -164,6 +168,8 @@ class Doorkeeper:
         if reason != SUCCESS:
             return refused(packet, reason)
         # After the Authority, so that no stranger learns which sessions there are.
+        if self._memory.is_short and packet.client_id not in self._taken:
+            return refused(packet, SERVER_BUSY, "the server is short of memory")
         if self._is_full_for(packet):
             return self._full(packet)
         method = packet.properties.authentication_method

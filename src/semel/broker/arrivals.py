@@ -92,6 +92,7 @@ class Arrivals:
         """It is on its way out: what it has begun takes no room any more."""
         self._connect_or_leave(connection)
         self._count_unfinished(connection, 0, now)
+        connection.decoder.give_up()
 
     def lost(self, connection: Connection, now: float) -> None:
         """The network connection is gone."""

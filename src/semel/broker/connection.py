@@ -20,6 +20,7 @@ from semel.mqtt.packets.connect import Connect
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import TOPIC_ALIAS, Properties
 from semel.mqtt.side import SERVER
+from semel.mqtt.wire import memory_size
 
 # An alias takes three bytes: a topic that has no more is sent as it is.
 _SHORT_TOPIC: Final = 4
@@ -50,6 +51,8 @@ class Connection:
     # Topics that the peer knows by an alias, and how many there may be; None: it wants none.
     aliases: dict[str, int] | None
     alias_maximum: int
+    # What the topics with an alias may take, in each direction.
+    maximum_alias_bytes: int
     # A reader of its messages is behind: nothing is read from it for a while; or was until lately.
     held: bool
     was_held: bool
@@ -115,6 +118,7 @@ class Connection:
         self.unsent = 0
         self.aliases = None
         self.alias_maximum = 0
+        self.maximum_alias_bytes = 0
         self.held = False
         self.was_held = False
         self.blocked = False
@@ -163,6 +167,11 @@ class Connection:
         if not alias:
             if len(aliases) == self.alias_maximum or len(topic_name) < _SHORT_TOPIC:
                 return packet
+            if (
+                self.exchange.server.alias_bytes + memory_size(topic_name)
+                > self.maximum_alias_bytes
+            ):
+                return packet
             alias = len(aliases) + 1
         else:
             topic_name = ""
@@ -181,6 +190,14 @@ class Connection:
                 return packet
             aliases[topic_name] = alias
         return aliased
+
+    def has_too_many_aliases(self) -> bool:
+        """Whether its client has set more of them than it may, by their bytes.
+
+        One topic is as long as it is: the protocol bounds it.
+        """
+        client = self.exchange.client
+        return client.alias_bytes > self.maximum_alias_bytes and len(client.aliases) > 1
 
     def send_encoded(self, data: bytes) -> int:
         """Bytes for the network: one packet, or several PUBLISH of QoS 0. Gives their type."""

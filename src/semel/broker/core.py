@@ -29,6 +29,7 @@ from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
 from semel.broker.hot_path import HotPath
 from semel.broker.lifetimes import WINDOW, Lifetimes
+from semel.broker.memory import BOUNDLESS, ROOM_WHEN_SHORT, Memory
 from semel.broker.outbox import Outbox
 from semel.broker.pressure import Pressure
 from semel.broker.replay import Replays, is_of_stream, suback
@@ -96,6 +97,7 @@ class Broker:
 
     settings: Final[BrokerSettings]
     router: Final[Router]
+    memory: Final[Memory]
     store: Final[Store]
     connections: Final[dict[int, Connection]]
     # Connections that have bytes to write, or that are to be closed.
@@ -147,11 +149,16 @@ class Broker:
         `window` is how many waiting messages of a stored session are kept in memory. `log` takes
         what is wrong, and `log_connection`, or `log` if None, what every connection brings."""
         self.settings = settings
+        limit = settings.maximum_memory
+        self.memory = Memory(BOUNDLESS if limit is None else limit)
         self.router = Router(
             authority,
             store,
             Streams([]) if streams is None else streams,
+            self.memory,
             maximum_subscriptions=settings.maximum_subscriptions,
+            maximum_client_subscription_bytes=settings.maximum_client_subscription_bytes,
+            maximum_subscription_bytes=settings.maximum_subscription_bytes,
             maximum_queued=settings.maximum_queued_messages,
             maximum_queued_bytes=settings.maximum_queued_bytes,
             maximum_outgoing=settings.maximum_outgoing_bytes,
@@ -187,6 +194,7 @@ class Broker:
             new_client_id=new_client_id,
             taken=self.router.sessions,
             shares=self._lifetimes.shares,
+            memory=self.memory,
         )
         self._arrivals = Arrivals(settings, self.connections, self.disconnect, log)
         self._log = log
@@ -501,7 +509,10 @@ class Broker:
         if state is not None:
             session = state.session
             had_room = session.room > 0
-            session.room = self.settings.maximum_outgoing_bytes - unsent
+            bound = self.settings.maximum_outgoing_bytes
+            if self.memory.is_short:
+                bound = min(bound, ROOM_WHEN_SHORT)
+            session.room = bound - unsent
             if not had_room or state.backlog is not None:
                 # What waited for room is looked at again.
                 self.router.mark(state)
@@ -530,6 +541,11 @@ class Broker:
             self._arrivals.sweep(now)
         except Exception:
             self._log(f"the sweep of packets that are not complete failed: {format_exc()}")
+        try:
+            if self.memory.is_short:
+                self._lifetimes.free_memory(self.memory.limit // 20, now)
+        except Exception:
+            self._log(f"freeing memory failed: {format_exc()}")
         try:
             self.router.retained.sweep(now, _SWEPT)
         except Exception:
@@ -625,8 +641,6 @@ class Broker:
     def _drop(self, connection: Connection, now: float) -> None:
         """Close without a word."""
         connection.closing = True
-        # It may take its time to go, and what it sent would take room meanwhile.
-        connection.decoder.close()
         self._arrivals.leaving(connection, now)
         self.ready[connection.number] = connection
         self._leave(connection, now)
@@ -836,6 +850,7 @@ class Broker:
         state.session.room = self.settings.maximum_outgoing_bytes
         aliases = min(exchange.client.topic_alias_maximum, self.settings.client_topic_aliases)
         connection.alias_maximum = aliases
+        connection.maximum_alias_bytes = self.settings.maximum_alias_bytes
         connection.aliases = {} if aliases else None
         state.uses_aliases = aliases > 0
         self.router.mark(state)
@@ -846,6 +861,11 @@ class Broker:
         self, connection: Connection, state: SessionState, packet: Publish, now: float
     ) -> None:
         self.counters.messages_received += 1
+        if packet.properties.present and connection.has_too_many_aliases():
+            why = f"topics with an alias: maximum_alias_bytes is {connection.maximum_alias_bytes}"
+            self._log(f"{_name(connection)} was closed, {why}")
+            self.disconnect(connection, QUOTA_EXCEEDED, now, why)
+            return
         topic_name = connection.exchange.topic_name(CLIENT, packet)
         check_levels(topic_name, self.settings.topic_levels)
         # Asked first: if that fails, the message has not come yet, and may come again.

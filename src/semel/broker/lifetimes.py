@@ -19,11 +19,13 @@ from semel.broker.rare_log import RareLog
 from semel.broker.router import OWN_TOPICS, Router
 from semel.broker.session_shares import SessionShares
 from semel.broker.session_state import SessionState, shown
+from semel.broker.subscriptions import subscription_cost
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
 from semel.mqtt.session import Session
+from semel.store.commit import QUEUED_BYTES
 from semel.store.store import Saved, SavedSession, SavedWill
 
 # Deliveries of a stored session that are kept in memory while they wait; the store has the others.
@@ -52,6 +54,7 @@ class Lifetimes:
     # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
     _due: list[tuple[float, str]]
     _discarded: Final[RareLog]
+    _short: Final[RareLog]
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class Lifetimes:
         self._maximum_expiry = maximum_expiry
         self.shares = SessionShares(router.sessions)
         self._discarded = RareLog(log)
+        self._short = RareLog(log)
         self._next_number = 1
         self._due = []
 
@@ -108,6 +112,7 @@ class Lifetimes:
             owner = by_number.get(number)
             if owner is not None:
                 owner.subscriptions += 1
+                owner.subscription_bytes += subscription_cost(subscription.topic_filter)
                 router.subscriptions.subscribe(owner.client_id, subscription, identifier)
         for message in saved.retained:
             if not router.retained.put(message.topic_name, message):
@@ -168,6 +173,29 @@ class Lifetimes:
                 now,
             )
 
+    def free_memory(self, wanted: int, now: float) -> None:
+        """Memory is short: discard idle sessions that hold about so many bytes, the largest first.
+
+        They are those that no store keeps. Otherwise what waits for clients that do not come would
+        keep new clients out until it expires.
+        """
+        idle = [
+            (state.session.waiting_bytes + QUEUED_BYTES * state.session.waiting, state)
+            for state in self._router.sessions.values()
+            if not state.connection and not state.number and state.session.waiting
+        ]
+        idle.sort(key=_weight, reverse=True)
+        for weight, state in idle:
+            if wanted <= 0:
+                return
+            wanted -= weight
+            self.end(state, now)
+            self._short.note(
+                f"memory is short: the session of {shown(state.client_id)} was discarded with all"
+                " that waited for it",
+                now,
+            )
+
     def begin(
         self, state: SessionState, expiry_interval: int, will: Will | None, *, address: str
     ) -> None:
@@ -217,6 +245,7 @@ class Lifetimes:
     def sweep(self, now: float) -> None:
         """Look at whom it is time to."""
         self._discarded.flush(now)
+        self._short.flush(now)
         while self._due and self._due[0][0] <= now:
             _, client_id = heappop(self._due)
             state = self._router.sessions.get(client_id)
@@ -315,6 +344,10 @@ class Lifetimes:
             state.will_stored = will is not None
             kept = (state.client_id, state.user_name, will, state.will_due)
             self._router.commit.wills.append(kept)
+
+
+def _weight(weighed: tuple[int, SessionState]) -> int:
+    return weighed[0]
 
 
 def _left_at(saved: SavedSession) -> tuple[float, int]:

@@ -9,10 +9,11 @@ from typing import Final, final
 
 from semel.broker.authority import Authority
 from semel.broker.faults import told
+from semel.broker.memory import Memory
 from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
-from semel.broker.subscriptions import Entry, Group, Matches, Subscriptions
+from semel.broker.subscriptions import Entry, Group, Matches, Subscriptions, subscription_cost
 from semel.broker.turns import (
     COPY_SHIFT,
     DELIVERY_WORK,
@@ -75,6 +76,7 @@ class Router:
     retained: Final[Retained]
     authority: Final[Authority]
     store: Final[Store]
+    memory: Final[Memory]
     # Whether the store keeps anything: if not, nobody lists what changes.
     lasts: Final[bool]
     streams: Final[Streams]
@@ -92,6 +94,8 @@ class Router:
     # Commits that the store was given and has not yet.
     unsafe: Final[list[Commit]]
     maximum_subscriptions: Final[int]
+    maximum_client_subscription_bytes: Final[int]
+    maximum_subscription_bytes: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
     # Client identifiers over whom the authority failed in this tick, and how it did first.
@@ -117,8 +121,11 @@ class Router:
         authority: Authority,
         store: Store,
         streams: Streams,
+        memory: Memory,
         *,
         maximum_subscriptions: int,
+        maximum_client_subscription_bytes: int,
+        maximum_subscription_bytes: int,
         maximum_queued: int,
         maximum_queued_bytes: int,
         maximum_outgoing: int,
@@ -130,6 +137,7 @@ class Router:
         self.retained = Retained(maximum_retained, maximum_retained_bytes)
         self.authority = authority
         self.store = store
+        self.memory = memory
         self.lasts = store.lasts
         self.streams = streams
         self.dirty = []
@@ -140,6 +148,8 @@ class Router:
         self.unwritten = 0
         self.unsafe = []
         self.maximum_subscriptions = maximum_subscriptions
+        self.maximum_client_subscription_bytes = maximum_client_subscription_bytes
+        self.maximum_subscription_bytes = maximum_subscription_bytes
         self.maximum_queued = maximum_queued
         self.maximum_queued_bytes = maximum_queued_bytes
         self.faults = {}
@@ -304,7 +314,7 @@ class Router:
         kept: Message | None = None
         if not message.payload:
             self.retained.delete(message.topic_name)
-        elif self.retained.put(message.topic_name, message):
+        elif self._has_memory_for(message) and self.retained.put(message.topic_name, message):
             kept = message
         else:
             # What the topic had before is not its last any more.
@@ -312,6 +322,10 @@ class Router:
         if self.lasts and not message.topic_name.startswith(OWN_TOPICS):
             self.lasting = True
             self.commit.retained.append((message.topic_name, kept))
+
+    def _has_memory_for(self, message: Message) -> bool:
+        """Whether it may be retained: while memory is short, only in the place of another."""
+        return not self.memory.is_short or self.retained.get(message.topic_name) is not None
 
     def _deliver_shared(self, group: Group, message: Message, now: float) -> None:
         """One member gets it: the next that is connected and keeps up, or else one that keeps it
@@ -412,6 +426,9 @@ class Router:
             self._reached.append(state)
             if state.number:
                 self.lasting = True
+            if self.memory.is_short and not state.number and not session.can_send(message.qos):
+                self.dropped += 1
+                return
             # The bounds are for what waits: what can leave at once need not fit in.
             if self._is_full(session, message) and not session.can_send(message.qos):
                 self._give_up_expired(state, now)
@@ -464,12 +481,19 @@ class Router:
     ) -> int:
         """The same, for a subscription that the authority allows."""
         self.work += FILTER_WORK
-        if state.subscriptions >= self.maximum_subscriptions:
+        cost = subscription_cost(subscription.topic_filter)
+        if (
+            state.subscriptions >= self.maximum_subscriptions
+            or state.subscription_bytes + cost > self.maximum_client_subscription_bytes
+            or self.subscriptions.size + cost > self.maximum_subscription_bytes
+            or self.memory.is_short
+        ):
             if not self.subscriptions.has(state.client_id, subscription.topic_filter):
                 return QUOTA_EXCEEDED
         old = self.subscriptions.subscribe(state.client_id, subscription, identifier)
         if old is None:
             state.subscriptions += 1
+            state.subscription_bytes += cost
         if state.number:
             state.waits = True
             self.commit.subscriptions.append(
@@ -525,6 +549,7 @@ class Router:
         if self.subscriptions.unsubscribe(state.client_id, topic_filter) is None:
             return False
         state.subscriptions -= 1
+        state.subscription_bytes -= subscription_cost(topic_filter)
         if state.number:
             state.waits = True
             self.commit.subscriptions.append((state.number, topic_filter, None, 0))

@@ -22,9 +22,10 @@ from typing import Any, Final, cast
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
+from semel.broker.memory import BOUNDLESS, available_bytes, resident_bytes
 from semel.broker.open_authority import OpenAuthority
 from semel.broker.pressure import caught_up_mark
-from semel.broker.settings import BrokerSettings
+from semel.broker.settings import MIB, BrokerSettings
 from semel.store.commit import Commit
 from semel.store.disk import SWITCH_INTERVAL, DiskStore
 from semel.store.store import BEHIND, FULL, OPEN, Store
@@ -37,6 +38,8 @@ SWEEP_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 5.0
 # Ticks gather what many sockets send, but not more than this many bytes.
 TICK_BYTES: Final = 1024 * 1024
+# After so many bytes the memory is measured, or once a second.
+MEASURE_BYTES: Final = 4 * 1024 * 1024
 # New containers before the garbage collector looks at them, and looks before it goes deeper.
 COLLECTOR_THRESHOLDS: Final = (50_000, 20, 50)
 # Why the system may give no new connection, for the moment.
@@ -209,8 +212,11 @@ class Server:
         self.scheduled = False
         # Nothing more is read, nor worked off of what was read.
         self.is_stopping = False
-        # Bytes received since the last tick.
+        # Bytes received since the last tick, and up to it since the memory was measured.
         self.gathered = 0
+        self.unmeasured = 0
+        if settings.maximum_memory is None:
+            self.broker.memory.limit = (available_bytes() or BOUNDLESS) // 2
         self.listener: asyncio.Server | None = None
         self.sweeper: asyncio.Task[None] | None = None
 
@@ -315,9 +321,28 @@ class Server:
 
     def tick(self) -> None:
         """Commit what has happened since the last one, and write what may leave."""
+        self.unmeasured += self.gathered
         self.gathered = 0
+        if self.unmeasured >= MEASURE_BYTES:
+            self.measure()
         self.broker.flush(self.now())
         self._write_out()
+
+    def measure(self) -> None:
+        """Find out whether memory is short, and say so if that is new."""
+        self.unmeasured = 0
+        memory = self.broker.memory
+        resident = resident_bytes()
+        if memory.measured(resident):
+            if memory.is_short:
+                LOG.warning(
+                    "memory is short: %d MiB are in use, the limit is %d MiB (maximum_memory);"
+                    " new sessions, subscriptions, and messages that would wait are refused",
+                    resident // MIB,
+                    memory.limit // MIB,
+                )
+            else:
+                LOG.info("memory is not short any more: %d MiB are in use", resident // MIB)
 
     def _write_out(self) -> None:
         ready = self.broker.ready
@@ -360,6 +385,7 @@ class Server:
             await asyncio.sleep(SWEEP_SECONDS)
             now = self.now()
             try:
+                self.measure()
                 # What was sent meanwhile has not been read yet.
                 self.broker.sweep(now, unheard=max(0.0, now - due))
                 self.tick()

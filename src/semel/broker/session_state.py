@@ -43,6 +43,8 @@ class SessionState:
     # When the broker looks at it next, if that is arranged.
     look_at: float | None
     subscriptions: int
+    # About what they take, if no other client has any.
+    subscription_bytes: int
     # Whether this tick has given it anything; whether the session is over.
     dirty: bool
     ended: bool
@@ -73,6 +75,7 @@ class SessionState:
         self.will_due = None
         self.look_at = None
         self.subscriptions = 0
+        self.subscription_bytes = 0
         self.dirty = False
         self.ended = False
         self.backlog = None

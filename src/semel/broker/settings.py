@@ -47,6 +47,18 @@ class BrokerSettings:
         "Whether a line is logged for each client that connects and disconnects, at level info. "
         "For `semel up` the default is false.",
     )
+    maximum_memory: int | None = setting(
+        None,
+        "Bytes of memory that the process may have, measured once a second, on Linux. Above it "
+        "clients without a session are refused with reason code 0x89 (Server busy), in MQTT 3.1.1 "
+        "with return code 3, further subscriptions with 0x97; messages that would have to wait in "
+        "memory, for sessions that no store keeps, are dropped and counted, messages for new "
+        "topics are not retained, and sessions that no store keeps are discarded if their client "
+        "is not connected, those with the most bytes waiting first. Without it, the limit is half "
+        "of the memory of the machine or its container.",
+        unit=BYTES,
+        minimum=64 * MIB,
+    )
     maximum_connections: int = setting(
         10_000,
         "Connections of clients at one time. A client above it is refused with reason code 0x89 "
@@ -131,6 +143,21 @@ class BrokerSettings:
         "exceeded), in MQTT 3.1.1 with 0x80; a filter that it has already may be replaced.",
         minimum=1,
     )
+    maximum_client_subscription_bytes: int = setting(
+        8 * MIB,
+        "Bytes of all subscriptions of one client, with what they take in memory: their filters, "
+        "500 for each, and for one with a wildcard 350 for each level. A further one is refused "
+        "with reason code 0x97 (Quota exceeded), in MQTT 3.1.1 with 0x80.",
+        unit=BYTES,
+        minimum=1,
+    )
+    maximum_subscription_bytes: int = setting(
+        256 * MIB,
+        "The same for the subscriptions of all clients together; levels that several filters begin "
+        "with count once.",
+        unit=BYTES,
+        minimum=1,
+    )
     maximum_queued_messages: int = setting(
         10_000,
         "QoS 1 and 2 messages that wait for one session, connected or not. A further one is not "
@@ -212,6 +239,14 @@ class BrokerSettings:
         "first topics that it is sent get them. 0 uses none.",
         minimum=0,
         maximum=65_535,
+    )
+    maximum_alias_bytes: int = setting(
+        64 * KIB,
+        "Bytes of the topics that have an alias on one connection, with 100 for each. A client "
+        "that sets more ends its connection, with reason code 0x97 (Quota exceeded); a first topic "
+        "may be as long as it likes. To a client the broker gives no further ones.",
+        unit=BYTES,
+        minimum=1,
     )
     maximum_session_expiry: int = setting(
         7 * DAY,

@@ -27,7 +27,14 @@ from typing import Final, final
 from mypy_extensions import mypyc_attr
 
 from semel.mqtt.packets.subscribe import Subscription
-from semel.mqtt.topics import has_wildcard, split_share
+from semel.mqtt.topics import SHARE_PREFIX, has_wildcard, split_share
+from semel.mqtt.wire import memory_size
+
+# About what a subscription takes beside its filter, one that is shared, and a place in the tree.
+# Measured, see tests/broker/test_subscriptions.py.
+ENTRY_BYTES: Final = 500
+GROUP_BYTES: Final = 350
+NODE_BYTES: Final = 350
 
 # More changed topic names than this are not worth a list: all that is cached goes.
 MOST_CHANGED_TOPICS: Final = 1_024
@@ -225,6 +232,7 @@ class Subscriptions:
     """All subscriptions of all clients."""
 
     generation: int  # another one whenever a filter with a wildcard comes, changes or goes
+    size: int  # about how many bytes all of them take
     _clients: Final[dict[str, dict[str, Entry]]]
     _connected: Final[set[str]]
     _exact: Final[dict[str, Leaf]]
@@ -234,6 +242,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self.generation = 0
+        self.size = 0
         self._clients = {}
         self._connected = set()
         self._exact = {}
@@ -258,6 +267,8 @@ class Subscriptions:
         if replaced is not None and replaced == entry:
             return replaced
         held[entry.topic_filter] = entry
+        if replaced is None:
+            self.size += _entry_cost(entry.topic_filter)
         _, topic_filter = split_share(entry.topic_filter)
         if has_wildcard(topic_filter):
             self._put_in_tree(entry, topic_filter)
@@ -387,12 +398,14 @@ class Subscriptions:
                 following = node.plus
                 if following is None:
                     following = Node()
+                    self.size += NODE_BYTES
                     node.plus = following
                 node = following
             else:
                 following = node.children.get(level)
                 if following is None:
                     following = Node()
+                    self.size += NODE_BYTES + len(level)
                     node.children[level] = following
                 node = following
         if leaf is None:
@@ -404,6 +417,7 @@ class Subscriptions:
         self.generation += 1
 
     def _remove(self, entry: Entry) -> None:
+        self.size -= _entry_cost(entry.topic_filter)
         _, topic_filter = split_share(entry.topic_filter)
         if has_wildcard(topic_filter):
             self._remove_from_tree(entry, topic_filter)
@@ -437,11 +451,31 @@ class Subscriptions:
         while above and node.is_empty():
             node = above.pop()
             level = levels.pop()
+            self.size -= NODE_BYTES
             if level == "+":
                 node.plus = None
             else:
+                self.size -= len(level)
                 del node.children[level]
         self.generation += 1
+
+
+def subscription_cost(topic_filter: str) -> int:
+    """The most that a subscription can take: if no other filter begins like it."""
+    cost = _entry_cost(topic_filter)
+    _, inner = split_share(topic_filter)
+    if has_wildcard(inner):
+        cost += NODE_BYTES * (1 + inner.count("/")) + len(inner)
+    return cost
+
+
+def _entry_cost(topic_filter: str) -> int:
+    """The same without its places in the tree."""
+    cost = ENTRY_BYTES + memory_size(topic_filter)
+    if topic_filter.startswith(SHARE_PREFIX):
+        # The filter without its prefix is another text.
+        cost += GROUP_BYTES + memory_size(topic_filter)
+    return cost
 
 
 def collect_from_tree(root: Node, topic_name: str, matches: Matches) -> None:

@@ -364,12 +364,12 @@ class Decoder:
         self.data = data
         self.at = 0
 
-    def close(self) -> None:
-        """Nothing more is wanted: forget what there is, and what comes."""
+    def give_up(self) -> None:
+        """Nothing will be read any more: keep nothing of what has come, and take nothing."""
         self._broken = True
+        self._buffer = bytearray()
         self.data = b""
         self.at = 0
-        self._buffer = bytearray()
 
     def has_unread(self) -> bool:
         """Whether there are bytes that `next` has not been asked for."""

@@ -121,6 +121,7 @@ from semel.mqtt.side import (
 )
 from semel.mqtt.topics import has_wildcard, is_shared, quoted
 from semel.mqtt.violation import Violation, report
+from semel.mqtt.wire import memory_size
 
 # Phases of the connection.
 NEW: Final = 0
@@ -635,6 +636,10 @@ class Exchange:
         side = self._side(sender)
         alias = packet.properties.topic_alias if packet.properties.present else None
         if alias is not None and packet.topic_name:
+            replaced = side.aliases.get(alias)
+            if replaced is not None:
+                side.alias_bytes -= memory_size(replaced)
+            side.alias_bytes += memory_size(packet.topic_name)
             side.aliases[alias] = packet.topic_name
         packet_id = packet.packet_id
         if packet.qos == 0:

@@ -240,9 +240,13 @@ def check_properties(items: list[PropertyItem], found: list[Violation] | None) -
         check_property(identifier, value, found)
         bit = 1 << identifier
         if present & bit and not _REPEATABLE & bit:
-            report(found, Violation(PROPERTY_ONCE, f"{_NAMES[identifier]} again"))
+            _report_repeated(identifier, found)
         present |= bit
     return present
+
+
+def _report_repeated(identifier: int, found: list[Violation] | None) -> None:
+    report(found, Violation(PROPERTY_ONCE, f"{_NAMES[identifier]} again"))
 
 
 def check_properties_allowed(packet_type: int, present: int, found: list[Violation] | None) -> None:
@@ -375,8 +379,7 @@ class Properties:
             # Either part was checked, and neither may repeat what the other has.
             repeated = present & before.present & ~_REPEATABLE
             if repeated:
-                name = _NAMES[repeated.bit_length() - 1]
-                raise Violation(PROPERTY_ONCE, f"{name} again")
+                _report_repeated(repeated.bit_length() - 1, None)
             present |= before.present
             gathered.extend(before._first)
             rest = before._rest

@@ -71,6 +71,8 @@ class Side:
     # Open SUBSCRIBE (positive) and UNSUBSCRIBE (negative) requests: how many filters.
     requests: dict[int, int]
     aliases: dict[int, str]
+    # About what their topics take in memory.
+    alias_bytes: int
     disconnected: bool
 
     def __init__(self) -> None:
@@ -93,6 +95,7 @@ class Side:
         self.stray_pubrels = PacketIds()
         self.requests = {}
         self.aliases = {}
+        self.alias_bytes = 0
         self.disconnected = False
 
     def stage(self, packet_id: int) -> int:

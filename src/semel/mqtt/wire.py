@@ -56,6 +56,15 @@ def check_text(value: str, name: str, found: list[Violation] | None) -> None:
         report(found, Violation(TEXT_WITHOUT_NUL, f"{name} has U+0000 at {value.index(chr(0))}"))
 
 
+# What an empty text takes, and a place for it in a dictionary.
+_TEXT_BYTES: Final = 100
+
+
+def memory_size(text: str) -> int:
+    """About how many bytes a text takes in memory: one character beyond ASCII makes all wide."""
+    return _TEXT_BYTES + (len(text) if text.isascii() else 4 * len(text))
+
+
 def text_size(value: str) -> int:
     """How many bytes a string takes, without its length."""
     return len(value) if value.isascii() else len(value.encode("utf-8"))

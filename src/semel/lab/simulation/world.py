@@ -18,6 +18,7 @@ from semel.lab.simulation.network import Link
 from semel.lab.simulation.record import BEGIN, END
 from semel.lab.simulation.schedule import (
     FILTERS,
+    NEVER,
     PUBLISHER,
     SHARED_FILTER,
     TOPICS,
@@ -42,7 +43,6 @@ from semel.mqtt import (
     Subscribe,
     Unsubscribe,
 )
-from semel.mqtt.session import NEVER_EXPIRES
 from semel.store.check import Report, check_tables
 from semel.store.commit import Commit
 from semel.store.database import Database
@@ -94,7 +94,8 @@ class World:
             receive_maximum=plan.receive_maximum,
             maximum_outgoing_bytes=plan.maximum_outgoing,
             maximum_queued_messages=plan.maximum_queued,
-            maximum_session_expiry=NEVER_EXPIRES,
+            # So that the witness need not know a limit.
+            maximum_session_expiry=NEVER,
             sys_interval=0.0,
         )
         # What went wrong while the broker was at work: it might take the exception for its own.
