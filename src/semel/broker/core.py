@@ -26,6 +26,7 @@ from semel.broker.admission import (
 )
 from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
+from semel.broker.faults import told
 from semel.broker.hot_path import HotPath
 from semel.broker.lifetimes import WINDOW, Lifetimes
 from semel.broker.outbox import Outbox
@@ -97,6 +98,8 @@ class Broker:
     replays: Final[Replays]
     pressure: Final[Pressure]
     store_pressure: Final[StorePressure]
+    # Why the store could not even be given a commit; "": it could. The broker is at its end then.
+    store_failure: str
     _outbox: Final[Outbox]
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
@@ -145,6 +148,7 @@ class Broker:
         self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
         self.pressure = Pressure(settings.publisher_patience)
         self.store_pressure = StorePressure(self.router, settings.full_disk_patience)
+        self.store_failure = ""
         self._outbox = Outbox(self.connections)
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
@@ -312,19 +316,22 @@ class Broker:
         return packets
 
     def _write(self, commit: Commit, now: float) -> None:
-        try:
-            safe = self.store.write(commit)
-        except Exception:
-            # Nothing of it is said to anybody. What state this leaves is for the store to know: one
-            # that has lost anything ends the broker.
-            self._log(f"the store failed: {format_exc()}")
+        safe = False
+        if not self.store_failure:
+            try:
+                safe = self.store.write(commit)
+            except Exception as problem:
+                # Numbers were given out that no row has. Nothing is said of it to anybody, nothing
+                # more is written, and whoever owns the broker has to end it.
+                self.store_failure = told(problem)
+                self._log(f"the store failed: {self.store_failure}")
+        if self.store_failure:
             for number, _ in commit.packets:
                 self._drop(self.connections[number], now)
+        elif safe:
+            self.committed(commit, now)
         else:
-            if safe:
-                self.committed(commit, now)
-            else:
-                self.router.unsafe.append(commit)
+            self.router.unsafe.append(commit)
 
     def _refill(self, state: SessionState, now: float) -> None:
         """Bring back what waits in the store alone, as much as can be sent."""
@@ -758,9 +765,10 @@ class Broker:
                 reason = NO_MATCHING_SUBSCRIBERS
             if router.lasting:
                 state.waits = True
-            if self.hot_path is not None:
-                self.hot_path.learn(state, packet)
         state.session.accept(receipt, reason)
+        # Last, because it asks the authority: if that fails, the message is not half accepted.
+        if reason < FAILURE and self.hot_path is not None:
+            self.hot_path.learn(state, packet)
 
     def _unblock(self, now: float) -> None:
         """What waited for the store in decoders goes on, if it takes messages again."""

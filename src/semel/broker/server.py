@@ -295,6 +295,8 @@ class Server:
         """Commit what has happened since the last one, and write what may leave."""
         self.gathered = 0
         self.broker.flush(self.now())
+        if self.broker.store_failure and self.failure is None:
+            self._fail(self.broker.store_failure.rstrip().rpartition("\n")[2])
         self._write_out()
 
     def _write_out(self) -> None:
