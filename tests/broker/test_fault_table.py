@@ -27,6 +27,7 @@ from semel.mqtt import (
     Subscribe,
     Subscription,
     Will,
+    encode,
 )
 from semel.store.database import Database
 from semel.store.store import Store
@@ -235,16 +236,20 @@ class Whole(Plant):
         return self.broker.router.sessions["victim"].number
 
     def say(self, client: Client, *packets: Packet) -> list[Packet]:
-        """What it sends; an exception closes its connection, as the server does."""
+        """What it sends; an exception over that closes its connection, as the server does.
+
+        One in a tick is nobody's, and must not be.
+        """
+        data = b"".join(encode(packet, client.version) for packet in packets)
         try:
-            answers = client.send(*packets)
+            self.broker.receive(client.connection, data, self.now)
         except Mistake:
             self.log.append(f"serving {client.connection.peer} failed: closed. Mistake")
             client.connection.closing = True
             client.cut()
             return []
         self.settle()
-        return answers + client.take()
+        return client.take()
 
     def fill_queue(self, count: int, *, topic: str = "v", expiry: int | None = None) -> None:
         """Messages for a victim that is away."""
