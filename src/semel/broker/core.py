@@ -241,13 +241,15 @@ class Broker:
         faults = router.faults
         router.faults = {}
         for client_id, problem in faults.items():
+            owner = router.sessions.get(client_id)
             what = f"a message for {shown(client_id)} is lost"
-            self._end_by_fault(router.sessions.get(client_id), what, problem, now)
+            self._end_by_fault(0 if owner is None else owner.connection, what, problem, now)
         unreadable = router.unreadable
         router.unreadable = []
-        for state in unreadable:
+        for state, number, problem in unreadable:
             what = f"the stored session of {shown(state.client_id)} cannot be read"
-            self._end_by_fault(state, what, state.damage, now)
+            # It may have another connection by now, which is none the worse for it.
+            self._end_by_fault(number, what, problem, now)
         if not self.pressure.is_idle():
             for state in self.pressure.expire(router.sessions, now):
                 self._log(f"{shown(state.client_id)} reads too slowly: publishers wait no longer")
@@ -263,7 +265,8 @@ class Broker:
                 self._serve(state, now)
             except Exception:
                 # Those behind it in the list have no part in it.
-                self._end_by_fault(state, f"serving {shown(state.client_id)}", format_exc(), now)
+                what = f"serving {shown(state.client_id)}"
+                self._end_by_fault(state.connection, what, format_exc(), now)
                 self._take_changes(state)
         expired = router.retained.expired
         router.retained.expired = []
@@ -547,15 +550,13 @@ class Broker:
             self._answer(connection, packet)
         self._drop(connection, now)
 
-    def _end_by_fault(
-        self, state: SessionState | None, what: str, problem: str, now: float
-    ) -> None:
+    def _end_by_fault(self, number: int, what: str, problem: str, now: float) -> None:
         """Whatever failed over a client, it pays with its connection, and nobody else does.
 
-        `what` failed is for the log if it has none.
+        `what` failed is for the log if it has none: `number` is 0, or of one that is gone.
         """
-        connection = None if state is None else self.connections.get(state.connection)
-        if connection is None:
+        connection = self.connections.get(number)
+        if connection is None or connection.closing:
             self._log(f"{what}: {problem}")
         else:
             self._log(f"serving {_name(connection)} failed: closed. {problem}")
