@@ -1,6 +1,7 @@
 """A broker whose streams are in the real tables, and readers of them."""
 
 from semel.broker.authority import Authority
+from semel.broker.lifetimes import WINDOW
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -95,13 +96,19 @@ class Plant(World):
         authority: Authority | None = None,
         *,
         streams: dict[str, str] | None = None,
+        window: int = WINDOW,
     ) -> None:
         self.given = settings
+        self.window = window
         self.authority = authority
         self.named = streams or {"plant": "plant/#"}
         self.database = Database.open(":memory:")
-        self.store = Tables(self.database)
-        super().__init__(settings, authority, self.store, self._streams())
+        self.store = self.new_store()
+        super().__init__(settings, authority, self.store, self._streams(), window=window)
+
+    def new_store(self) -> Tables:
+        """What a broker is given that starts."""
+        return Tables(self.database)
 
     def _streams(self) -> Streams:
         rows = [(self.database.stream(name), each) for name, each in self.named.items()]
@@ -111,9 +118,16 @@ class Plant(World):
         """All that is not in the tables is gone."""
         begins = self.store.begins
         self.database = Database(self.database.connection)
-        self.store = Tables(self.database)
+        self.store = self.new_store()
         self.store.begins = begins
-        super().__init__(self.given, self.authority, self.store, self._streams(), now=self.now)
+        super().__init__(
+            self.given,
+            self.authority,
+            self.store,
+            self._streams(),
+            window=self.window,
+            now=self.now,
+        )
         self.settle()
 
     def settle(self) -> None:

@@ -848,5 +848,11 @@ def test_a_commit_that_the_store_refuses_is_acknowledged_to_nobody() -> None:
     assert client.send(Publish("t", b"", 2, 1)) == []
     assert client.is_closed()
     assert other.send(PingReq()) == [PingResp()]
+    # What it has not got leaves a hole: nothing more may be said to last, until a new start.
     store.fails = False
-    assert world.connect("c", properties=KEPT).send(Publish("t", b"", 2, 1)) == [PubRec(1, 0x10)]
+    assert "no room" in world.broker.store_failure
+    late = world.open()
+    assert late.send(Connect("c", properties=KEPT)) == []
+    assert late.is_closed()
+    assert other.send(PingReq()) == [PingResp()]
+    assert sum("the store failed" in line for line in world.log) == 1

@@ -1,7 +1,8 @@
 """The simulation can fail: worlds that are broken on purpose, each of them noticed.
 
-A variant lies at a seam (the store, the sealer, the bytes that leave), never inside the core. How
-many seeds each takes is printed by `python -m tests.long.simulate --variants`.
+A variant lies at a seam (the store, the sealer, the bytes that leave, the log, what the server asks
+for), never inside the core. How many seeds each takes is printed by `python -m
+tests.long.simulate --variants`.
 """
 
 import pytest
@@ -28,6 +29,8 @@ SEEN_BLINDLY = (
     "unsynced name",
     "rash sealer",
     "seq gap",
+    "unlisted sessions",
+    "no sweep",
 )
 
 

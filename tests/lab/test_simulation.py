@@ -53,6 +53,10 @@ def test_every_promise_is_kept_in_every_schedule(part: int) -> None:
         "messages dropped",
         "wills",
         "segments",
+        "hooks raised",
+        "sessions damaged",
+        "connections refused over damage",
+        "not read from for a reader",
     ):
         assert outcome.tally[what] > 0, what
 

@@ -27,6 +27,7 @@ from semel.broker.admission import (
 from semel.broker.arrivals import Arrivals
 from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
+from semel.broker.faults import told
 from semel.broker.hot_path import HotPath
 from semel.broker.lifetimes import WINDOW, Lifetimes
 from semel.broker.memory import BOUNDLESS, ROOM_WHEN_SHORT, Memory
@@ -113,6 +114,8 @@ class Broker:
     turns: Final[Turns]
     # How much is done for one connection in its turn.
     turn_work: int
+    # Why the store could not even be given a commit; "": it could. The broker is at its end then.
+    store_failure: str
     _outbox: Final[Outbox]
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
@@ -175,6 +178,7 @@ class Broker:
         self.store_pressure = StorePressure(self.router, settings.full_disk_patience)
         self.turns = Turns()
         self.turn_work = TURN_WORK
+        self.store_failure = ""
         self._outbox = Outbox(self.connections)
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
@@ -336,13 +340,15 @@ class Broker:
         faults = router.faults
         router.faults = {}
         for client_id, problem in faults.items():
+            owner = router.sessions.get(client_id)
             what = f"a message for {shown(client_id)} is lost"
-            self._end_by_fault(router.sessions.get(client_id), what, problem, now)
+            self._end_by_fault(0 if owner is None else owner.connection, what, problem, now)
         unreadable = router.unreadable
         router.unreadable = []
-        for state in unreadable:
+        for state, number, problem in unreadable:
             what = f"the stored session of {shown(state.client_id)} cannot be read"
-            self._end_by_fault(state, what, state.damage, now)
+            # It may have another connection by now, which is none the worse for it.
+            self._end_by_fault(number, what, problem, now)
         if not self.pressure.is_idle():
             for state in self.pressure.expire(router.sessions, now):
                 self._log(f"{shown(state.client_id)} reads too slowly: publishers wait no longer")
@@ -359,7 +365,8 @@ class Broker:
                 self._serve(state, now)
             except Exception:
                 # Those behind it in the list have no part in it.
-                self._end_by_fault(state, f"serving {shown(state.client_id)}", format_exc(), now)
+                what = f"serving {shown(state.client_id)}"
+                self._end_by_fault(state.connection, what, format_exc(), now)
                 self._take_changes(state)
         for state in self._unsearched:
             router.mark(state)
@@ -416,19 +423,22 @@ class Broker:
         return packets
 
     def _write(self, commit: Commit, now: float) -> None:
-        try:
-            safe = self.store.write(commit)
-        except Exception:
-            # Nothing of it is said to anybody. What state this leaves is for the store to know: one
-            # that has lost anything ends the broker.
-            self._log(f"the store failed: {format_exc()}")
+        safe = False
+        if not self.store_failure:
+            try:
+                safe = self.store.write(commit)
+            except Exception as problem:
+                # Numbers were given out that no row has. Nothing is said of it to anybody, nothing
+                # more is written, and whoever owns the broker has to end it.
+                self.store_failure = told(problem)
+                self._log(f"the store failed: {self.store_failure}")
+        if self.store_failure:
             for number, _ in commit.packets:
                 self._drop(self.connections[number], now)
+        elif safe:
+            self.committed(commit, now)
         else:
-            if safe:
-                self.committed(commit, now)
-            else:
-                self.router.unsafe.append(commit)
+            self.router.unsafe.append(commit)
 
     def _refill(self, state: SessionState, now: float) -> None:
         """Bring back what waits in the store alone, as much as can be sent."""
@@ -663,15 +673,13 @@ class Broker:
             self._answer(connection, packet)
         self._drop(connection, now)
 
-    def _end_by_fault(
-        self, state: SessionState | None, what: str, problem: str, now: float
-    ) -> None:
+    def _end_by_fault(self, number: int, what: str, problem: str, now: float) -> None:
         """Whatever failed over a client, it pays with its connection, and nobody else does.
 
-        `what` failed is for the log if it has none.
+        `what` failed is for the log if it has none: `number` is 0, or of one that is gone.
         """
-        connection = None if state is None else self.connections.get(state.connection)
-        if connection is None:
+        connection = self.connections.get(number)
+        if connection is None or connection.closing:
             self._log(f"{what}: {problem}")
         else:
             self._log(f"serving {_name(connection)} failed: closed. {problem}")
@@ -895,9 +903,10 @@ class Broker:
                 reason = NO_MATCHING_SUBSCRIBERS
             if router.lasting:
                 state.waits = True
-            if self.hot_path is not None:
-                self.hot_path.learn(state, packet)
         state.session.accept(receipt, reason)
+        # Last, because it asks the authority: if that fails, the message is not half accepted.
+        if reason < FAILURE and self.hot_path is not None:
+            self.hot_path.learn(state, packet)
 
     def _unblock(self, now: float) -> None:
         """What waited for the store in decoders goes on, as far as it takes messages again."""

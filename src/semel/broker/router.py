@@ -100,8 +100,9 @@ class Router:
     maximum_queued_bytes: Final[int]
     # Client identifiers over whom the authority failed in this tick, and how it did first.
     faults: dict[str, str]
-    # Sessions whose `damage` was found in this tick.
-    unreadable: list[SessionState]
+    # Sessions whose `damage` was found in this tick, with the numbers of the connections that they
+    # had then, and what it is.
+    unreadable: list[tuple[SessionState, int, str]]
     # Sessions that were given a message while they had half of their bounds in use.
     behind: list[SessionState]
     _low_room: Final[int]
@@ -385,7 +386,7 @@ class Router:
     def _note_damage(self, state: SessionState, problem: Exception) -> None:
         """The store's part of a session cannot be read: its connection, if any, has to end."""
         state.damage = told(problem)
-        self.unreadable.append(state)
+        self.unreadable.append((state, state.connection, state.damage))
         # There has to be a further tick.
         self.mark(state)
 
@@ -563,7 +564,7 @@ class Router:
         """
         known = state.damage
         if not self.warm(state) and not known:
-            self.unreadable.append(state)
+            self.unreadable.append((state, 0, state.damage))
         session = state.session
         shared = any(entry.share_name for entry in self.subscriptions.of(state.client_id))
         del self.sessions[state.client_id]
@@ -630,8 +631,9 @@ class Router:
         state.damage = ""
         if was_damaged and self.warm(state):
             self.refill(state)
-            # Whoever asks says it himself.
-            self.unreadable = [each for each in self.unreadable if each is not state]
+            if state.damage:
+                # Whoever asks says it himself.
+                self.unreadable.pop()
         return self.warm(state)
 
 

@@ -326,6 +326,8 @@ class Server:
         if self.unmeasured >= MEASURE_BYTES:
             self.measure()
         self.broker.flush(self.now())
+        if self.broker.store_failure and self.failure is None:
+            self._fail(self.broker.store_failure.rstrip().rpartition("\n")[2])
         self._write_out()
 
     def measure(self) -> None:

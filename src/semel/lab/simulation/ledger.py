@@ -250,6 +250,12 @@ class Ledger:
             facts.will = Testament(will.topic_name, will.payload, will.qos, will.retain, delay)
         return old is not None
 
+    def connect_in_vain(self, packet: Connect, now: float) -> None:
+        """A CONNECT whose session cannot be read. The connection that had it has given way."""
+        old = self.sessions.get(packet.client_id)
+        if old is not None and old.link:
+            self.leave(old, now)
+
     def is_refused(self, packet: Connect) -> bool:
         """Whether a CONNECT comes in vain while the disk is full."""
         old = self.sessions.get(packet.client_id)

@@ -84,6 +84,15 @@ class Link:
             packets.append(self.inbox.pop(0)[1])
         return packets
 
+    def worked_off(self) -> list[Packet]:
+        """The packets up to the one at which the broker raised: that one is the last."""
+        decoder = self.connection.decoder
+        left = len(decoder.data) - decoder.at
+        packets: list[Packet] = []
+        while self.inbox and self.inbox[0][0] <= self.given - left:
+            packets.append(self.inbox.pop(0)[1])
+        return packets
+
     def take_down(self, count: int) -> bytes:
         """The next bytes for the client."""
         piece = bytes(self.down[:count])

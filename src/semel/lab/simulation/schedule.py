@@ -38,7 +38,7 @@ WEIGHTS: Final = {
     "cut": 6,
     "crash": 4,
     "stop": 1,
-    "wait": 3,
+    "wait": 4,
     "subscribe": 3,
     "unsubscribe": 1,
     "disconnect": 1,
@@ -47,8 +47,11 @@ WEIGHTS: Final = {
     "answer": 2,
     "seal": 6,
     "compact": 1,
-    "space": 3,
+    "space": 4,
     "behind": 1,
+    "stall": 2,
+    "fault": 4,
+    "heal": 1,
 }
 KINDS: Final = tuple(WEIGHTS)
 _CUMULATED: Final = tuple(sum(list(WEIGHTS.values())[: at + 1]) for at in range(len(WEIGHTS)))
@@ -105,6 +108,9 @@ class Plan:
     receive_maximum: int = 200
     maximum_outgoing: int = 1 << 23
     maximum_queued: int = 10_000
+    # Seconds that a publisher waits for a reader; a client of 5.0 for a full disk.
+    publisher_patience: float = 0.5
+    full_disk_patience: float = 10.0
     # Deliveries that a session keeps in memory.
     queue_window: int = 1_000
     # Commits that a step leaves undone: the disk is that slow.
@@ -181,7 +187,7 @@ def _plan(seed: int, choose: random.Random) -> Plan:
                 will_delay=choose.choice((0, 0, 2, 10)) if choose.random() < 0.4 else None,
                 will_qos=choose.choice((0, 1, 2)),
                 will_retain=choose.random() < 0.25,
-                keep_alive=choose.choice((0, 0, 0, 5)),
+                keep_alive=choose.choice((0, 0, 5)),
             )
         )
     bounded = choose.random() < 0.15
@@ -192,18 +198,21 @@ def _plan(seed: int, choose: random.Random) -> Plan:
         streams.append(("all", "#"))
         if choose.random() < 0.3:
             streams.append(("some", "a/#"))
+    maximum_outgoing = choose.choice((300, 1 << 23, 1 << 23))
     return Plan(
         seed,
         tuple(parts),
         tuple(streams),
         inflight_window=choose.choice((1, 1, 2) if long_queues else (1, 2, 5, 200)),
         receive_maximum=choose.choice((2, 5, 200)),
-        maximum_outgoing=choose.choice((300, 1 << 23, 1 << 23, 1 << 23)),
+        maximum_outgoing=maximum_outgoing,
         maximum_queued=choose.choice((2, 4)) if bounded else 10_000,
         queue_window=choose.choice((1, 1, 2, 1_000) if long_queues else (1, 2, 4, 1_000)),
         lag=choose.choice((0, 0, 1, 2)),
         bounded=bounded,
         again=choose.random() < 0.3,
+        # Where readers get behind soon, publishers wait for longer than their keep alive.
+        publisher_patience=20.0 if maximum_outgoing < 1_000 else 0.5,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cache
 
 from semel.lab.simulation.clock import CountDown
+from semel.lab.simulation.faults import Faults
 from semel.lab.simulation.ledger import Snapshot
 from semel.mqtt.delivery import Delivery
 from semel.store.commit import Commit
@@ -61,6 +62,7 @@ class SimulatedStore(Store):
         self.refills = 0
         self.has_space = True
         self.is_behind = False
+        self.faults = Faults()
         self._noted = noted
         self._written = 0
 
@@ -75,17 +77,21 @@ class SimulatedStore(Store):
         return self.database.restore()
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
+        self.faults.check_rows(session)
         return self.database.exchanges(session)
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
+        self.faults.check_rows(session)
         deliveries = self.database.queue(session, first, limit)
         self.refills += len(deliveries)
         return deliveries
 
     def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
+        self.faults.check_rows(session)
         return self.database.expired(session, first, now)
 
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
+        self.faults.check_rows(session)
         return self.database.next_expiry(session, first, now)
 
     # --- the schedule's side ----------------------------------------------------------------------
@@ -101,6 +107,9 @@ class SimulatedStore(Store):
         elif self._interrupted(commits, 20):
             self.condition = FULL
             return None
+        for commit in commits:
+            # Its rows are gone, and another may get its number.
+            self.faults.damaged -= set(commit.ended)
         del self.pending[: len(group)]
         self.applied += group
         self.safe = group[-1].number

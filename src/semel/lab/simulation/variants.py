@@ -2,12 +2,14 @@
 
 The broker's core is never touched. A variant lies at a seam: its store says that a commit is safe
 when it is not, forgets something at a restart, or tears a commit in two; its sealer leaves a step
-out; its network changes a bit of what leaves.
+out; its network changes a bit of what leaves; its server leaves out a part of a tick or a sweep.
 """
 
 from collections.abc import Callable
 from typing import Final
 
+from semel.broker.core import Broker
+from semel.lab.simulation.faults import MARK
 from semel.lab.simulation.ledger import Snapshot
 from semel.lab.simulation.record import FOLDER, SYNC, Sealer
 from semel.lab.simulation.store import Pending, SimulatedStore, empty_database
@@ -55,6 +57,22 @@ class Variant:
         """The number that a stream has given out last, as the new broker is told."""
         return last_seq
 
+    def flush(self, broker: Broker, store: SimulatedStore, now: float) -> None:
+        """A tick ends."""
+        broker.flush(now)
+
+    def sweep(self, broker: Broker, store: SimulatedStore, now: float) -> None:
+        """Time has passed."""
+        broker.sweep(now)
+
+    def log(self, line: str) -> list[str]:
+        """What is written into the log for a line of the broker."""
+        return [line]
+
+    def full_disk_patience(self, seconds: float) -> float:
+        """How long the broker lets a client wait for a full disk."""
+        return seconds
+
 
 FAITHFUL: Final = Variant()
 
@@ -83,6 +101,18 @@ class Blind(Variant):
 
     def last_seq(self, last_seq: int) -> int:
         return self.inner.last_seq(last_seq)
+
+    def flush(self, broker: Broker, store: SimulatedStore, now: float) -> None:
+        self.inner.flush(broker, store, now)
+
+    def sweep(self, broker: Broker, store: SimulatedStore, now: float) -> None:
+        self.inner.sweep(broker, store, now)
+
+    def log(self, line: str) -> list[str]:
+        return self.inner.log(line)
+
+    def full_disk_patience(self, seconds: float) -> float:
+        return self.inner.full_disk_patience(seconds)
 
 
 # --- stores that say yes too early ----------------------------------------------------------------
@@ -419,6 +449,99 @@ class Leaping(Variant):
         return last_seq + 1 if last_seq else 0
 
 
+# --- faults that reach others ---------------------------------------------------------------------
+
+
+class Unlisting(Variant):
+    """A session that cannot be read takes those behind it along."""
+
+    name = "unlisted sessions"
+    fault = "who is behind a damaged session in a tick is not served any more"
+
+    def flush(self, broker: Broker, store: SimulatedStore, now: float) -> None:
+        router = broker.router
+        for at, state in enumerate(router.dirty):
+            if state.number in store.faults.damaged:
+                del router.dirty[at + 1 :]
+                break
+        broker.flush(now)
+
+
+class Unswept(Variant):
+    """The first damage ends the sweep for everybody."""
+
+    name = "no sweep"
+    fault = "after a damaged session nobody sees to wills, expiry and keep alive"
+
+    def sweep(self, broker: Broker, store: SimulatedStore, now: float) -> None:
+        if not store.faults.raised:
+            broker.sweep(now)
+
+
+class UnseenDamageStore(SimulatedStore):
+    """Rows that cannot be read are taken for none."""
+
+    def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
+        if session in self.faults.damaged:
+            return [], []
+        return super().exchanges(session)
+
+
+class UnseenDamage(Variant):
+    """What cannot be read is as if it had never been."""
+
+    name = "unseen damage"
+    fault = "what was in flight in a damaged session is forgotten without a word"
+
+    def store(self, noted: Noted) -> SimulatedStore:
+        return UnseenDamageStore(empty_database(), noted)
+
+
+class Impatient(Variant):
+    """Whoever is not read from counts as silent."""
+
+    name = "own silence"
+    fault = "a publisher that the broker does not read from is closed for its silence"
+
+    def sweep(self, broker: Broker, store: SimulatedStore, now: float) -> None:
+        held = [connection for connection in broker.connections.values() if connection.held]
+        for connection in held:
+            connection.held = connection.was_held = False
+        broker.sweep(now)
+        for connection in held:
+            connection.held = True
+
+
+class Speechless(Variant):
+    """The log says nothing of what fails."""
+
+    name = "no word"
+    fault = "what fails over a client is not in the log"
+
+    def log(self, line: str) -> list[str]:
+        return [] if MARK in line else [line]
+
+
+class Stuttering(Variant):
+    """The log says everything twice."""
+
+    name = "log flood"
+    fault = "what is said of a connection at its end is said more than once"
+
+    def log(self, line: str) -> list[str]:
+        return [line, line]
+
+
+class Waiting(Variant):
+    """Nobody is told that the disk is full."""
+
+    name = "full disk untold"
+    fault = "a publisher waits for an acknowledgement for as long as the disk is full"
+
+    def full_disk_patience(self, seconds: float) -> float:
+        return 0.0
+
+
 BROKEN: Final[tuple[Variant, ...]] = (
     Hasty("early ack", "everything is acknowledged before its commit"),
     Hasty("early PUBREL", "PUBREL leaves before its PUBREC is committed", MOVED),
@@ -448,4 +571,11 @@ BROKEN: Final[tuple[Variant, ...]] = (
     AlwaysDup(),
     Recounting(),
     Leaping(),
+    Unlisting(),
+    Unswept(),
+    UnseenDamage(),
+    Impatient(),
+    Speechless(),
+    Stuttering(),
+    Waiting(),
 )

@@ -102,6 +102,11 @@ class Witness:
             found = self._owed[link.number] = Owed()
         return found
 
+    def awaits_answer(self, link: Link) -> bool:
+        """Whether a PUBLISH of a connection waits for its acknowledgement."""
+        owed = self._owed.get(link.number)
+        return owed is not None and owed.has_connack and bool(owed.pubacks or owed.pubrecs)
+
     def answered(self, facts: Facts, packet_id: int) -> None:
         """PUBACK or PUBCOMP has come: its identifier is free."""
         self._in_use.get(facts.epoch, {}).pop(packet_id, None)

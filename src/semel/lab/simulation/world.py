@@ -8,13 +8,14 @@ everything comes back (connections, space, time), and all that is under way must
 from collections import Counter
 from typing import Final
 
-from semel.broker.authority import Authority
 from semel.broker.core import Broker
 from semel.broker.settings import BrokerSettings
 from semel.lab.simulation.client import Client
 from semel.lab.simulation.clock import Broken, Clock
+from semel.lab.simulation.faults import HOOKS, MARK, Fault, Hooks
 from semel.lab.simulation.ledger import Ledger, Snapshot
 from semel.lab.simulation.network import Link
+from semel.lab.simulation.promptness import Promptness
 from semel.lab.simulation.record import BEGIN, END
 from semel.lab.simulation.schedule import (
     FILTERS,
@@ -27,6 +28,7 @@ from semel.lab.simulation.schedule import (
     Plan,
     Schedule,
 )
+from semel.lab.simulation.telling import described, listed
 from semel.lab.simulation.variants import FAITHFUL, Variant
 from semel.lab.simulation.witness import Witness
 from semel.mqtt import (
@@ -49,10 +51,15 @@ from semel.store.database import Database
 from semel.store.store import FULL
 from semel.store.streams import Stream, Streams
 
-# What the broker says when something is wrong with a client or with itself: never, here.
+# What the broker says when something is wrong with a client or with itself: never, here, but for
+# what fails on purpose.
 ALARMS: Final = ("broke a rule", "failed", "cannot be answered", "is lost", "no room")
+# What is said of a connection at its end, once.
+LAST_WORDS: Final = ("reads too slowly: closed", "was silent for too long", "failed: closed")
 
 WAITS: Final = (0.3, 1.0, 3.0, 12.0, 40.0)
+# Longer than the keep alive of a publisher that waits for a reader, and less than its patience.
+STALLED: Final = 12.0
 # A payload of this size is kept once for all (semel.store.schema.SHARED_PAYLOAD).
 LARGE: Final = 5_000
 # After so many rounds of everything, what is not done never will be.
@@ -73,6 +80,7 @@ class World:
         self.clients = [Client(part, self.clock) for part in plan.parts]
         self.ledger = Ledger([topic_filter for _, topic_filter in plan.streams])
         self.store = variant.store(self._written)
+        self.faults = self.store.faults
         self.sealers = [variant.sealer(self.database.stream(name).id) for name, _ in plan.streams]
         self.witness = Witness(self.ledger, self.store, self.sealers)
         self.witness.looks_at_disk = variant.looks_at_disk
@@ -96,11 +104,14 @@ class World:
             maximum_queued_messages=plan.maximum_queued,
             # So that the witness need not know a limit.
             maximum_session_expiry=NEVER,
+            publisher_patience=plan.publisher_patience,
+            full_disk_patience=variant.full_disk_patience(plan.full_disk_patience),
             sys_interval=0.0,
         )
         # What went wrong while the broker was at work: it might take the exception for its own.
         self.problem: Exception | None = None
         self.broker = self._start()
+        self.promptness = Promptness(self)
 
     @property
     def database(self) -> Database:
@@ -114,7 +125,7 @@ class World:
             streams.append(Stream(row.id, name, topic_filter, self.variant.last_seq(row.last_seq)))
         return Broker(
             self.settings,
-            authority=Authority(),
+            authority=Hooks(self.faults),
             store=self.store,
             new_client_id=lambda: "nobody",
             log=self._logged,
@@ -125,9 +136,18 @@ class World:
         )
 
     def _logged(self, line: str) -> None:
+        for said in self.variant.log(line):
+            self._hear(said)
+
+    def _hear(self, line: str) -> None:
+        """A line of the log."""
+        if any(words in line for words in LAST_WORDS) and line in self.log:
+            self.problem = Broken(f"the broker says twice: {line}")
         self.log.append(line)
         self.say(f"    broker: {line}")
-        if self.problem is None and any(alarm in line for alarm in ALARMS):
+        if MARK in line:
+            self.faults.told += 1
+        elif self.problem is None and any(alarm in line for alarm in ALARMS):
             self.problem = Broken(f"the broker says: {line}")
 
     def say(self, line: str) -> None:
@@ -140,10 +160,14 @@ class World:
     def _written(self, commit: Commit, number: int) -> Snapshot:
         """The broker writes a commit, in the course of a tick."""
         self._unblock()
+        for link in self.links:
+            # Closed in this tick over a fault; what is closed while packets leave is the next's.
+            if link.has_broker and link.connection.closing and not link.connection.is_muted:
+                self._left(link)
         self.witness.written(commit)
         self.tally["commits"] += 1
         if self.trace is not None:
-            self.say(f"    commit {number} is written: {_listed(commit)}")
+            self.say(f"    commit {number} is written: {listed(commit)}")
         return self.ledger.snapshot(number)
 
     def _unblock(self) -> None:
@@ -173,6 +197,13 @@ class World:
             self.tally["connections"] += 1
             if self.store.condition == FULL and ledger.is_refused(packet):
                 self.tally["connections refused"] += 1
+                link.is_refused = True
+                witness.came(link, packet)
+                return
+            if link.connection.closing:
+                # Its session cannot be read.
+                self.tally["connections refused over damage"] += 1
+                ledger.connect_in_vain(packet, self.clock.now)
                 link.is_refused = True
                 witness.came(link, packet)
                 return
@@ -320,6 +351,8 @@ class World:
             self.crash(a, b)
         elif kind == "wait":
             self.wait(WAITS[a % len(WAITS)])
+        elif kind == "stall":
+            self._stall(self.clients[0], a, b)
         elif kind == "subscribe":
             self._subscribe(client, a)
         elif kind == "unsubscribe":
@@ -349,8 +382,36 @@ class World:
         elif kind == "behind":
             if self.sealers:
                 self.store.set_behind(not self.store.is_behind)
+        elif kind == "fault":
+            self._break(client, a, b)
+        elif kind == "heal":
+            self.faults.damaged.clear()
         else:
             raise ValueError(kind)
+
+    def _stall(self, client: Client, a: int, b: int) -> None:
+        """Everybody is there, nobody reads for a while, and somebody publishes."""
+        for who, each in enumerate(self.clients):
+            if each.link is None:
+                self.connect(who, clean=False)
+        self.step()
+        self.step()
+        for more in range(8):
+            self._publish(client, a + more, b + more)
+            self._all_up()
+            self.apply(len(self.store.pending))
+            self.report(len(self.store.applied))
+        self.wait(STALLED)
+
+    def _break(self, client: Client, a: int, b: int) -> None:
+        """A hook is about to raise, or rows are damaged."""
+        if a % 2:
+            self.faults.hook, self.faults.client = HOOKS[b % len(HOOKS)], client.name
+            return
+        state = self.broker.router.sessions.get(client.name)
+        if state is not None and state.number and client.part.role != WORKER:
+            self.faults.damaged.add(state.number)
+            self.tally["sessions damaged"] += 1
 
     def _last_link(self, who: int) -> Link | None:
         for link in reversed(self.links):
@@ -416,10 +477,18 @@ class World:
             link.up.clear()
             return
         if connection.held or connection.blocked:
+            self.tally["not read from for a reader"] += connection.held
             return
         if link.up:
             piece = link.take_up(count % len(link.up) + 1 if count else len(link.up))
-            self.broker.receive(connection, piece, self.clock.now)
+            self.faults.is_receiving = True
+            try:
+                self.broker.receive(connection, piece, self.clock.now)
+            except Fault as fault:
+                self._abort(link, fault)
+                return
+            finally:
+                self.faults.is_receiving = False
             self._check_problem()
             self._catch_up(link)
             if link.connection.blocked:
@@ -429,6 +498,19 @@ class World:
                 return
         if link.ends_for_broker:
             self._closed(link)
+
+    def _abort(self, link: Link, fault: Fault) -> None:
+        """What a client has sent made a hook raise: its server closes the connection."""
+        connection = link.connection
+        self.tally["hooks raised"] += 1
+        self._hear(f"serving {connection.peer} failed: closed. {fault}")
+        self._check_problem()
+        dealt_with = link.worked_off()
+        # The last of them has not happened.
+        for packet in dealt_with[:-1]:
+            self._arrived(link, packet)
+        connection.closing = True
+        self._closed(link)
 
     def _down(self, client: Client, count: int) -> None:
         """Some bytes reach the client, or the end of the connection does."""
@@ -447,10 +529,13 @@ class World:
         """The broker's loop has nothing more to do for now."""
         for link in self._blocked:
             link.was_closing = link.connection.closing
-        self.broker.flush(self.clock.now)
+        self.variant.flush(self.broker, self.store, self.clock.now)
         self._unblock()
         self._collect()
         self.witness.check_pings(self.links)
+        unsaid = self.faults.raised - self.faults.told - len(self.broker.router.unreadable)
+        if unsaid:
+            raise Broken(f"of what failed on purpose, the log owes {unsaid} lines")
 
     def apply(self, count: int) -> None:
         """Some commits happen; the broker does not know yet."""
@@ -468,19 +553,24 @@ class World:
                 self._collect()
 
     def wait(self, seconds: float) -> None:
-        """Time passes."""
+        """Time passes, between two looks at who is late."""
+        self._sweep()
+        self.tick()
         self.clock.now += seconds
         self._sweep()
         self.tick()
 
     def _sweep(self) -> None:
         self.latest = max(self.latest, self.clock.now)
-        self.broker.sweep(self.clock.now)
+        unheard = self.promptness.unheard()
+        self.variant.sweep(self.broker, self.store, self.clock.now)
+        self.promptness.check_unheard(unheard)
         # It closes those that were silent for too long.
         for link in self.links:
             if link.connection.closing and link.has_broker:
                 self._left(link)
         self.ledger.sweep(self.clock.now)
+        self.promptness.check(self.clock.now)
 
     def step(self, *, everybody: bool = False) -> None:
         """Everything goes on by one round, but for those who are slow or lazy."""
@@ -553,6 +643,9 @@ class World:
             link.has_broker = False
         self._by_number = {}
         self._blocked = []
+        # What was to be said of the last faults nobody has heard.
+        self.faults.told = self.faults.raised
+        self.promptness.forget()
         self.store.crash()
         for sealer in self.sealers:
             sealer.crash(self.database, b)
@@ -568,6 +661,8 @@ class World:
         self.say("the end begins")
         self.store.set_space(True)
         self.store.set_behind(False)
+        self.faults.damaged.clear()
+        self.faults.hook = ""
         self._rest()
         if self.plan.again:
             self.say("once more from disk")
@@ -640,31 +735,3 @@ def play(world: World, actions: list[Action]) -> None:
         world.say(str(action))
         world.act(action)
     world.finish()
-
-
-def described(packet: Packet) -> str:
-    """A packet in a few words."""
-    name = type(packet).__name__
-    if isinstance(packet, Publish):
-        dup = " DUP" if packet.dup else ""
-        retain = " RETAIN" if packet.retain else ""
-        return (
-            f"PUBLISH {packet.packet_id} QoS {packet.qos}{dup}{retain} {packet.topic_name}"
-            f" {packet.payload[:20]!r}"
-        )
-    if isinstance(packet, Connect):
-        clean = " clean" if packet.clean_start else ""
-        return f"CONNECT{clean}"
-    if isinstance(packet, Subscribe):
-        wanted = ", ".join(f"{each.topic_filter} at {each.qos}" for each in packet.subscriptions)
-        return f"SUBSCRIBE {packet.packet_id} {wanted}"
-    return f"{name.upper()} {getattr(packet, 'packet_id', '')}".rstrip()
-
-
-def _listed(commit: Commit) -> str:
-    parts = [f"{len(commit.packets)} wait"]
-    for name in ("changes", "sessions", "ended", "subscriptions", "wills", "retained", "records"):
-        count = len(getattr(commit, name))
-        if count:
-            parts.append(f"{count} {name}")
-    return ", ".join(parts)
