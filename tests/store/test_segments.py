@@ -228,7 +228,8 @@ EMPTY = Record(1, 43, "t", b"", version=4)
 
 def columns_of(record: Record) -> tuple[Any, ...]:
     """A row as the sealer selects it: without its stream, at a time of its own."""
-    return row_of(record, received(record.seq))[1:]
+    _, seq, _, *rest = row_of(record, received(record.seq))
+    return (seq, *rest)
 
 
 def test_every_column_says_what_the_message_said() -> None:

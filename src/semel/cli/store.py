@@ -132,10 +132,13 @@ def report_json(report: Report) -> dict[str, object]:
         ],
         "more": report.more,
         "rows": report.rows,
+        "notes": report.notes,
     }
 
 
 def print_report(report: Report, folder: Path) -> None:
+    for note in report.notes:
+        click.echo(note)
     if report.is_clean:
         click.echo(f"nothing is wrong: {count(sum(report.rows.values()), 'row')} in {folder}")
         return

@@ -142,13 +142,17 @@ class DiskStore(Store):
             return self.reader.queue(session, first, limit)
 
     def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
-        return self.reader.expired(session, first, now)
+        with rows_explained(self.folder):
+            return self.reader.expired(session, first, now)
 
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
         return self.reader.next_expiry(session, first, now)
 
     def records(self, stream: int, first: int, limit: int) -> list[Record] | None:
-        return [] if self.record is None else self.record.records(stream, first, limit)
+        if self.record is None:
+            return []
+        with rows_explained(self.folder):
+            return self.record.records(stream, first, limit)
 
     def seek(self, stream: int, received: int) -> int | None:
         return 1 if self.record is None else self.record.seek(stream, received)

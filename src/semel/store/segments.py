@@ -37,7 +37,8 @@ from semel.mqtt.properties import (
     Properties,
 )
 from semel.store.commit import Record
-from semel.store.rows import properties_from
+from semel.store.rows import check_records, properties_from
+from semel.store.schema import Damaged
 
 if TYPE_CHECKING:
     from semel.store.roots import Root
@@ -53,7 +54,8 @@ COLUMNS: Final = (
     "seq, received, flags, packet_id, version, client_id, user_name, topic, properties, payload"
 )
 _ROWS: Final = (
-    f"SELECT {COLUMNS} FROM record WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
+    f"SELECT checksum, {COLUMNS} FROM record"
+    " WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
 )
 
 # What is read from the database at a time: one short transaction each, so that a checkpoint never
@@ -354,20 +356,24 @@ def read_rows(
 ) -> Iterator[list[tuple[Any, ...]]]:
     """The rows first to last of table `record`, in chunks, each read by a transaction of its own.
 
-    Raises RecordError unless they are all there.
+    Raises RecordError unless they are all there, as they were written.
     """
     at = first
     limit = FIRST_CHUNK
     while at <= last:
         rows = connection.execute(_ROWS, (stream_id, at, last, limit)).fetchall()
         wanted = range(at, min(at + limit, last + 1))
-        if [row[0] for row in rows] != list(wanted):
-            there = {row[0] for row in rows}
+        if [row[1] for row in rows] != list(wanted):
+            there = {row[1] for row in rows}
             missing = next(seq for seq in wanted if seq not in there)
             raise RecordError(
                 f"row {missing} of stream {stream_id} is not in the store, but rows {first} to "
                 f"{last} were to be sealed"
             )
+        try:
+            rows = check_records(stream_id, rows)
+        except Damaged as problem:
+            raise RecordError(f"{problem}, and is not sealed") from None
         yield rows
         at += len(rows)
         size = sum([len(row[-1]) for row in rows]) // len(rows)
