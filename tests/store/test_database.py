@@ -158,6 +158,7 @@ def compare_records(database: Database, history: History) -> None:
             content = checked("record", row)
             _, seq, _, flags, packet_id, version, client_id, user_name, topic, *rest = content
             section, payload = rest
+            assert section is None or isinstance(section, bytes)
             assert (seq, packet_id, version) == (record.seq, record.packet_id, record.version)
             assert flags == record.qos | record.retain << 2 | record.dup << 3
             assert (client_id, user_name) == (record.client_id, record.user_name)
