@@ -26,6 +26,7 @@ from setuptools.extension import Extension
 COMPILED = (
     "src/semel/mqtt",
     "src/semel/broker",
+    "src/semel/store/row_checksums.py",
     "src/semel/store/commit.py",
     "src/semel/store/rows.py",
     "src/semel/store/store.py",

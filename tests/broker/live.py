@@ -26,11 +26,15 @@ class Process:
         )
         assert self.process.stderr is not None
         self._stderr = self.process.stderr
-        line = self._stderr.readline()
-        found = re.search(r"listening on ([\d.]+):(\d+)", line)
-        assert found, line + self._stderr.read()
+        self.log: list[str] = []
+        found = None
+        # What it has to say about its store comes first.
+        while found is None:
+            line = self._stderr.readline()
+            assert line, "".join(self.log)
+            self.log.append(line)
+            found = re.search(r"listening on ([\d.]+):(\d+)", line)
         self.address = (found[1], int(found[2]))
-        self.log = [line]
         # A pipe that nobody reads fills up, and then the broker would wait for us.
         self._reader = Thread(target=self._read_log, daemon=True)
         self._reader.start()

@@ -24,6 +24,7 @@ from semel.mqtt import (
     Unsubscribe,
 )
 from semel.mqtt.delivery import ASSIGNED, QUEUED
+from semel.store.row_checksums import KEEP_LOW
 from semel.store.store import BEHIND, OPEN
 from tests.broker.recorded import (
     ALL,
@@ -332,7 +333,9 @@ def test_a_subscription_without_a_cursor_begins_with_what_comes() -> None:
     world.fill(2)
     reader = world.reader(durable=True)
     assert follow(reader, offset="latest") == []
-    world.database.connection.execute("UPDATE subscription SET cursor = NULL")
+    world.database.connection.execute(
+        f"UPDATE subscription SET cursor = NULL, checksum = {KEEP_LOW}"
+    )
     world.crash()
     assert world.rows(CURSOR) == [(ALL, 2)]
     world.fill(1)

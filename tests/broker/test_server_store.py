@@ -1,5 +1,6 @@
 """`semel broker --data`: a folder, a full disk, a store that fails, an end and a new start."""
 
+import re
 import shutil
 import signal
 import sqlite3
@@ -64,6 +65,42 @@ def test_whatever_ends_it_the_next_broker_goes_on(
     ):
         durable(reader, "r")
         assert published(reader.take(1)) == [b"kept"]
+
+
+def test_after_a_kill_the_start_says_what_it_recovered_and_a_lost_log_is_refused(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    broker = Process("--data", str(data))
+    request.addfinalizer(broker.process.kill)
+    with link(broker.address) as publisher:
+        publisher.connect("p")
+        for number in range(1, 4):
+            publisher.send(Publish("t", b"%d" % number, 1, number, retain=True))
+            publisher.take(1)
+    broker.stop(signal.SIGKILL)
+    shutil.copytree(data, tmp_path / "cut")
+    with Process("--data", str(data)) as broker, link(broker.address) as reader:
+        reader.connect("r")
+        reader.send(Subscribe(1, [Subscription("t", 1)]))
+        assert published(reader.take(2)) == [b"3"]
+    log = "".join(broker.log)
+    assert re.search(r"was not closed by the process that had it: recovered \d+ commits", log)
+    with Process("--data", str(data)) as broker:
+        pass
+    assert "was not closed" not in "".join(broker.log)
+    (tmp_path / "cut" / "store.db-wal").unlink()
+    ended = subprocess.run(
+        [sys.executable, "-m", "semel", "broker", "--port", "0", "--data", str(tmp_path / "cut")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "the end of its log is missing" in ended.stderr
+    assert "semel store repair" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_folder_serves_one_broker_at_a_time(tmp_path: Path) -> None:
@@ -283,7 +320,7 @@ def test_a_publisher_whose_message_waits_for_a_full_disk_is_told_while_it_is_ful
         "UPDATE session SET expiry = 'x'",
         "UPDATE session SET ends_at = 'soon'",
         "UPDATE subscription SET options = 3",
-        "INSERT INTO retained (topic, qos, payload) VALUES ('a/+', 0, x'00')",
+        "INSERT INTO retained (checksum, topic, qos, payload) VALUES (0, 'a/+', 0, x'00')",
     ],
 )
 def test_a_damaged_store_is_named_with_a_way_out(tmp_path: Path, damage: str) -> None:

@@ -20,6 +20,7 @@ from tests.store.stores import (
     change,
     contents,
     copied,
+    damage,
     make_large,
     make_small,
     pages_of,
@@ -292,3 +293,157 @@ def test_adopt_goes_on_after_the_record_and_loses_nothing_silently(small: Path) 
         run("adopt", small, "--stream", "plant", "--after", 41, "--discard", "1-5").exit_code == 0
     )
     assert rows(small, "SELECT DISTINCT last_seq FROM stream") == [(41,)]
+
+
+# --- sessions and retained messages ---------------------------------------------------------------
+
+
+def clients(folder: Path) -> list[object]:
+    return [each for (each,) in rows(folder, "SELECT client_id FROM session ORDER BY number")]
+
+
+def test_sessions_are_listed_for_people_and_for_programs(small: Path) -> None:
+    result = run("sessions", "list", small)
+    assert result.exit_code == 0
+    head, first, second = result.stdout.splitlines()
+    assert head.split() == ["client", "expires", "subscriptions", "queued", "in", "flight"]
+    assert first.split() == ["'a'", "1970-01-01", "00:01:00+00:00", "1", "3", "2"]
+    assert second.split() == ["'b'", "never", "1", "1", "0"]
+    found = json.loads(run("sessions", "list", small, "--json").stdout)["sessions"]
+    assert found[0] == {
+        "number": 1,
+        "client_id": "a",
+        "expiry": 0xFFFF_FFFF,
+        "ends_at": 60.0,
+        "subscriptions": 1,
+        "queued": 3,
+        "in_flight": 2,
+        "inbound": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--client-id", "a"], ["a"]),
+        (["--client-id", "a", "--client-id", "b"], ["a", "b"]),
+        (["--client-id", "A"], []),
+        (["--match", "?"], ["a", "b"]),
+        (["--match", "[b-z]"], ["b"]),
+        (["--match", "b*", "--client-id", "a"], ["a", "b"]),
+    ],
+)
+def test_the_sessions_that_are_meant_are_listed(
+    small: Path, options: list[str], expected: list[str]
+) -> None:
+    found = json.loads(run("sessions", "list", small, "--json", *options).stdout)["sessions"]
+    assert [each["client_id"] for each in found] == expected
+
+
+def test_an_end_that_is_known_is_listed_as_a_time(small: Path) -> None:
+    change(
+        small,
+        "UPDATE session SET expiry = 60, ends_at = 1700000000.5 WHERE number = 1",
+        "UPDATE session SET expiry = 3600 WHERE number = 2",
+    )
+    _, first, second = run("sessions", "list", small).stdout.splitlines()
+    assert "2023-11-14 22:13:20+00:00" in first
+    assert "3,600 s after its connection" in second
+
+
+def test_a_session_is_deleted_with_all_that_is_kept_for_it_and_nothing_else(small: Path) -> None:
+    result = run("sessions", "delete", small, "--client-id", "a")
+    assert (result.exit_code, result.stdout) == (0, "1 session deleted\n")
+    assert clients(small) == ["b"]
+    for table in ("subscription", "delivery", "particular"):
+        assert rows(small, f"SELECT DISTINCT session FROM {table}") == [(2,)]
+    for table in ("inbound", "inbox"):
+        assert rows(small, f"SELECT * FROM {table}") == []
+    # The payload that both waited for has one use left; the will is published at the next start.
+    assert rows(small, "SELECT uses FROM body") == [(1,)]
+    assert rows(small, "SELECT client_id FROM will") == [("a",)]
+    assert run("check", small).exit_code == 0
+    with open_folder(small) as opened, closing(opened.open()) as database:
+        saved = database.restore()
+        assert [each.client_id for each in saved.sessions] == ["b"]
+        assert saved.next_session == 3
+        assert [each.number for each in database.queue(2, 1, 9)] == [1]
+
+
+def test_many_sessions_are_deleted_at_once(large_once: Path, tmp_path: Path) -> None:
+    large = copied(large_once, tmp_path / "large")
+    many = len(clients(large))
+    result = run("sessions", "delete", large, "--match", "one of many clients*", "--json")
+    gone = len(json.loads(result.stdout)["sessions"])
+    assert gone == 600
+    assert len(clients(large)) == many - gone
+    assert run("sessions", "delete", large, "--all").exit_code == 0
+    assert clients(large) == []
+    assert run("check", large).exit_code == 0
+
+
+def test_a_dry_run_deletes_nothing(small: Path) -> None:
+    result = run("sessions", "delete", small, "--all", "--dry-run")
+    assert result.stdout.splitlines()[-1] == "2 sessions would be deleted"
+    assert clients(small) == ["a", "b"]
+    result = run("retained", "delete", small, "--all", "--dry-run")
+    assert result.stdout.splitlines()[-1] == "2 retained messages would be deleted"
+    assert len(rows(small, "SELECT * FROM retained")) == 2
+
+
+@pytest.mark.parametrize("kind", ["sessions", "retained"])
+def test_nothing_is_deleted_because_an_option_was_forgotten(small: Path, kind: str) -> None:
+    option = "--client-id" if kind == "sessions" else "--filter"
+    for options in ([], [option, "t", "--all"]):
+        result = run(kind, "delete", small, *options)
+        assert result.exit_code == 2
+        assert option in result.stderr
+    assert clients(small) == ["a", "b"]
+    assert len(rows(small, "SELECT * FROM retained")) == 2
+
+
+def test_what_is_not_there_cannot_be_deleted(small: Path, tmp_path: Path) -> None:
+    assert "nothing was deleted" in refused("sessions", "delete", small, "--client-id", "x")
+    assert "no retained message" in refused("retained", "delete", small, "--filter", "x")
+    assert "no data folder" in refused("sessions", "delete", tmp_path / "no", "--all")
+    assert "no data folder" in refused("retained", "list", tmp_path / "no")
+
+
+@pytest.mark.parametrize("kind", ["sessions", "retained"])
+def test_what_a_broker_has_is_listed_but_not_deleted(small: Path, kind: str) -> None:
+    with open_folder(small) as opened, closing(opened.open()):
+        assert len(json.loads(run(kind, "list", small, "--json").stdout)[kind]) == 2
+        assert "is in use by another process" in refused(kind, "delete", small, "--all")
+    assert run(kind, "delete", small, "--all").exit_code == 0
+
+
+def test_sessions_of_a_client_are_not_deleted(small: Path) -> None:
+    change(small, "INSERT INTO fact VALUES ('keeper', 0, 'client')")
+    assert "is the store of a client" in refused("sessions", "delete", small, "--all")
+    assert len(json.loads(run("sessions", "list", small, "--json").stdout)["sessions"]) == 2
+
+
+def test_retained_messages_are_listed_and_deleted_by_topic_filter(small: Path) -> None:
+    head, first, second = run("retained", "list", small).stdout.splitlines()
+    assert head.split() == ["topic", "qos", "bytes", "expires"]
+    assert first.split() == ["'t'", "0", "4", "never"]
+    assert second.split() == ["'u'", "0", "4", "never"]
+    found = json.loads(run("retained", "list", small, "--filter", "u/#", "--json").stdout)
+    assert found == {"retained": [{"topic": "u", "qos": 0, "bytes": 4, "expires_at": None}]}
+    result = run("retained", "delete", small, "--filter", "u/#")
+    assert result.stdout == "1 retained message deleted\n"
+    assert rows(small, "SELECT topic FROM retained") == [("t",)]
+    assert run("check", small).exit_code == 0
+
+
+def test_a_filter_that_is_none_is_refused(small: Path) -> None:
+    result = run("retained", "list", small, "--filter", "a/#/b")
+    assert result.exit_code == 2
+    assert "--filter" in result.stderr
+
+
+def test_a_damaged_row_is_not_listed_as_if_it_were_right(small: Path) -> None:
+    damage(small, "UPDATE session SET client_id = 'z' WHERE number = 2")
+    damage(small, "UPDATE retained SET topic = 'z' WHERE topic = 't'")
+    assert "is damaged" in refused("sessions", "list", small)
+    assert "is damaged" in refused("retained", "list", small)

@@ -24,7 +24,9 @@ import pytest
 from tests.kills import brokers, wire
 from tests.kills.trace import (
     OPTIONS,
+    SYNCS,
     Call,
+    is_marked_when_safe,
     is_sealed_before_deleted,
     is_sent_when_safe,
     read_file,
@@ -181,6 +183,10 @@ def test_whatever_reports_a_fact_leaves_after_the_sync_of_that_fact(
     with Traced(tmp_path) as traced:
         steps = exchange(traced.broker.port, VERSIONS[version])
     assert [step.name for step in steps if not traced.is_safe(step)] == []
+    mark = str(traced.data / "store.mark")
+    assert is_marked_when_safe(traced.calls, traced.log, mark)
+    # It costs no sync of its own.
+    assert [call for call in traced.calls if call.path == mark and call.name in SYNCS] == []
 
 
 @TRACES
@@ -189,6 +195,8 @@ def test_a_broker_that_does_not_sync_is_found_out(tmp_path: Path, durability: st
     with Traced(tmp_path, "--durability", durability) as traced:
         steps = exchange(traced.broker.port, V5)
     assert [step.name for step in steps if traced.is_safe(step)] == []
+    mark = str(traced.data / "store.mark")
+    assert not is_marked_when_safe(traced.calls, traced.log, mark)
 
 
 def until_sealed(data: Path, count: int) -> None:

@@ -121,6 +121,17 @@ def transactions(calls: list[Call], log: str) -> list[Transaction]:
     return found
 
 
+def is_marked_when_safe(calls: list[Call], log: str, mark: str) -> bool:
+    """Whether the mark was written, and always after the log was synced: it is never ahead."""
+    marked = [call for call in calls if call.path == mark and call.name in FILE_WRITES]
+    return bool(marked) and all(
+        each.synced is not None and each.synced < call.start
+        for call in marked
+        for each in transactions(calls, log)
+        if each.start < call.start
+    )
+
+
 def is_sent_when_safe(
     calls: list[Call], log: str, cause: bytes, effect: bytes, *, row: bytes = b""
 ) -> bool:

@@ -11,7 +11,7 @@ _P = "UPDATE particular SET {} WHERE session = 1 AND number = {}"
 
 FAULTS: list[Fault] = [
     # one value
-    (["INSERT INTO fact VALUES ('', 'x')"], "fact", "name is empty", "fact"),
+    (["INSERT INTO fact VALUES ('', 0, 'x')"], "fact", "name is empty", "fact"),
     (["UPDATE session SET expiry = -1 WHERE number = 2"], "session", "expiry is -1", "session"),
     (["UPDATE session SET expiry = 'x' WHERE number = 2"], "session", "not an integer", "session"),
     (
@@ -115,7 +115,7 @@ FAULTS: list[Fault] = [
         "subscription",
     ),
     (
-        ["INSERT INTO particular VALUES (1, 77, 5, NULL, NULL, NULL, NULL)"],
+        ["INSERT INTO particular VALUES (1, 77, 0, 5, NULL, NULL, NULL, NULL)"],
         "particular",
         "of no delivery",
         "particular",
@@ -123,14 +123,14 @@ FAULTS: list[Fault] = [
     ([_D.format("packet_id = 1", 2)], "delivery", "2 deliveries have this identifier", "delivery"),
     ([_D.format("packet_id = 9", 4)], "delivery", "one before it waits", "delivery"),
     (
-        ["INSERT INTO particular VALUES (1, 2, 5, NULL, NULL, NULL, NULL)"],
+        ["INSERT INTO particular VALUES (1, 2, 0, 5, NULL, NULL, NULL, NULL)"],
         "delivery",
         "its message is there",
         "delivery",
     ),
     (["UPDATE body SET uses = 5"], "body", "uses is 5, but 2 deliveries have it", ""),
     (["UPDATE body SET uses = 0"], "body", "uses is 0", "body"),
-    (["INSERT INTO body VALUES (9, 1, x'00')"], "body", "but 0 deliveries", "body"),
+    (["INSERT INTO body VALUES (9, 0, 1, x'00')"], "body", "but 0 deliveries", "body"),
     (["DELETE FROM record WHERE seq = 3"], "record", "are not there", "gap"),
     (["DELETE FROM record WHERE seq = 1"], "record", "are not there", "gap"),
     (["DELETE FROM record WHERE seq = 5"], "record", "are not there", "gap"),

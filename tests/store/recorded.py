@@ -14,10 +14,7 @@ from semel.store.rows import properties_value
 START = 1_700_000_000_000_000
 MILLISECOND = 1_000
 
-INSERT = (
-    "INSERT INTO record (stream, seq, received, flags, packet_id, version, client_id, user_name,"
-    " topic, properties, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
+INSERT = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def received(seq: int) -> int:
@@ -55,7 +52,7 @@ def message(seq: int, stream: int = 1) -> Record:
 
 def row_of(record: Record, at: int) -> tuple[Any, ...]:
     """The row of table `record`."""
-    return (
+    content = (
         record.stream,
         record.seq,
         at,
@@ -68,6 +65,13 @@ def row_of(record: Record, at: int) -> tuple[Any, ...]:
         properties_value(record.properties),
         record.payload,
     )
+    return schema.with_checksum("record", content)
+
+
+def plain_row(stream: int, seq: int, received: int, payload: bytes) -> tuple[Any, ...]:
+    """The row of a message that has nothing but a payload."""
+    content = (stream, seq, received, 0, 0, 5, "c", None, "t", None, payload)
+    return schema.with_checksum("record", content)
 
 
 def fields(record: Record) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from semel.mqtt.session import NEVER_EXPIRES
 from semel.store.commit import Commit, Record
 from semel.store.folder import open_folder
 from semel.store.pages import Page, Pages
+from semel.store.schema import COLUMNS, KEYS, column_names, content_of, with_checksum
 from tests.modes import repeats
 from tests.store.histories import History
 
@@ -106,16 +107,40 @@ def rows(folder: Path, question: str) -> list[tuple[object, ...]]:
 
 
 def change(folder: Path, *statements: str) -> None:
-    """Break a store with SQL."""
+    """Write something wrong with SQL, as a mistake of ours would: with checksums that fit."""
+    damage(folder, *statements)
+    with closing(sqlite3.connect(folder / "store.db", isolation_level=None)) as connection:
+        connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+        for table in COLUMNS:
+            if table in there:
+                write_checksums(connection, table)
+
+
+def damage(folder: Path, *statements: str) -> None:
+    """Change a store behind our back: checksums stay as they are."""
     with closing(sqlite3.connect(folder / "store.db", isolation_level=None)) as connection:
         for statement in statements:
             connection.execute(statement)
 
 
+def write_checksums(connection: sqlite3.Connection, table: str) -> None:
+    """Give every row of a table the checksum that fits it."""
+    keys = KEYS[table]
+    same = " AND ".join(f"CAST({each} AS BLOB) = ?" for each in column_names(table)[:keys])
+    for row in connection.execute(f"SELECT * FROM {table}").fetchall():
+        checksum = with_checksum(table, content_of(table, row))[keys]
+        if checksum != row[keys]:
+            key = [str(each).encode("utf-8", "surrogateescape") for each in row[:keys]]
+            connection.execute(f"UPDATE {table} SET checksum = ? WHERE {same}", (checksum, *key))
+
+
 def contents(folder: Path) -> dict[str, list[tuple[object, ...]]]:
-    """All rows of all tables."""
+    """All rows of all tables; but for its epoch, which a copy does not have."""
     names = rows(folder, "SELECT name FROM sqlite_schema WHERE type = 'table'")
-    return {str(name): rows(folder, f"SELECT * FROM {name}") for (name,) in names}
+    found = {str(name): rows(folder, f"SELECT * FROM {name}") for (name,) in names}
+    found["fact"] = [row if row[0] != "epoch" else ("epoch", 0, "") for row in found["fact"]]
+    return found
 
 
 def pages_of(folder: Path, name: str) -> tuple[list[int], list[int]]:

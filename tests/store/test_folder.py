@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,11 @@ from semel.store.folder import (
     rows_explained,
 )
 from semel.store.log import Log, log_of
+from semel.store.mark import put_mark, read_mark
+from semel.store.migration import Step
 from semel.store.schema import VERSION, Unusable
-from semel.store.settings import OS
+from semel.store.settings import DISK, OS
+from tests.store.stores import change, damage
 
 NOBODY = 65_534
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -103,7 +107,7 @@ import os, sys
 from pathlib import Path
 from semel.store.folder import open_folder
 from tests.store.test_folder import commit_of
-database = open_folder(Path(sys.argv[1])).open()
+database = open_folder(Path(sys.argv[1])).open(sys.argv[3])
 for number in range(1, int(sys.argv[2]) + 1):
     database.apply([commit_of(number)])
 os.kill(os.getpid(), 9)
@@ -125,11 +129,21 @@ def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
     """A data folder whose broker was killed after twenty commits: they are in the log alone."""
-    path = tmp_path / "data"
-    result = run(KILLED, path, 20)
+    return made_and_killed(tmp_path / "data", DISK)
+
+
+def made_and_killed(path: Path, durability: str) -> Path:
+    result = run(KILLED, path, 20, durability)
     assert result.returncode == -signal.SIGKILL, result.stderr
     assert len(Log(log_of(path / "store.db")).frames) > 40
     return path
+
+
+def set_mark(folder: Path, commit: int) -> None:
+    """The mark as it was after that commit."""
+    mark = read_mark(folder)
+    assert mark is not None
+    put_mark(folder, replace(mark, commit=commit))
 
 
 # --- making ---------------------------------------------------------------------------------------
@@ -142,7 +156,9 @@ def test_a_new_folder_and_its_files_are_their_owners_alone(tmp_path: Path, mask:
         database.apply([commit_of(1)])
         assert mode(path) == 0o700
         files = {file.name: mode(file) for file in path.iterdir()}
-    assert files == dict.fromkeys(("lock", "store.db", "store.db-wal", "store.db-shm"), 0o600)
+    assert files == dict.fromkeys(
+        ("lock", "store.db", "store.db-wal", "store.db-shm", "store.mark"), 0o600
+    )
 
 
 def test_folders_above_are_made_too(tmp_path: Path) -> None:
@@ -428,19 +444,13 @@ def test_a_store_that_another_program_locks_is_refused(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "store.db", isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
-        other.execute("INSERT INTO fact VALUES ('x', 'y')")
+        other.execute("INSERT INTO fact VALUES ('x', 0, 'y')")
         assert "is locked by another program" in sentence(folder)
         other.execute("ROLLBACK")
     assert opens(folder) == []
 
 
 # --- which store ----------------------------------------------------------------------------------
-
-
-def change(folder: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(folder / "store.db", isolation_level=None)) as connection:
-        for statement in statements:
-            connection.execute(statement)
 
 
 def test_a_newer_store_is_refused_and_left_alone(folder: Path) -> None:
@@ -470,37 +480,45 @@ def test_a_store_without_its_mark_is_damaged(folder: Path) -> None:
     assert "is damaged" in sentence(folder)
 
 
-STEP = "ALTER TABLE session ADD COLUMN flavour TEXT; UPDATE session SET flavour = 'sweet'"
+STEP = ("ALTER TABLE session ADD COLUMN flavour TEXT", "UPDATE session SET flavour = 'sweet'")
+
+
+def step_of(*statements: str) -> Step:
+    def step(connection: sqlite3.Connection) -> None:
+        for statement in statements:
+            connection.execute(statement)
+
+    return step
 
 
 def test_an_older_store_is_brought_to_our_format_after_a_copy(folder: Path) -> None:
-    change(folder, "PRAGMA user_version = 0")
-    with open_folder(folder, steps={0: STEP}) as opened:
+    change(folder, "PRAGMA user_version = 1")
+    with open_folder(folder, steps={1: step_of(*STEP)}) as opened:
         (warning,) = opened.warnings
-        assert "from format 0 to 1" in warning
-        assert "store.db.format-0.bak" in warning
+        assert "from format 1 to 2" in warning
+        assert "store.db.format-1.bak" in warning
     question = "SELECT * FROM session ORDER BY number"
     with closing(sqlite3.connect(folder / "store.db")) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert [row[-1] for row in connection.execute(question)] == ["sweet"] * 3
-    copy = folder / "store.db.format-0.bak"
+    copy = folder / "store.db.format-1.bak"
     assert mode(copy) == 0o600
     with closing(sqlite3.connect(copy)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (0,)
-        assert len(connection.execute(question).fetchone()) == 4
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert len(connection.execute(question).fetchone()) == 5
 
 
-@pytest.mark.parametrize("step", [f"{STEP}; SELECT nothing FROM nowhere", "DROP TABLE no_such"])
-def test_a_step_that_fails_leaves_the_store_as_it_was(folder: Path, step: str) -> None:
-    change(folder, "PRAGMA user_version = 0")
+@pytest.mark.parametrize("step", [(*STEP, "SELECT nothing FROM nowhere"), ("DROP TABLE no_such",)])
+def test_a_step_that_fails_leaves_the_store_as_it_was(folder: Path, step: tuple[str, ...]) -> None:
+    change(folder, "PRAGMA user_version = 1")
     before = (folder / "store.db").read_bytes()
-    with pytest.raises(Unusable, match="could not be brought from format 0 to 1, and is as it was"):
-        open_folder(folder, steps={0: step})
+    with pytest.raises(Unusable, match="could not be brought from format 1 to 2, and is as it was"):
+        open_folder(folder, steps={1: step_of(*step)})
     assert (folder / "store.db").read_bytes() == before
     # The copy of the first attempt stays beside that of the next.
-    open_folder(folder, steps={0: STEP}).close()
-    assert (folder / "store.db.format-0.bak").read_bytes() != b""
-    assert (folder / "store.db.format-0.bak.2").exists()
+    open_folder(folder, steps={1: step_of(*STEP)}).close()
+    assert (folder / "store.db.format-1.bak").read_bytes() != b""
+    assert (folder / "store.db.format-1.bak.2").exists()
 
 
 def test_a_store_of_a_format_that_nobody_knows_is_refused(folder: Path) -> None:
@@ -545,6 +563,9 @@ def test_a_store_that_is_gone_in_the_middle_of_a_repair_is_not_begun_anew(folder
     (folder / "store.db").rename(folder / "store.db.damaged-20240101T000000")
     assert "it is gone, but store.db.damaged-20240101T000000 is there" in sentence(folder)
     (folder / "store.db.damaged-20240101T000000").rename(folder / "elsewhere")
+    said = sentence(folder)
+    assert "it is gone, but store.mark says that it had 3 commits; to begin anew, move" in said
+    (folder / "store.mark").unlink()
     assert opens(folder) == []
 
 
@@ -560,7 +581,7 @@ def test_a_store_without_one_of_its_tables_is_damaged(folder: Path) -> None:
 
 
 def test_a_store_whose_definitions_are_nonsense_is_damaged(folder: Path) -> None:
-    change(
+    damage(
         folder,
         "PRAGMA writable_schema = ON",
         "UPDATE sqlite_schema SET sql = 'CREATE TABLE nonsense(' WHERE name = 'will'",
@@ -571,9 +592,9 @@ def test_a_store_whose_definitions_are_nonsense_is_damaged(folder: Path) -> None
 @pytest.mark.parametrize(
     "statement",
     [
-        "INSERT INTO retained VALUES (1, 'a/+', 0, NULL, NULL, x'00')",
-        "INSERT INTO will VALUES ('c', NULL, NULL, 3, 0, 't', NULL, x'00')",
-        "INSERT INTO subscription VALUES (1, 't', 3, 0, NULL)",
+        "INSERT INTO retained VALUES (1, 0, 'a/+', 0, NULL, NULL, x'00')",
+        "INSERT INTO will VALUES ('c', 0, NULL, NULL, 3, 0, 't', NULL, x'00')",
+        "INSERT INTO subscription VALUES (1, 't', 0, 3, 0, NULL)",
         "UPDATE session SET client_id = CAST(x'ff' AS TEXT) WHERE number = 1",
         "UPDATE delivery SET flags = 'x' WHERE session = 1",
     ],
@@ -637,28 +658,31 @@ def test_a_frame_of_the_log_is_missed_whatever_of_it_is_broken(killed: Path, pla
 
 
 def test_without_a_sync_for_each_commit_a_broken_log_is_what_loss_of_power_leaves(
-    killed: Path,
+    tmp_path: Path,
 ) -> None:
+    killed = made_and_killed(tmp_path / "data", OS)
     path = log_of(killed / "store.db")
     log = Log(path)
     ends = [at + 1 for at, (_, pages) in enumerate(log.frames) if pages]
     flip(path, log.place(ends[-5]) + 24 + 100)
-    with open_folder(killed, durability=OS) as opened:
-        (warning,) = opened.warnings
-        assert f"4 of its {len(ends)} commits are lost" in warning
+    # What it was written with counts, not what the next one is told.
+    with open_folder(killed, durability=DISK) as opened:
+        first, second = opened.warnings
+        assert f"4 of its {len(ends)} commits are lost" in first
+        assert "commits 17 to 20 of it are lost" in second
+        assert "as loss of power does with durability os" in second
         assert 0 < sessions_in(opened) < 20
     assert opens(killed) == []
 
 
-def test_what_is_left_of_a_broken_log_is_not_taken_for_damage_later(
-    killed: Path, tmp_path: Path
-) -> None:
+def test_what_is_left_of_a_broken_log_is_not_taken_for_damage_later(tmp_path: Path) -> None:
     """Else the next commits would overwrite its first frames, and the others look as if lost."""
+    killed = made_and_killed(tmp_path / "data", OS)
     path = log_of(killed / "store.db")
     log = Log(path)
     ends = [at + 1 for at, (_, pages) in enumerate(log.frames) if pages]
     flip(path, log.place(ends[2]) + 24 + 100)
-    with open_folder(killed, durability=OS) as opened, closing(opened.open()) as database:
+    with open_folder(killed, durability=OS) as opened, closing(opened.open(OS)) as database:
         database.apply([commit_of(100)])
         # As kill -9 would leave it.
         shutil.copytree(killed, tmp_path / "left")
@@ -671,6 +695,8 @@ def test_a_last_commit_that_is_not_whole_was_never_acknowledged(killed: Path) ->
     path = log_of(killed / "store.db")
     log = Log(path)
     flip(path, log.place(log.committed - 1) + 24 + 100)
+    # It is written when the log is synced.
+    set_mark(killed, 19)
     with open_folder(killed) as opened:
         (warning,) = opened.warnings
         assert "the last commit in store.db-wal is not whole" in warning
@@ -681,6 +707,7 @@ def test_a_last_commit_that_is_not_whole_was_never_acknowledged(killed: Path) ->
 def test_a_log_that_ends_in_the_middle_of_a_frame_is_what_a_crash_leaves(killed: Path) -> None:
     path = log_of(killed / "store.db")
     os.truncate(path, path.stat().st_size - 100)
+    set_mark(killed, 19)
     with open_folder(killed) as opened:
         assert sessions_in(opened) == 19
 

@@ -9,11 +9,12 @@ import pytest
 from semel.store.gaps import gap_fact
 from semel.store.reading import Holdings, MissingRows, NodeRecord, Row, StoreRows, rows_of
 from semel.store.roots import Entry, Segment
+from semel.store.row_checksums import set_stream
 from semel.store.schema import Unusable
 from semel.store.segments import BATCH_ROWS, CHUNK_BYTES, RecordError
 from tests.store.keeper import Keeper
 from tests.store.memory_root import MemoryRoot, ObjectStore, object_root
-from tests.store.recorded import message, received
+from tests.store.recorded import INSERT, message, plain_row, received
 
 
 @pytest.fixture
@@ -133,10 +134,11 @@ def test_long_segments_and_long_tables_come_in_pieces(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path / "data")
     keeper.database.connection.execute("BEGIN")
     keeper.database.connection.executemany(
-        "INSERT INTO record VALUES (1, ?, ?, 0, 0, 5, 'c', NULL, 't', NULL, ?)",
-        ((seq, received(seq), b"x") for seq in range(1, 3 * BATCH_ROWS + 1)),
+        INSERT, (plain_row(1, seq, received(seq), b"x") for seq in range(1, 3 * BATCH_ROWS + 1))
     )
-    keeper.database.connection.execute("UPDATE stream SET last_seq = ?", (3 * BATCH_ROWS,))
+    keeper.database.connection.execute(
+        f"UPDATE stream SET {set_stream('last_seq')}", (3 * BATCH_ROWS,)
+    )
     keeper.database.connection.execute("COMMIT")
     keeper.last = 3 * BATCH_ROWS
     with Holdings(keeper.folder.path, None) as holdings:
@@ -155,11 +157,8 @@ def test_long_segments_and_long_tables_come_in_pieces(tmp_path: Path) -> None:
 def test_long_payloads_come_in_pieces(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path / "data")
     for seq in range(1, 7):
-        keeper.database.connection.execute(
-            "INSERT INTO record VALUES (1, ?, 1, 0, 0, 5, 'c', NULL, 't', NULL, ?)",
-            (seq, bytes(CHUNK_BYTES // 2)),
-        )
-    keeper.database.connection.execute("UPDATE stream SET last_seq = 6")
+        keeper.database.connection.execute(INSERT, plain_row(1, seq, 1, bytes(CHUNK_BYTES // 2)))
+    keeper.database.connection.execute(f"UPDATE stream SET {set_stream('last_seq')}", (6,))
     with Holdings(keeper.folder.path, None) as holdings:
         assert [table.num_rows for table in only(holdings).tables(1, 6)] == [2, 2, 2]
     keeper.close()

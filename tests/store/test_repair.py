@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from semel.mqtt.session import NEVER_EXPIRES
 from semel.store.care import describe, export, salvage
 from semel.store.check import check_store
 from semel.store.folder import open_folder
@@ -17,9 +18,10 @@ from semel.store.gaps import gap_fact
 from semel.store.log import Log, log_of
 from semel.store.pages import Page, Pages
 from semel.store.repair import Repair, repair_store
+from semel.store.row_checksums import row_checksum
 from semel.store.schema import VERSION, Unusable
 from tests.store.faults import FAULTS
-from tests.store.stores import change, contents, copied, pages_of, root_of, rows, wipe
+from tests.store.stores import change, contents, copied, damage, pages_of, root_of, rows, wipe
 
 WHEN = "20240131T101500"
 SAVED = f"store.db.damaged-{WHEN}"
@@ -115,12 +117,19 @@ def test_a_session_that_is_lost_takes_what_was_its_and_all_is_told(small: Path) 
 
 
 def test_of_two_sessions_with_one_client_identifier_the_first_stays(small: Path) -> None:
+    # Both checksums have the same length then.
+    change(small, "UPDATE session SET ends_at = 5.0")
     path = small / "store.db"
-    # The identifier, and the expiry that follows it: never.
-    row = b"b" + (0xFFFF_FFFF).to_bytes(6, "big")
     data = path.read_bytes()
-    assert data.count(row) == 1
-    path.write_bytes(data.replace(row, b"a" + row[1:]))
+
+    def stored(client_id: str) -> bytes:
+        """The checksum, the identifier, and the expiry that follows it: never."""
+        checksum = row_checksum("session", (2, client_id, NEVER_EXPIRES, 5.0))
+        expiry = NEVER_EXPIRES.to_bytes(6, "big")
+        return checksum.to_bytes(8, "big") + client_id.encode() + expiry
+
+    assert data.count(stored("b")) == 1
+    path.write_bytes(data.replace(stored("b"), stored("a")))
     result = repaired(small)
     assert rows(small, "SELECT number, client_id FROM session") == [(1, "a")]
     assert result.dropped["session"] == 1
@@ -141,7 +150,7 @@ def test_of_many_losses_of_a_session_not_all_are_told_one_by_one(large: Path) ->
 
 def test_tables_that_are_taken_for_each_other_are_not_mixed(small: Path) -> None:
     will, session = root_of(small, "will"), root_of(small, "session")
-    change(
+    damage(
         small,
         "PRAGMA writable_schema = ON",
         f"UPDATE sqlite_schema SET rootpage = {session} WHERE name = 'will'",
@@ -168,7 +177,7 @@ def test_streams_are_not_numbered_anew_and_gaps_are_noted(small: Path) -> None:
     assert result.gaps == [("plant", 2, 3), ("plant", 5, 5)]
     assert rows(small, "SELECT seq FROM record") == [(1,), (4,)]
     assert rows(small, "SELECT last_seq, sealed FROM stream WHERE id = 1") == [(5, 0)]
-    noted = {name for name, _ in contents(small)["fact"]}
+    noted = {name for name, *_ in contents(small)["fact"]}
     assert {gap_fact(1, 2, 3), gap_fact(1, 5, 5)} <= noted
     streams = describe(small)["streams"]
     assert isinstance(streams, list)
@@ -232,7 +241,7 @@ def test_a_page_of_a_stream_costs_its_rows_which_are_told_exactly(large: Path) -
     assert result.sessions == {}
     after = contents(large)
     assert len(before.pop("record")) - len(after.pop("record")) == len(lost)
-    assert {name for name, _ in after.pop("fact")} - {name for name, _ in before.pop("fact")}
+    assert {each[0] for each in after.pop("fact")} - {each[0] for each in before.pop("fact")}
     assert after == before
 
 
@@ -252,7 +261,7 @@ def test_an_inner_page_costs_its_own_rows_and_not_those_below_it(large: Path) ->
         assert after[table] == before[table]
     # Whoever may have lost something is told.
     lost = {row[0] for row in set(before["delivery"]) - set(after["delivery"])}
-    names = {client_id for number, client_id, _, _ in before["session"] if number in lost}
+    names = {client_id for number, _, client_id, _, _ in before["session"] if number in lost}
     assert {ascii(name) for name in names} <= result.sessions.keys()
 
 
@@ -274,7 +283,7 @@ def test_what_hangs_on_a_page_that_is_lost_may_be_broken_too(large: Path) -> Non
 
 
 def test_a_page_of_sessions_costs_them_and_they_are_told_by_name(large: Path) -> None:
-    before = {row[0]: row[1] for row in contents(large)["session"]}
+    before = {row[0]: row[2] for row in contents(large)["session"]}
     _, leaves = pages_of(large, "session")
     wipe(large, [leaves[3]])
     result = repaired(large)

@@ -24,7 +24,7 @@ from semel.store.sealing import Planner, SealerProcess
 from semel.store.segment_reader import SegmentReader, read_records
 from semel.store.segments import RecordError, pick
 from tests.modes import repeats
-from tests.store.recorded import fields, insert, make_database, message
+from tests.store.recorded import INSERT, fields, insert, make_database, message, plain_row
 
 PATIENCE = 60.0
 
@@ -530,10 +530,7 @@ def test_a_caller_never_waits_for_a_full_pipe(database: sqlite3.Connection, star
 
 
 def insert_one(database: sqlite3.Connection, stream: int) -> None:
-    database.execute(
-        "INSERT INTO record VALUES (?, 1, 1700000000000000, 0, 0, 5, 'c', NULL, 't', NULL, x'00')",
-        (stream,),
-    )
+    database.execute(INSERT, plain_row(stream, 1, 1_700_000_000_000_000, b"\0"))
 
 
 def test_what_it_cannot_work_with_is_told_and_tried_again(

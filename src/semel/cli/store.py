@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -13,12 +14,25 @@ from typing import TextIO
 import click
 
 from semel.cli.groups import SuggestingGroup
-from semel.counts import count as count
+from semel.counts import count
+from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.topics import check_topic_filter
+from semel.mqtt.violation import Violation
 from semel.store.care import adopt as adopt_after
 from semel.store.care import back_up, describe, salvage
 from semel.store.care import export as export_rows
 from semel.store.check import Report, check_store
 from semel.store.gaps import Range
+from semel.store.inventory import (
+    SessionFilter,
+    StoredMessage,
+    StoredSession,
+    TopicFilter,
+    delete_retained,
+    delete_sessions,
+    list_retained,
+    list_sessions,
+)
 from semel.store.pages import Gap
 from semel.store.repair import Repair, repair_store
 from semel.store.schema import Unusable
@@ -130,10 +144,13 @@ def report_json(report: Report) -> dict[str, object]:
         ],
         "more": report.more,
         "rows": report.rows,
+        "notes": report.notes,
     }
 
 
 def print_report(report: Report, folder: Path) -> None:
+    for note in report.notes:
+        click.echo(note)
     if report.is_clean:
         click.echo(f"nothing is wrong: {count(sum(report.rows.values()), 'row')} in {folder}")
         return
@@ -348,3 +365,194 @@ def adopt(folder: Path, stream: str, after: int, discard: Range | None) -> None:
     with one_sentence():
         adopt_after(folder, stream, after, discard)
     click.echo(f"stream {stream} goes on with row {after + 1}")
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+CLIENT_IDS = click.option(
+    "--client-id", "client_ids", multiple=True, metavar="ID", help="This client's. Repeatable."
+)
+PATTERNS = click.option(
+    "--match",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Those whose client identifier looks so: * any characters, ? one. Repeatable.",
+)
+ALL = click.option("--all", "everything", is_flag=True, help="All of them.")
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="List what would be deleted, and delete nothing."
+)
+
+
+@command.group(short_help="List or delete the sessions in a store.")
+def sessions() -> None:
+    """List or delete the sessions in a store.
+
+    A session that never expires stays until its client ends it. Where clients are gone for good,
+    their sessions can be deleted here, with their subscriptions and queued messages.
+    """
+
+
+@sessions.command(name="list", short_help="List sessions.")
+@FOLDER
+@CLIENT_IDS
+@PATTERNS
+@JSON
+def list_of_sessions(
+    folder: Path, client_ids: tuple[str, ...], patterns: tuple[str, ...], json_wanted: bool
+) -> None:
+    """List sessions, with what is kept for each. Works beside a broker."""
+    with one_sentence():
+        found = list_sessions(folder, SessionFilter(client_ids, patterns))
+    print_sessions(found, json_wanted=json_wanted)
+
+
+@sessions.command(name="delete", short_help="Delete sessions.")
+@FOLDER
+@CLIENT_IDS
+@PATTERNS
+@ALL
+@DRY_RUN
+@JSON
+def delete_of_sessions(
+    folder: Path,
+    client_ids: tuple[str, ...],
+    patterns: tuple[str, ...],
+    everything: bool,
+    dry_run: bool,
+    json_wanted: bool,
+) -> None:
+    """Delete sessions, with their subscriptions and all messages that are queued for them.
+
+    Stop the broker first. A will stays, and is published when the broker starts. Exits with 1 if
+    there is no such session.
+    """
+    check_choice(client_ids or patterns, everything, "--client-id, --match or --all")
+    wanted = SessionFilter(client_ids, patterns)
+    with one_sentence():
+        found = list_sessions(folder, wanted) if dry_run else delete_sessions(folder, wanted)
+    if not found:
+        raise click.ClickException(f"no session of {folder} is meant by that: nothing was deleted")
+    if dry_run or json_wanted:
+        print_sessions(found, json_wanted=json_wanted)
+    if not json_wanted:
+        would = "would be deleted" if dry_run else "deleted"
+        click.echo(f"{count(len(found), 'session')} {would}")
+
+
+def check_choice(chosen: object, everything: bool, options: str) -> None:
+    """Nothing is deleted because an option was forgotten."""
+    if bool(chosen) == everything:
+        said = "not both" if everything else "none is given"
+        raise click.UsageError(f"say which ones by {options}: {said}")
+
+
+def print_sessions(found: Sequence[StoredSession], *, json_wanted: bool) -> None:
+    if json_wanted:
+        click.echo(json.dumps({"sessions": [asdict(each) for each in found]}))
+        return
+    print_table(
+        ("client", "expires", "subscriptions", "queued", "in flight"),
+        [
+            (
+                ascii(each.client_id),
+                shown_end(each),
+                each.subscriptions,
+                each.queued,
+                each.in_flight,
+            )
+            for each in found
+        ],
+    )
+
+
+def shown_end(session: StoredSession) -> str:
+    if session.ends_at is not None:
+        return shown_time(session.ends_at)
+    if session.expiry == NEVER_EXPIRES:
+        return "never"
+    return f"{session.expiry:,} s after its connection"
+
+
+def shown_time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(" ", "seconds")
+
+
+# --- retained messages ----------------------------------------------------------------------------
+
+TOPICS = click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="FILTER",
+    callback=lambda context, option, values: parse_filters(values),
+    help="Topics that this MQTT topic filter matches, or one topic. Repeatable.",
+)
+
+
+def parse_filters(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Topic filters."""
+    for each in values:
+        try:
+            check_topic_filter(each, None)
+        except Violation as violation:
+            raise click.BadParameter(str(violation)) from None
+    return values
+
+
+@command.group(short_help="List or delete the retained messages in a store.")
+def retained() -> None:
+    """List or delete the retained messages in a store."""
+
+
+@retained.command(name="list", short_help="List retained messages.")
+@FOLDER
+@TOPICS
+@JSON
+def list_of_retained(folder: Path, filters: tuple[str, ...], json_wanted: bool) -> None:
+    """List retained messages: topic, QoS and bytes of the payload. Works beside a broker."""
+    with one_sentence():
+        found = list_retained(folder, TopicFilter(filters))
+    print_retained(found, json_wanted=json_wanted)
+
+
+@retained.command(name="delete", short_help="Delete retained messages.")
+@FOLDER
+@TOPICS
+@ALL
+@DRY_RUN
+@JSON
+def delete_of_retained(
+    folder: Path, filters: tuple[str, ...], everything: bool, dry_run: bool, json_wanted: bool
+) -> None:
+    """Delete retained messages. Stop the broker first. Exits with 1 if there is no such message."""
+    check_choice(filters, everything, "--filter or --all")
+    wanted = TopicFilter(filters)
+    with one_sentence():
+        found = list_retained(folder, wanted) if dry_run else delete_retained(folder, wanted)
+    if not found:
+        raise click.ClickException(f"no retained message of {folder} is meant by that")
+    if dry_run or json_wanted:
+        print_retained(found, json_wanted=json_wanted)
+    if not json_wanted:
+        would = "would be deleted" if dry_run else "deleted"
+        click.echo(f"{count(len(found), 'retained message')} {would}")
+
+
+def print_retained(found: Sequence[StoredMessage], *, json_wanted: bool) -> None:
+    if json_wanted:
+        click.echo(json.dumps({"retained": [asdict(each) for each in found]}))
+        return
+    print_table(
+        ("topic", "qos", "bytes", "expires"),
+        [
+            (
+                ascii(each.topic),
+                each.qos,
+                each.bytes,
+                "never" if each.expires_at is None else shown_time(each.expires_at),
+            )
+            for each in found
+        ],
+    )

@@ -14,6 +14,9 @@ from typing import Final
 from semel.mqtt.properties import Properties
 from semel.mqtt.violation import Violation
 from semel.store.check import Report, check_store
+from semel.store.database import Database, checked
+from semel.store.facts import COMMIT, begin_epoch
+from semel.store.facts import facts as all_facts
 from semel.store.folder import (
     STORE,
     Lock,
@@ -26,12 +29,21 @@ from semel.store.folder import (
     read_only,
 )
 from semel.store.gaps import Range, known_gaps
-from semel.store.judge import COLUMNS, Row, column_names
 from semel.store.log import log_of
-from semel.store.pages import Gap, Pages, Value
+from semel.store.mark import make_mark
+from semel.store.pages import Gap, Pages
 from semel.store.repair import rows_of
 from semel.store.rows import properties_from
-from semel.store.schema import Unusable
+from semel.store.schema import (
+    COLUMNS,
+    Row,
+    Unusable,
+    Value,
+    column_names,
+    content_of,
+    with_checksum,
+)
+from semel.store.settings import DISK
 
 # What a message in a store may carry, as `Properties` spells it.
 _PROPERTIES: Final = (
@@ -58,13 +70,14 @@ def describe(folder: Path) -> dict[str, object]:
         version = known_version(connection)
         store = folder / STORE
         log = log_of(store)
-        facts = dict(connection.execute("SELECT name, value FROM fact").fetchall())
+        facts = dict(all_facts(connection))
         return {
             "folder": str(folder),
             "format": version,
             "id": facts.get("id"),
             "node": facts.get("node"),
             "made": facts.get("made"),
+            "commits": int(facts.get(COMMIT, 0)),
             "bytes": store.stat().st_size,
             "log_bytes": log.stat().st_size if log.exists() else 0,
             **_counts(connection),
@@ -110,7 +123,7 @@ def _streams(connection: sqlite3.Connection) -> list[dict[str, object]]:
 def known_breaks(connection: sqlite3.Connection) -> dict[int, list[int]]:
     """By stream, rows before which messages may be missing that a server did not keep for us."""
     found: dict[int, list[int]] = {}
-    for (name,) in connection.execute("SELECT name FROM fact WHERE name LIKE 'break:%'"):
+    for name, _ in all_facts(connection, "break:"):
         match = _BREAK.fullmatch(name)
         if match is not None:
             found.setdefault(int(match[1]), []).append(int(match[2]))
@@ -131,11 +144,13 @@ def back_up(folder: Path, target: Path, progress: Progress | None = None) -> Rep
     with explained(folder), closing(read_only(folder)) as connection:
         known_version(connection)
         try:
-            copy_database(connection, target / STORE, progress)
+            copy_database(connection, target / STORE, progress, begin_epoch)
         except sqlite3.OperationalError as problem:
             if problem.sqlite_errorcode == sqlite3.SQLITE_FULL:
                 raise Unusable(f"no space is left on the disk of {target}: make some") from problem
             raise
+    with explained(target), closing(read_only(target)) as connection:
+        make_mark(target, connection, DISK)
     return check_store(target)
 
 
@@ -149,7 +164,7 @@ def export(folder: Path) -> Iterator[dict[str, object]]:
         known_version(connection)
         for table in COLUMNS:
             for row in connection.execute(f"SELECT * FROM {table}"):
-                yield shown(table, row)
+                yield shown(table, checked(table, row))
 
 
 def salvage(folder: Path) -> Iterator[dict[str, object] | Gap]:
@@ -159,13 +174,24 @@ def salvage(folder: Path) -> Iterator[dict[str, object] | Gap]:
             raise Unusable(f"{folder} is no data folder: it has no {STORE}")
         with Lock(folder), Pages(folder / STORE) as pages:
             for table, row in rows_of(pages):
-                yield row if isinstance(row, Gap) else shown(table, row)
+                yield row if isinstance(row, Gap) else _shown_as_found(table, row)
+
+
+def _shown_as_found(table: str, row: Row) -> dict[str, object]:
+    """A row that may be anything: one of format 1 has no checksum."""
+    if len(row) != len(column_names(table)):
+        return shown(table, row)
+    found = shown(table, content_of(table, row))
+    if with_checksum(table, content_of(table, row)) != row:
+        found["damaged"] = "it is not what was written (its checksum is wrong)"
+    return found
 
 
 def shown(table: str, row: Row) -> dict[str, object]:
-    """A row for JSON. Bytes that are no text are in Base64, under a name that says so."""
+    """A row, without its checksum, for JSON. Bytes that are no text are in Base64, under a name
+    that says so."""
     found: dict[str, object] = {"table": table}
-    names = column_names(table)
+    names = [name for name in column_names(table) if name != "checksum"]
     if len(names) != len(row):
         names = [f"column_{place}" for place in range(len(row))]
     for name, value in zip(names, row, strict=True):
@@ -215,26 +241,23 @@ def adopt(folder: Path, stream: str, after: int, discard: Range | None = None) -
     """
     if not (folder / STORE).exists():
         raise Unusable(f"{folder} is no data folder: it has no {STORE}")
-    with open_folder(folder) as opened, closing(opened.open()) as database:
-        connection = database.connection
-        with explained(folder):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                _adopt(connection, stream, after, discard)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+    with (
+        open_folder(folder) as opened,
+        closing(opened.open()) as database,
+        explained(folder),
+        database.transaction(),
+    ):
+        _adopt(database, stream, after, discard)
 
 
-def _adopt(connection: sqlite3.Connection, name: str, after: int, discard: Range | None) -> None:
-    row = connection.execute("SELECT * FROM stream WHERE name = ?", (name,)).fetchone()
+def _adopt(database: Database, name: str, after: int, discard: Range | None) -> None:
+    connection = database.connection
+    streams = {row.name: row for row in database.streams()}
+    row = streams.get(name)
     if row is None:
-        names = [each for (each,) in connection.execute("SELECT name FROM stream ORDER BY id")]
-        there = f"it has {', '.join(names)}" if names else "it has none"
+        there = f"it has {', '.join(streams)}" if streams else "it has none"
         raise Unusable(f"the store has no stream {name}: {there}")
-    stream, _, last_seq, sealed, _ = row
+    stream, last_seq, sealed = row.id, row.last_seq, row.sealed
     if after < last_seq:
         raise Unusable(
             f"stream {name} has given out numbers up to {last_seq}, and would give some of them "
@@ -254,6 +277,4 @@ def _adopt(connection: sqlite3.Connection, name: str, after: int, discard: Range
     if discard is not None and not count:
         raise Unusable(f"stream {name} has no rows to discard: all that it has is in its record")
     connection.execute("DELETE FROM record WHERE stream = ?", (stream,))
-    connection.execute(
-        "UPDATE stream SET last_seq = ?1, sealed = ?1, sealing = ?1 WHERE id = ?2", (after, stream)
-    )
+    database.go_on_after(stream, after)

@@ -14,9 +14,10 @@ from semel import counts
 from semel.store.database import as_sentence
 from semel.store.folder import STORE, explained, is_damage, known_version, read_only
 from semel.store.gaps import known_gaps, missing, without
-from semel.store.judge import COLUMNS, Row, column_names, fault_of, fault_of_delivery, key_of
+from semel.store.judge import fault_of, fault_of_delivery, key_of
 from semel.store.log import Log, log_of
-from semel.store.schema import Damaged, objects, objects_in
+from semel.store.mark import MARK, Mark, loss_of, read_mark
+from semel.store.schema import COLUMNS, Damaged, Row, column_names, objects, objects_in
 
 # Tables whose rows belong to a session.
 OF_SESSIONS: Final = ("subscription", "inbound", "delivery", "particular", "inbox")
@@ -72,6 +73,8 @@ class Report:
         # Findings that there was no place for.
         self.more = 0
         self.rows: dict[str, int] = {}
+        # What is no fault, but worth knowing.
+        self.notes: list[str] = []
         self._known: set[tuple[str, str, str]] = set()
 
     @property
@@ -94,11 +97,31 @@ def check_store(folder: Path) -> Report:
     """Look at everything. Raises Unusable if the store cannot be reached, or is not ours."""
     report = Report()
     with explained(folder):
+        # First: it is never ahead of the store, and both may go on meanwhile.
+        mark: Mark | None = None
+        with _noted(MARK, report):
+            mark = read_mark(folder)
+            if mark is None:
+                report.notes.append(
+                    f"there is no {MARK}: whether the end of the log is missing cannot be told"
+                )
         _check_log(folder / STORE, report)
         with _noted(STORE, report), closing(read_only(folder)) as connection:
             connection.execute("BEGIN")
             check_tables(connection, report)
+            with _noted(MARK, report):
+                _check_mark(connection, mark, report)
     return report
+
+
+def _check_mark(connection: sqlite3.Connection, mark: Mark | None, report: Report) -> None:
+    loss = loss_of(connection, mark)
+    if loss is None:
+        return
+    if loss.is_expected:
+        report.notes.append(f"{loss}, as loss of power does with durability os")
+    else:
+        report.add(STORE, f"commit {loss.last}", str(loss))
 
 
 def check_tables(connection: sqlite3.Connection, report: Report) -> None:
@@ -118,6 +141,9 @@ def _noted(table: str, report: Report) -> Iterator[None]:
         yield
     except Damaged as problem:
         report.add(table, "", str(problem))
+    except UnicodeDecodeError as problem:
+        # What SQLite says of a damaged name has that name in it.
+        report.add(table, "", f"cannot be read: a name is no text ({problem})")
     except sqlite3.Error as problem:
         if not is_damage(problem):
             raise
@@ -171,7 +197,7 @@ def _check_file(connection: sqlite3.Connection, report: Report) -> None:
 
 def _check_rows(connection: sqlite3.Connection, table: str, report: Report) -> None:
     report.rows[table] = 0
-    for row in connection.execute(f"SELECT * FROM {table}"):
+    for row in connection.execute(f"SELECT {', '.join(column_names(table))} FROM {table}"):
         report.rows[table] += 1
         fault = fault_of(table, row)
         if fault is not None:
@@ -244,10 +270,13 @@ def _check_streams(connection: sqlite3.Connection, report: Report) -> None:
             )
         known = known_gaps(connection)
         for stream, last_seq, sealed in ask("SELECT id, last_seq, sealed FROM stream").fetchall():
+            if not isinstance(last_seq, int) or not isinstance(sealed, int):
+                # Each row has been looked at by itself.
+                continue
             gaps = missing(connection, stream, sealed + 1, last_seq)
             for first, last in without(gaps, known.get(stream, [])):
                 report.add("record", f"stream {stream}, seq {first} to {last}", "are not there")
             highest = ask("SELECT max(seq) FROM record WHERE stream = ?", (stream,)).fetchone()[0]
-            if highest is not None and highest > last_seq:
+            if isinstance(highest, int) and highest > last_seq:
                 where = f"stream {stream}, seq {last_seq + 1} to {highest}"
                 report.add("record", where, "are after the last of the stream")

@@ -2,6 +2,7 @@
 
     lock                    locked by the process that has the folder; its number in it, for people
     store.db, -wal, -shm    the store
+    store.mark              how far it had come: see `mark`
     store.db.format-N.bak   what it was before it was brought to a later format
     store.db.damaged-TIME   what it was before it was repaired
     streams/                the record, unless it is kept elsewhere
@@ -28,14 +29,14 @@ from typing import Final
 from semel.mqtt.violation import Violation
 from semel.store.database import Database, as_sentence
 from semel.store.log import Log, frames_in_use, index_of, log_of
+from semel.store.mark import MARK, Mark, MarkFile, loss_of, position, read_mark
+from semel.store.migration import Step, check_steps, migrate
 from semel.store.private_files import check_private, make_private, open_private, sync, tighten
 from semel.store.schema import (
-    STEPS,
     VERSION,
     Damaged,
     NotKnown,
     Unusable,
-    migrate,
     objects,
     objects_in,
     version_of,
@@ -145,6 +146,9 @@ def explained(folder: Path) -> Iterator[None]:
         yield
     except sqlite3.ProgrammingError:
         raise
+    except UnicodeDecodeError as problem:
+        # What SQLite says of a damaged name has that name in it.
+        raise damaged(folder, f"a name in it is no text: {problem}") from problem
     except (OSError, sqlite3.Error, Damaged, NotKnown) as problem:
         raise explain(problem, folder) from problem
 
@@ -178,12 +182,16 @@ def make_folder(path: Path) -> bool:
 
 
 def copy_database(
-    connection: sqlite3.Connection, target: Path, progress: Progress | None = None
+    connection: sqlite3.Connection,
+    target: Path,
+    progress: Progress | None = None,
+    finish: Callable[[sqlite3.Connection], None] | None = None,
 ) -> None:
     """A copy as of now, whole or not there, also while others write. `target` must be new.
 
     The connection keeps one transaction open for it: else every commit of another would make
-    SQLite begin anew. `progress` is told how many pages of how many are copied.
+    SQLite begin anew. `progress` is told how many pages of how many are copied; `finish` may
+    change the copy.
     """
     part = target.with_name(f"{target.name}.part")
     make_private(part)
@@ -205,6 +213,8 @@ def copy_database(
     with closing(sqlite3.connect(part, isolation_level=None)) as copy:
         # One file that needs no other: a broker gives it a log again.
         copy.execute("PRAGMA journal_mode = DELETE").fetchone()
+        if finish is not None:
+            finish(copy)
     publish(part, target)
 
 
@@ -288,13 +298,15 @@ class Lock:
 
 
 class Folder:
-    """A data folder that is ours: `warnings` are for whoever runs us. Close it last."""
+    """A data folder that is ours: `warnings` and `notes` are for whoever runs us. Close it last."""
 
     def __init__(self, path: Path, lock: Lock) -> None:
         self.path = path
         self.database = path / STORE
         self.streams = path / STREAMS
         self.warnings: list[str] = []
+        # What happened and is all right.
+        self.notes: list[str] = []
         self._lock = lock
 
     def open(self, durability: str = DISK) -> Database:
@@ -303,6 +315,8 @@ class Folder:
             database = Database.open(self.database, durability)
             try:
                 check_log_mode(database.connection, self.path)
+                epoch, commit = position(database.connection)
+                database.mark = MarkFile(self.path, epoch, commit, durability)
             except BaseException:
                 database.close()
                 raise
@@ -331,11 +345,14 @@ def check_log_mode(connection: sqlite3.Connection, folder: Path) -> None:
         raise Unusable(_without_locks(folder, f"journal mode {mode}"))
 
 
-def open_folder(path: Path, *, durability: str = DISK, steps: Mapping[int, str] = STEPS) -> Folder:
+def open_folder(
+    path: Path, *, durability: str = DISK, steps: Mapping[int, Step] | None = None
+) -> Folder:
     """Have the folder for this process, with a store of today's format in it. Raises Unusable.
 
-    `durability` is what the store was written with: only with "disk" is every commit synced before
-    the next, so that a log which is not whole is damaged. `steps` lead from older formats to ours.
+    `durability` is what the store was written with, if its mark does not say so: only with "disk"
+    is every commit synced before the next, so that a log which is not whole is damaged. `steps`
+    lead from older formats to ours.
     """
     _check_name(path)
     with explained(path):
@@ -346,12 +363,14 @@ def open_folder(path: Path, *, durability: str = DISK, steps: Mapping[int, str] 
             if not is_new:
                 check_files(folder.database)
                 _tighten(folder)
+            mark = read_mark(path)
             if not folder.database.exists():
-                _make_store(folder.database)
+                _make_store(folder.database, mark)
             else:
                 _check_size(folder.database)
-                _check_log(folder, durability)
+                recovered = _check_log(folder, durability if mark is None else mark.durability)
                 _check_tables(folder, steps)
+                _check_mark(folder, mark, recovered)
             return folder
         except BaseException:
             lock.close()
@@ -388,13 +407,18 @@ def _tighten(folder: Folder) -> None:
 # --- the store ------------------------------------------------------------------------------------
 
 
-def _make_store(store: Path) -> None:
+def _make_store(store: Path, mark: Mark | None) -> None:
     log = log_of(store)
     if log.exists() and log.stat().st_size:
         raise Damaged(f"it is gone, but its log {log.name} is there")
     saved = sorted(store.parent.glob(f"{store.name}.damaged-*"))
     if saved:
         raise Damaged(f"it is gone, but {saved[-1].name} is there; to begin anew, move that away")
+    if mark is not None:
+        raise Damaged(
+            f"it is gone, but {MARK} says that it had {_count(mark.commit, 'commit')}; to begin"
+            " anew, move that away"
+        )
     part = store.with_name(f"{store.name}.part")
     make_private(part)
     database = Database.open(":memory:")
@@ -423,16 +447,17 @@ def _check_size(store: Path) -> None:
         raise Damaged(f"it has {size} bytes, and it should have {pages} pages of {page_size}")
 
 
-def _check_log(folder: Folder, durability: str) -> None:
-    """All that the log has is in use, or was never acknowledged."""
+def _check_log(folder: Folder, durability: str) -> str:
+    """All that the log has is in use, or was never acknowledged. Returns what was read of it."""
     path = log_of(folder.database)
+    nothing = "there was nothing to recover from its log"
     if not path.exists() or not path.stat().st_size:
-        return
+        return nothing
     log = Log(path)
     if not log.is_readable:
         if path.stat().st_size > log.place(0):
             raise Damaged(f"{path.name}, its log, has no header")
-        return
+        return nothing
     with closing(read_only(folder.path)) as connection:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         used = frames_in_use(index_of(folder.database))
@@ -451,20 +476,54 @@ def _check_log(folder: Folder, durability: str) -> None:
         # What is left of it could be taken for damage, later.
         with closing(sqlite3.connect(folder.database, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    commits = log.commits(0) - lost
+    return f"recovered {_count(commits, 'commit')} ({_count(used, 'page')}) from its log"
 
 
-def _check_tables(folder: Folder, steps: Mapping[int, str]) -> None:
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def _check_mark(folder: Folder, mark: Mark | None, recovered: str) -> None:
+    """The store has come as far as its mark says. `recovered`: what was read of its log."""
+    with closing(read_only(folder.path)) as connection:
+        epoch, commit = position(connection)
+        loss = loss_of(connection, mark)
+    if loss is not None:
+        if not loss.is_expected:
+            raise Damaged(f"{loss}; if an older copy was put in its place, a repair accepts that")
+        folder.warnings.append(f"{loss}, as loss of power does with durability os")
+    elif mark is None and commit:
+        folder.warnings.append(
+            f"there was no {MARK} in {folder.path}: whether the end of its log is missing cannot be"
+            " told"
+        )
+    elif mark is None:
+        return
+    elif mark.epoch != epoch:
+        folder.notes.append(f"{folder.database} is another store than the one of {MARK} before")
+    elif not mark.is_closed:
+        folder.notes.append(
+            f"{folder.database} was not closed by the process that had it: {recovered}; it is whole"
+            f" up to commit {commit}"
+        )
+
+
+def _check_tables(folder: Folder, steps: Mapping[int, Step] | None) -> None:
     """The tables are those of our version; older ones are brought to it, after a copy."""
     store = folder.database
     with closing(read_only(folder.path)) as connection:
         version = version_of(connection)
         if version == VERSION:
-            lacking = sorted(objects().keys() - objects_in(connection).keys())
+            there = objects_in(connection)
+            lacking = sorted(objects().keys() - there.keys())
             if lacking:
                 raise Damaged(f"it has no {', '.join(lacking)}")
+            for name, definition in objects().items():
+                if there[name] != definition:
+                    raise Damaged(f"{name} is not defined as it should be")
             return
-        if any(step not in steps for step in range(version, VERSION)):
-            raise NotKnown(f"it has format {version}, and this semel knows {VERSION} only")
+        check_steps(version, steps)
         copy = unused(store.with_name(f"{store.name}.format-{version}.bak"))
         copy_database(connection, copy)
     with closing(sqlite3.connect(store, isolation_level=None)) as connection:

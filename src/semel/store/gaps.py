@@ -16,6 +16,8 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Final
 
+from semel.store.facts import facts
+
 # First and last seq, both included.
 Range = tuple[int, int]
 
@@ -28,9 +30,9 @@ def gap_fact(stream: int, first: int, last: int) -> str:
 
 
 def known_gaps(connection: sqlite3.Connection) -> dict[int, list[Range]]:
-    """What is noted as lost, by stream, in the order of the rows."""
+    """What is noted as lost, by stream, in the order of the rows. Raises Damaged."""
     found: dict[int, list[Range]] = {}
-    for (name,) in connection.execute("SELECT name FROM fact WHERE name LIKE 'gap:%'"):
+    for name, _ in facts(connection, "gap:"):
         match = _FACT.fullmatch(name)
         if match is not None:
             found.setdefault(int(match[1]), []).append((int(match[2]), int(match[3])))
@@ -48,6 +50,9 @@ def missing(connection: sqlite3.Connection, stream: int, first: int, last: int) 
         (stream, first, last),
     )
     for (seq,) in rows:
+        if not isinstance(seq, int):
+            # A damaged row is not there.
+            continue
         if seq > expected:
             found.append((expected, seq - 1))
         expected = seq + 1

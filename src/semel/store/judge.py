@@ -24,48 +24,9 @@ from semel.mqtt.wire import (
     MAXIMUM_VARIABLE_BYTE_INTEGER,
     check_text,
 )
-from semel.store.database import subscription_from
-from semel.store.pages import Value
-from semel.store.rows import properties_as_stored
-
-Row = tuple[Value, ...]
-
-# The columns of each table: their names, and what they may hold. i: integer, r: real, t: text,
-# b: blob; ?: or NULL.
-COLUMNS: Final[dict[str, str]] = {
-    "fact": "name:t value:t",
-    "session": "number:i client_id:t expiry:i ends_at:r?",
-    "stream": "id:i name:t last_seq:i sealed:i sealing:i",
-    "subscription": "session:i filter:t options:i identifier:i cursor:i?",
-    "inbound": "session:i packet_id:i",
-    "body": "id:i uses:i payload:b",
-    "delivery": "session:i number:i packet_id:i released:i flags:i topic:t? payload:b?",
-    "particular": "session:i number:i size:i expires_at:r? share:t? body:i? properties:b?",
-    "will": "client_id:t user_name:t? due_at:r? qos:i retain:i topic:t properties:b? payload:b",
-    "retained": "place:i topic:t qos:i expires_at:r? properties:b? payload:b",
-    "inbox": (
-        "session:i number:i key:t flags:i packet_id:i version:i topic:t properties:b? payload:b"
-    ),
-    "record": (
-        "stream:i seq:i received:i flags:i packet_id:i version:i client_id:t user_name:t? topic:t"
-        " properties:b? payload:b"
-    ),
-}
-# Columns that tell a row from the others of its table come first: so many of them.
-KEYS: Final = {
-    "fact": 1,
-    "session": 1,
-    "stream": 1,
-    "subscription": 2,
-    "inbound": 2,
-    "body": 1,
-    "delivery": 2,
-    "particular": 2,
-    "will": 1,
-    "retained": 1,
-    "inbox": 2,
-    "record": 2,
-}
+from semel.store.row_checksums import row_checksum
+from semel.store.rows import HAS_PARTICULAR, properties_as_stored, subscription_from
+from semel.store.schema import COLUMNS, KEYS, Row, Value, column_names, content_of
 
 _TYPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "i": ((int,), "an integer"),
@@ -78,11 +39,6 @@ _LARGEST: Final = 2**63 - 1
 
 class _Fault(Exception):
     """What is wrong, in a few words."""
-
-
-def column_names(table: str) -> list[str]:
-    """The columns of a table, in their order."""
-    return [each.partition(":")[0] for each in COLUMNS[table].split()]
 
 
 def key_of(table: str, row: Row) -> str:
@@ -98,7 +54,10 @@ def fault_of(table: str, row: Row) -> str | None:
     """What is wrong with a row by itself; None: nothing."""
     try:
         _check_types(table, row)
-        _check(table, row)
+        content = content_of(table, row)
+        _check(table, content)
+        if row_checksum(table, content) != row[KEYS[table]]:
+            raise _Fault("it is not what was written (its checksum is wrong)")
     except _Fault as fault:
         return str(fault)
     except Violation as violation:
@@ -109,7 +68,11 @@ def fault_of(table: str, row: Row) -> str | None:
 def fault_of_delivery(row: Row, particular: Row | None, body: Value) -> str | None:
     """What is wrong with a delivery and what belongs to it, if nothing is with each by itself."""
     try:
-        _check_whole(row, particular, body)
+        _check_whole(
+            content_of("delivery", row),
+            None if particular is None else content_of("particular", particular),
+            body,
+        )
     except _Fault as fault:
         return str(fault)
     except Violation as violation:
@@ -213,12 +176,12 @@ def _check_delivery(row: Row) -> None:
     _check_range("number", number, 1)
     _check_range("packet_id", packet_id, 0, MAXIMUM_TWO_BYTES)
     _check_range("released", released, 0)
-    _check_range("flags", flags, 0, 7)
+    _check_range("flags", flags, 0, 15)
     if not 1 <= flags & 3 <= 2:
         raise _Fault(f"flags is {flags}")
     if released:
         # [4.3.3] after PUBREC only the identifier is left
-        if flags & 3 != 2 or not packet_id:
+        if flags != 2 or not packet_id:
             raise _Fault("it is released, but no QoS 2 message that was sent")
         if topic is not None or payload is not None:
             raise _Fault("it is released, but its message is there")
@@ -246,9 +209,14 @@ def _check_whole(row: Row, particular: Row | None, body: Value) -> None:
     size: Value = None
     reference: Value = None
     section: Value = None
+    assert isinstance(flags, int)
+    if particular is None and flags & HAS_PARTICULAR:
+        raise _Fault("what is particular about it is not there")
     if particular is not None:
         if released:
             raise _Fault("it is released, but its message is there")
+        if not flags & HAS_PARTICULAR:
+            raise _Fault("something is particular about it, which its flags do not say")
         _, _, size, _, _, reference, section = particular
     if released:
         return
@@ -258,6 +226,8 @@ def _check_whole(row: Row, particular: Row | None, body: Value) -> None:
         payload = body
     if payload is None:
         raise _Fault("its payload is not there")
+    if not isinstance(payload, bytes):
+        raise _Fault("its payload is not bytes")
     message = _message(topic, payload, flags, _properties(section))
     if size is not None and message.size != size:
         raise _Fault(f"size is {size!r}, its message has {message.size}")

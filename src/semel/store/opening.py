@@ -64,6 +64,8 @@ def open_store(
     try:
         for warning in folder.warnings:
             LOG.warning("%s", warning)
+        for note in folder.notes:
+            LOG.info("%s", note)
         database = folder.open(settings.durability)
         with explained(folder.path):
             check_keeper(database, folder.path, keeper)

@@ -20,10 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
 
-from semel.store.database import PAGE_BYTES
 from semel.store.log import Log, log_of
-
-Value = None | int | float | str | bytes
+from semel.store.schema import PAGE_BYTES, VERSION, Value
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
@@ -146,6 +144,17 @@ class Pages:
         if len(data) < self.page_size:
             raise Unreadable(f"page {number} is not whole")
         return data
+
+    @property
+    def version(self) -> int | None:
+        """The format of the store, if the first page still says it."""
+        try:
+            header = self.page(1)
+        except Unreadable:
+            return None
+        version = int.from_bytes(header[60:64], "big")
+        is_store = header.startswith(_MAGIC) and 1 <= version <= VERSION
+        return version if is_store else None
 
     def free(self) -> set[int]:
         """The pages that hold nothing. Raises Unreadable if the list of them is broken."""

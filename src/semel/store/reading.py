@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from semel.mqtt.violation import Violation
+from semel.store.facts import get_fact
 from semel.store.folder import STREAMS, explained, known_version, read_only
 from semel.store.gaps import Range, known_gaps
 from semel.store.opening import NODE_CHARACTERS
 from semel.store.retention import delete_through
 from semel.store.roots import LocalRoot, Root, Segment, open_root
+from semel.store.rows import check_records
 from semel.store.schema import Damaged, Unusable
 from semel.store.segments import (
     BATCH_ROWS,
@@ -41,7 +43,8 @@ from semel.store.segments import (
 )
 
 _ROWS: Final = (
-    f"SELECT {COLUMNS} FROM record WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
+    f"SELECT checksum, {COLUMNS} FROM record"
+    " WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
 )
 
 
@@ -151,8 +154,8 @@ class StoreRows:
             return self._connection.execute(question, arguments).fetchall()
 
     def _fact(self, name: str) -> str | None:
-        rows = self._ask("SELECT value FROM fact WHERE name = ?", name)
-        return rows[0][0] if rows else None
+        with explained(self.folder):
+            return get_fact(self._connection, name)
 
     def node(self) -> str | None:
         """What the broker called its node when it last ran, if it noted that."""
@@ -196,9 +199,9 @@ class StoreRows:
         with explained(self.folder):
             cursor = self._connection.execute(_ROWS, (stream, first, last, BATCH_ROWS))
             for row in cursor:
-                if row[0] != first + len(found):
+                if row[1] != first + len(found):
                     break
-                found.append(row)
+                found += check_records(stream, [row])
                 size += len(row[-1])
                 if size >= CHUNK_BYTES:
                     break

@@ -30,7 +30,8 @@ from semel.store.commit import Record
 from semel.store.database import Database
 from semel.store.gaps import known_gaps
 from semel.store.roots import Root, RootError, open_root
-from semel.store.rows import properties_from
+from semel.store.rows import check_records, properties_from
+from semel.store.schema import Damaged
 from semel.store.segment_reader import SegmentReader
 from semel.store.segments import COLUMNS, RecordError, first_since
 
@@ -60,9 +61,19 @@ END_SECONDS: Final = 2.0
 # Rows looked through in one transaction.
 LOOKED_THROUGH: Final = 20_000
 
-_ROWS: Final = f"SELECT {COLUMNS} FROM record WHERE stream = ? AND seq >= ? ORDER BY seq LIMIT ?"
+_ROWS: Final = (
+    f"SELECT checksum, {COLUMNS} FROM record WHERE stream = ? AND seq >= ? ORDER BY seq LIMIT ?"
+)
 # What a root, a file or a database may be wrong with; anything else is a mistake of ours.
-_PROBLEMS: Final = (OSError, ValueError, sqlite3.Error, RootError, RecordError, MissingExtra)
+_PROBLEMS: Final = (
+    OSError,
+    ValueError,
+    sqlite3.Error,
+    RootError,
+    RecordError,
+    Damaged,
+    MissingExtra,
+)
 
 # A stream, and what is wanted of it: a seq, or a time in microseconds.
 _Wanted = tuple[int, int]
@@ -81,15 +92,18 @@ def committed_records(
 ) -> list[Record]:
     """The rows of the table from seq `first` on, which follow each other; none: it is not there.
 
-    At most `limit`, and not many bytes, but one in any case.
+    At most `limit`, and not many bytes, but one in any case. Raises Damaged if one is not what was
+    written.
     """
     found: list[Record] = []
     size = 0
     # A cursor that is not closed would keep the log from being copied into the tables.
     with closing(connection.execute(_ROWS, (stream, first, limit))) as rows:
-        for seq, received, flags, packet_id, version, client_id, user_name, topic, *rest in rows:
-            if seq != first + len(found):
+        for row in rows:
+            if row[1] != first + len(found):
                 break
+            check_records(stream, [row])
+            seq, received, flags, packet_id, version, client_id, user_name, topic, *rest = row[1:]
             record = Record(
                 stream,
                 seq,

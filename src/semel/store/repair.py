@@ -13,6 +13,7 @@ take for a new one; a repair of that takes up the old files again.
 """
 
 import sqlite3
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -30,15 +31,39 @@ from semel.store.check import (
     check_tables,
     faulty_deliveries,
 )
-from semel.store.database import PAGE_BYTES, Database, values
-from semel.store.folder import STORE, Lock, check_files, explained, publish, unused
+from semel.store.database import Database, values
+from semel.store.facts import COMMIT, EPOCH, begin_epoch, set_fact
+from semel.store.folder import (
+    STORE,
+    Lock,
+    check_files,
+    explained,
+    publish,
+    read_only,
+    unused,
+)
 from semel.store.gaps import Range, gap_fact, known_gaps, missing, without
-from semel.store.judge import COLUMNS, KEYS, Row, column_names, fault_of, key_of
+from semel.store.judge import fault_of, key_of
 from semel.store.log import log_of
+from semel.store.mark import Loss, Mark, make_mark, read_mark
+from semel.store.migration import STEPS
 from semel.store.pages import Gap, Pages, Unreadable
 from semel.store.pages import Row as Found
 from semel.store.private_files import make_private, sync
-from semel.store.schema import Unusable, create
+from semel.store.schema import (
+    COLUMNS,
+    KEYS,
+    PAGE_BYTES,
+    Damaged,
+    NotKnown,
+    Row,
+    Unusable,
+    column_names,
+    content_of,
+    create,
+    with_checksum,
+)
+from semel.store.settings import DISK
 
 # Tables whose first column is the rowid.
 _WITH_ROWID: Final = ("session", "stream", "body", "retained")
@@ -88,12 +113,12 @@ def repair_store(folder: Path, when: str) -> Repair:
             source = _source(store)
             check_files(source)
             check_files(store)
-            if source == store and store.stat().st_size and check_store(folder).is_clean:
+            if source == store and store.stat().st_size and _is_clean(folder):
                 return Repair()
             part = store.with_name(f"{STORE}.part")
             make_private(part)
             with Pages(source) as pages, closing(_new_database(part)) as connection:
-                repair = _Salvage(pages, connection).run()
+                repair = _Salvage(pages, connection, _mark_of(folder)).run()
                 _check_result(connection)
             if source == store:
                 source = unused(store.with_name(f"{STORE}.damaged-{when}"))
@@ -103,6 +128,8 @@ def repair_store(folder: Path, when: str) -> Repair:
             if log.exists():
                 log.rename(log_of(source))
             publish(part, store)
+            with closing(read_only(folder)) as connection:
+                make_mark(folder, connection, DISK)
             repair.saved = source
             return repair
 
@@ -119,6 +146,27 @@ def _source(store: Path) -> Path:
         log.rename(log_of(saved[-1]))
         sync(store.parent)
     return saved[-1]
+
+
+def _is_clean(folder: Path) -> bool:
+    """Whether there is nothing to repair. Raises Unusable if the store is not ours."""
+    try:
+        return check_store(folder).is_clean
+    except Unusable as problem:
+        if isinstance(problem.__cause__, NotKnown):
+            with Pages(folder / STORE) as pages:
+                if pages.version in STEPS:
+                    # A check does not know its format, but its rows can be read.
+                    return False
+        raise
+
+
+def _mark_of(folder: Path) -> Mark | str | None:
+    """The mark, or what is wrong with it."""
+    try:
+        return read_mark(folder)
+    except Damaged as problem:
+        return str(problem)
 
 
 def _new_database(path: Path) -> sqlite3.Connection:
@@ -145,8 +193,13 @@ def _check_result(connection: sqlite3.Connection) -> None:
 class _Salvage:
     """One repair: from pages to a new database."""
 
-    def __init__(self, pages: Pages, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, pages: Pages, connection: sqlite3.Connection, mark: Mark | str | None
+    ) -> None:
         self._pages = pages
+        self._mark = mark
+        # Rows of format 1 have no checksums.
+        self._is_old = pages.version == 1 or (pages.version is None and mark is None)
         self._ask = connection.execute
         self._connection = connection
         self._repair = Repair()
@@ -164,12 +217,18 @@ class _Salvage:
             ask(f"DROP TRIGGER {name}")
         self._tell_of_log()
         self._read()
+        if self._is_old:
+            self._settle_old_deliveries()
+        self._tell_of_commits()
         self._settle_streams()
         self._settle_sessions()
         self._settle_bodies()
         self._tell_of_holes()
         for _, definition in triggers:
             ask(definition)
+        for table in ("stream", "body"):
+            self._write_checksums(table)
+        begin_epoch(self._connection)
         ask("COMMIT")
         self._settle_identity()
         for table in COLUMNS:
@@ -188,6 +247,46 @@ class _Salvage:
                 "used as far as their rows are right"
             )
             self._lose_place("log")
+
+    def _tell_of_commits(self) -> None:
+        """What the mark says of commits that are not there any more."""
+        if isinstance(self._mark, str):
+            self._repair.notes.append(f"{self._mark}: there is a new one now")
+            return
+        rows = self._ask(
+            f"SELECT name, value FROM fact WHERE name IN ('{EPOCH}', '{COMMIT}')"
+        ).fetchall()
+        facts = dict(rows)
+        text = facts.get(COMMIT, "0")
+        last = int(text) if text.isdecimal() and text.isascii() else 0
+        if self._mark is None or facts.get(EPOCH, self._mark.epoch) != self._mark.epoch:
+            return
+        if last < self._mark.commit:
+            loss = Loss(last, self._mark.commit, self._mark.durability)
+            self._repair.notes.append(str(loss))
+            self._lose_place("log")
+            # Numbers of commits are not given twice.
+            set_fact(self._connection, COMMIT, str(self._mark.commit))
+
+    def _settle_old_deliveries(self) -> None:
+        """What the flags of a delivery say today."""
+        self._ask(
+            "UPDATE delivery SET flags = flags | 8 WHERE released = 0 AND EXISTS (SELECT 1 FROM"
+            " particular AS one WHERE one.session = delivery.session"
+            " AND one.number = delivery.number)"
+        )
+        self._write_checksums("delivery")
+
+    def _write_checksums(self, table: str) -> None:
+        """Rows of this table are what we have made of them."""
+        same = " AND ".join(f"{name} = ?" for name in column_names(table)[: KEYS[table]])
+        for row in self._ask(f"SELECT * FROM {table}").fetchall():
+            right = with_checksum(table, content_of(table, row))
+            if right != row:
+                keys = KEYS[table]
+                self._ask(
+                    f"UPDATE {table} SET checksum = ? WHERE {same}", (right[keys], *row[:keys])
+                )
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -249,15 +348,16 @@ class _Salvage:
                 self._lose_place("unknown")
                 continue
             for table, columns in COLUMNS.items():
-                if (table in _WITH_ROWID) != has_rowid or len(columns.split()) != len(found.values):
+                wanted = len(columns.split()) - self._is_old
+                if (table in _WITH_ROWID) != has_rowid or wanted != len(found.values):
                     continue
-                if fault_of(table, _row_of(found)) is None:
+                if fault_of(table, self._row(table, found)) is None:
                     self._put(table, found, told=False)
                     break
 
     def _put(self, table: str, found: Found, *, told: bool) -> Row | None:
         """Put a row into the new database, or tell why not. The row, if it is in."""
-        row = _row_of(found)
+        row = self._row(table, found)
         if (table in _WITH_ROWID) != (found.rowid is not None):
             self._drop(table, row, "it is of another kind of table")
             return None
@@ -271,6 +371,16 @@ class _Salvage:
         if told and not self._is_there(table, row):
             self._drop(table, row, "another row has its place")
         return None
+
+    def _row(self, table: str, found: Found) -> Row:
+        """A row as it was, or, if it is of format 1, as it would be today."""
+        row = _row_of(found)
+        if not self._is_old or len(row) != len(column_names(table)) - 1:
+            return row
+        if table == "delivery" and row[3]:
+            # Of a message that is released, nothing but its QoS is kept.
+            row = (*row[:4], 2, *row[5:])
+        return with_checksum(table, row)
 
     def _is_there(self, table: str, row: Row) -> bool:
         names = column_names(table)
@@ -333,7 +443,7 @@ class _Salvage:
         for stream, first, last in nameless:
             name = self._unused_name(f"lost-{stream}")
             row = (stream, name, last, first - 1, first - 1)
-            ask("INSERT INTO stream VALUES (?, ?, ?, ?, ?)", row)
+            ask("INSERT INTO stream VALUES (?, ?, ?, ?, ?, ?)", with_checksum("stream", row))
             self._repair.notes.append(
                 f"stream {stream} has lost its name, and is called {name} now"
             )
@@ -355,10 +465,8 @@ class _Salvage:
         return found
 
     def _note_gap(self, stream: int, name: str, gap: Range) -> None:
-        self._ask(
-            "INSERT OR REPLACE INTO fact VALUES (?, strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))",
-            (gap_fact(stream, *gap),),
-        )
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        set_fact(self._connection, gap_fact(stream, *gap), when)
         self._repair.gaps.append((name, *gap))
 
     def _settle_sessions(self) -> None:

@@ -6,7 +6,7 @@ that changes several times only the last is written. So one transaction costs fe
 however many ticks it holds.
 """
 
-from typing import Final, final
+from typing import Any, Final, final
 
 from semel.mqtt.delivery import (
     ASSIGNED,
@@ -33,12 +33,24 @@ from semel.mqtt.properties import (
 )
 from semel.mqtt.wire import Reader
 from semel.store.commit import SHARED_PAYLOAD, Commit, Record
+from semel.store.row_checksums import (
+    delivery_high,
+    delivery_low,
+    inbound_checksum,
+    record_checksum,
+    row_checksum,
+    with_packet_id,
+)
+from semel.store.schema import Damaged
 
 # Columns of `delivery`, and the places of those that a later change of the batch sets.
-DELIVERY_COLUMNS: Final = 7
-PARTICULAR_COLUMNS: Final = 7
-RECORD_COLUMNS: Final = 11
-_PACKET_ID: Final = 2
+DELIVERY_COLUMNS: Final = 8
+PARTICULAR_COLUMNS: Final = 8
+RECORD_COLUMNS: Final = 12
+_CHECKSUM: Final = 2
+_PACKET_ID: Final = 3
+# In the flags of a delivery: there is a row in `particular`.
+HAS_PARTICULAR: Final = 8
 
 # Place in the row, session and number of it.
 Key = tuple[int, int]
@@ -51,6 +63,9 @@ class Batch:
     # The highest numbers that were given out before; they go on from there.
     last_body: int
     last_release: int
+    last_place: int
+    # The lowest number that no session of these commits has.
+    next_session: int
     commits: Final[list[Commit]]
     # Values of all rows one after the other, as a statement with many rows wants them.
     deliveries: list[object]
@@ -58,34 +73,34 @@ class Batch:
     records: Final[list[object]]
     # packet_id, session, number
     assigned: Final[list[tuple[int, int, int]]]
-    # released, session, number
-    moved: Final[list[tuple[int, int, int]]]
+    # released, session, number, low part of the checksum
+    moved: Final[list[tuple[int, int, int, int]]]
     # session, first and last number
     finished: Final[list[tuple[int, int, int]]]
     ended: Final[list[int]]
-    # number, client_id, expiry
-    sessions: Final[list[tuple[int, str, int]]]
+    # number, checksum, client_id, expiry
+    sessions: Final[list[tuple[int, int, str, int]]]
     # ends_at, session
     ends: Final[list[tuple[float | None, int]]]
-    # session, packet_id; session, first and last packet_id
-    stored: Final[list[Key]]
+    # session, packet_id, checksum; session, first and last packet_id
+    stored: Final[list[tuple[int, int, int]]]
     freed: Final[list[tuple[int, int, int]]]
-    # session, filter, options, identifier
-    subscribed: Final[list[tuple[int, str, int, int]]]
+    # session, filter, checksum, options, identifier
+    subscribed: Final[list[tuple[int, str, int, int, int]]]
     unsubscribed: Final[list[tuple[int, str]]]
     # seq, session, filter
     cursors: Final[list[tuple[int, int, str]]]
-    # client_id, user_name, due_at, qos, retain, topic, properties, payload
+    # client_id, checksum, user_name, due_at, qos, retain, topic, properties, payload
     wills: Final[list[tuple[object, ...]]]
     willless: Final[list[tuple[str]]]
-    # topic, qos, expires_at, properties, payload
+    # place, checksum, topic, qos, expires_at, properties, payload
     retained: Final[list[tuple[object, ...]]]
     not_retained: Final[list[tuple[str]]]
-    # id, uses, payload
-    bodies: Final[list[tuple[int, int, bytes]]]
+    # id, checksum, uses, payload
+    bodies: Final[list[tuple[int, int, int, bytes]]]
     # last_seq, id
     streams: Final[list[tuple[int, int]]]
-    # session, number, key, flags, packet_id, version, topic, properties, payload
+    # session, number, checksum, key, flags, packet_id, version, topic, properties, payload
     inbox: Final[list[tuple[object, ...]]]
     # session, number
     taken: Final[list[Key]]
@@ -112,9 +127,11 @@ class Batch:
     _payloads: Final[dict[int, bytes]]
     _streams: Final[dict[int, int]]
 
-    def __init__(self, last_body: int, last_release: int) -> None:
+    def __init__(self, last_body: int, last_release: int, last_place: int) -> None:
         self.last_body = last_body
         self.last_release = last_release
+        self.last_place = last_place
+        self.next_session = 1
         self.commits = []
         self.deliveries = []
         self.particulars = []
@@ -163,6 +180,7 @@ class Batch:
         self.commits.append(commit)
         for number, client_id, expiry in commit.sessions:
             self._sessions[number] = (client_id, expiry)
+            self.next_session = max(self.next_session, number + 1)
         for session, change in commit.changes:
             self._change(session, change)
         for session, topic_filter, subscription, identifier in commit.subscriptions:
@@ -204,7 +222,9 @@ class Batch:
                 _ranges(session, numbers, self.finished)
         for number, (client_id, expiry) in self._sessions.items():
             if number not in ended:
-                self.sessions.append((number, client_id, expiry))
+                # When it ends is written apart, into the high part.
+                checksum = row_checksum("session", (number, client_id, expiry, None))
+                self.sessions.append((number, checksum, client_id, expiry))
         for session, at in self._ends.items():
             if session not in ended:
                 self.ends.append((at, session))
@@ -214,7 +234,7 @@ class Batch:
             if session in ended:
                 continue
             if present:
-                self.stored.append(key)
+                self.stored.append((session, packet_id, inbound_checksum(session, packet_id)))
             else:
                 freed.setdefault(session, []).append(packet_id)
         for session, packet_ids in freed.items():
@@ -225,7 +245,9 @@ class Batch:
         for (session, topic_filter), (subscription, identifier) in self._subscriptions.items():
             if session not in ended:
                 options = subscription.options
-                self.subscribed.append((session, topic_filter, options, identifier))
+                content = (session, topic_filter, options, identifier, None)
+                checksum = row_checksum("subscription", content)
+                self.subscribed.append((session, topic_filter, checksum, options, identifier))
         for (session, topic_filter), seq in self._cursors.items():
             if session not in ended:
                 self.cursors.append((seq, session, topic_filter))
@@ -235,15 +257,9 @@ class Batch:
             else:
                 self.wills.append(_will_row(client_id, kept[0], kept[1], kept[2]))
         for topic_name, kept_message in self._retained.items():
-            self.retained.append(
-                (
-                    topic_name,
-                    kept_message.qos,
-                    kept_message.expires_at,
-                    properties_value(kept_message.properties),
-                    kept_message.payload,
-                )
-            )
+            # A topic that has a message keeps its place.
+            self.last_place += 1
+            self.retained.append(_retained_row(self.last_place, topic_name, kept_message))
         for (session, number), packet_id in self._assigned.items():
             self.assigned.append((packet_id, session, number))
         for place, kept_record in self._inbox.items():
@@ -255,7 +271,9 @@ class Batch:
                 self.inbox.append(_inbox_row(place, kept_record[0], kept_record[1]))
         for body, uses in self._uses.items():
             if uses:
-                self.bodies.append((body, uses, self._payloads[body]))
+                payload = self._payloads[body]
+                checksum = row_checksum("body", (body, uses, payload))
+                self.bodies.append((body, checksum, uses, payload))
         for stream, seq in self._streams.items():
             self.streams.append((seq, stream))
 
@@ -271,7 +289,8 @@ class Batch:
             self._assign(session, change.number, 0)
         elif kind == MOVED:
             self.last_release += 1
-            self.moved.append((self.last_release, session, change.number))
+            low = delivery_low(session, change.number, None, None)
+            self.moved.append((self.last_release, session, change.number, low))
         elif kind == FINISHED:
             if (session, change.number) in self._rows:
                 # It never was on disk.
@@ -292,7 +311,13 @@ class Batch:
     def _assign(self, session: int, number: int, packet_id: int) -> None:
         at = self._rows.get((session, number), -1)
         if at >= 0:
-            self.deliveries[at * DELIVERY_COLUMNS + _PACKET_ID] = packet_id
+            at *= DELIVERY_COLUMNS
+            before = self.deliveries[at + _PACKET_ID]
+            checksum = self.deliveries[at + _CHECKSUM]
+            assert isinstance(before, int)
+            assert isinstance(checksum, int)
+            self.deliveries[at + _CHECKSUM] = with_packet_id(checksum, before, packet_id)
+            self.deliveries[at + _PACKET_ID] = packet_id
         else:
             self._assigned[(session, number)] = packet_id
 
@@ -305,18 +330,23 @@ class Batch:
             payload = None
         self._rows[key] = len(self._rows)
         flags = message.qos | message.retain << 2
-        row: list[object] = [session, number, 0, 0, flags, message.topic_name, payload]
-        self.deliveries.extend(row)
         if (
             body is not None
             or share
             or message.properties.present
             or message.expires_at is not None
         ):
-            properties = properties_value(message.properties)
-            particular: list[object] = [session, number, message.size, message.expires_at]
-            particular += [share if share else None, body, properties]
-            self.particulars.extend(particular)
+            flags |= HAS_PARTICULAR
+            values: list[object] = [message.size, message.expires_at, share if share else None]
+            values += [body, properties_value(message.properties)]
+            content: list[object] = [session, number]
+            content += values
+            self.particulars += [session, number, row_checksum("particular", content)]
+            self.particulars += values
+        low = delivery_low(session, number, message.topic_name.encode(), payload)
+        checksum = low | delivery_high(session, number, 0, 0, flags) << 32
+        row: list[object] = [session, number, checksum, 0, 0, flags, message.topic_name, payload]
+        self.deliveries.extend(row)
 
     def _body(self, payload: bytes) -> int:
         # The commits keep the payloads alive, so that no two have the same identity.
@@ -355,17 +385,34 @@ class Batch:
 
     def _record(self, record: Record, received: int) -> None:
         self._streams[record.stream] = record.seq
-        row: list[object] = [
+        flags = _flags(record)
+        user_name = record.user_name
+        properties = properties_value(record.properties)
+        checksum = record_checksum(
             record.stream,
             record.seq,
             received,
-            _flags(record),
+            flags,
+            record.packet_id,
+            record.version,
+            record.client_id.encode(),
+            None if user_name is None else user_name.encode(),
+            record.topic_name.encode(),
+            properties,
+            record.payload,
+        )
+        row: list[object] = [
+            record.stream,
+            record.seq,
+            checksum,
+            received,
+            flags,
             record.packet_id,
             record.version,
             record.client_id,
-            record.user_name,
+            user_name,
             record.topic_name,
-            properties_value(record.properties),
+            properties,
             record.payload,
         ]
         self.records.extend(row)
@@ -376,8 +423,15 @@ def _flags(record: Record) -> int:
 
 
 def _inbox_row(place: Key, key: str, held: Record) -> tuple[object, ...]:
-    how = (_flags(held), held.packet_id, held.version)
-    return (*place, key, *how, held.topic_name, properties_value(held.properties), held.payload)
+    content: list[object] = [place[0], place[1], key, _flags(held), held.packet_id, held.version]
+    content += [held.topic_name, properties_value(held.properties), held.payload]
+    return (place[0], place[1], row_checksum("inbox", content), *content[2:])
+
+
+def _retained_row(place: int, topic_name: str, message: Message) -> tuple[object, ...]:
+    content: list[object] = [place, topic_name, message.qos, message.expires_at]
+    content += [properties_value(message.properties), message.payload]
+    return (place, row_checksum("retained", content), *content[1:])
 
 
 def held_from(row: tuple[object, ...]) -> tuple[int, str, Record]:
@@ -423,9 +477,9 @@ def _ranges(session: int, numbers: list[int], found: list[tuple[int, int, int]])
 def _will_row(
     client_id: str, user_name: str | None, will: Will, due_at: float | None
 ) -> tuple[object, ...]:
-    properties = properties_value(will.properties)
-    place = (client_id, user_name, due_at)
-    return (*place, will.qos, will.retain, will.topic_name, properties, will.payload)
+    content: list[object] = [client_id, user_name, due_at, will.qos, will.retain, will.topic_name]
+    content += [properties_value(will.properties), will.payload]
+    return (client_id, row_checksum("will", content), *content[1:])
 
 
 def properties_value(properties: Properties) -> bytes | None:
@@ -452,12 +506,31 @@ def properties_as_stored(value: bytes) -> Properties:
 
 
 def delivery_from(row: tuple[object, ...]) -> Delivery:
-    """number, packet_id, released, flags, topic, expires_at, share, properties, payload"""
-    number, packet_id, released, flags, topic, expires_at, share, properties, payload = row
+    """A delivery, what is particular about it, and its body. Raises Damaged.
+
+    session, number, checksum, packet_id, released, flags, topic, payload; checksum, size,
+    expires_at, share, body, properties; checksum, uses, payload
+    """
+    session, number, checksum, packet_id, released, flags, topic, payload = row[:8]
+    content = (session, number, packet_id, released, flags, topic, payload)
+    if checksum != row_checksum("delivery", content):
+        raise Damaged(_wrong_delivery(session, number))
     assert isinstance(number, int)
     assert isinstance(packet_id, int)
     assert isinstance(released, int)
     assert isinstance(flags, int)
+    expires_at: object = None
+    share: object = None
+    properties: object = None
+    if flags & HAS_PARTICULAR:
+        checksum, size, expires_at, share, body, properties = row[8:14]
+        content = (session, number, size, expires_at, share, body, properties)
+        if checksum != row_checksum("particular", content):
+            raise Damaged(_wrong_delivery(session, number))
+        if body is not None:
+            checksum, uses, payload = row[14:]
+            if checksum != row_checksum("body", (body, uses, payload)):
+                raise Damaged(_wrong_delivery(session, number))
     qos = flags & 3
     message: Message | None = None
     if not released:
@@ -475,3 +548,71 @@ def delivery_from(row: tuple[object, ...]) -> Delivery:
     delivery.packet_id = packet_id
     delivery.released = released
     return delivery
+
+
+def _wrong_delivery(session: object, number: object) -> str:
+    return (
+        f"delivery, session {session}, number {number}: it is not what was written (its checksum is"
+        " wrong)"
+    )
+
+
+def check_records(stream: int, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows of a stream without their checksums, which come first in each. Raises Damaged.
+
+    checksum, seq, received, flags, packet_id, version, client_id, user_name, topic, properties,
+    payload. Texts may be str, or bytes in UTF-8.
+    """
+    found: list[tuple[Any, ...]] = []
+    for row in rows:
+        if not _is_record(stream, row):
+            raise Damaged(
+                f"record, stream {stream}, seq {row[1]}: it is not what was written (its checksum"
+                " is wrong)"
+            )
+        found.append(row[1:])
+    return found
+
+
+def _is_record(stream: int, row: tuple[object, ...]) -> bool:
+    checksum, seq, received, flags, packet_id, version, client_id, user_name, topic = row[:9]
+    if isinstance(topic, str):
+        return checksum == row_checksum("record", (stream, *row[1:]))
+    properties, payload = row[9:]
+    return (
+        isinstance(seq, int)
+        and isinstance(received, int)
+        and isinstance(flags, int)
+        and isinstance(packet_id, int)
+        and isinstance(version, int)
+        and isinstance(client_id, bytes)
+        and (user_name is None or isinstance(user_name, bytes))
+        and isinstance(topic, bytes)
+        and (properties is None or isinstance(properties, bytes))
+        and isinstance(payload, bytes)
+        and checksum
+        == record_checksum(
+            stream,
+            seq,
+            received,
+            flags,
+            packet_id,
+            version,
+            client_id,
+            user_name,
+            topic,
+            properties,
+            payload,
+        )
+    )
+
+
+def subscription_from(topic_filter: str, options: int) -> Subscription:
+    """A subscription out of its Subscription Options byte [3.8.3.1]."""
+    return Subscription(
+        topic_filter,
+        options & 3,
+        no_local=bool(options & 4),
+        retain_as_published=bool(options & 8),
+        retain_handling=options >> 4 & 3,
+    )

@@ -3,6 +3,10 @@
 Keys are natural ones, and a row holds small columns first: a scan that wants only those does not
 read long payloads. Times are seconds of the wall clock, but for `record.received`, which is in
 microseconds. Properties are a section as MQTT 5.0 encodes it, Property Length included; NULL: none.
+After the key of each row comes its checksum (see `checksums`).
+
+An older store is brought to today's format step by step, in one transaction. Format 1 had no
+checksums, no commit counter and no durable number for the next session.
 """
 
 import sqlite3
@@ -11,22 +15,78 @@ from contextlib import closing
 from functools import cache
 from typing import Final
 
+from semel.store.row_checksums import row_checksum
+
 # In the header of the file, so that `file` and we can tell it from any other database: "seml".
 APPLICATION_ID: Final = 0x73656D6C
-VERSION: Final = 1
-# From each version to the next.
-STEPS: Final[dict[int, str]] = {}
+VERSION: Final = 2
 
+
+# Bytes of a page in the files that we make.
+PAGE_BYTES: Final = 8_192
+
+Value = None | int | float | str | bytes
+Row = tuple[Value, ...]
+
+# The columns of each table: their names, and what they may hold. i: integer, r: real, t: text,
+# b: blob; ?: or NULL.
+COLUMNS: Final[dict[str, str]] = {
+    "fact": "name:t checksum:i value:t",
+    "session": "number:i checksum:i client_id:t expiry:i ends_at:r?",
+    "stream": "id:i checksum:i name:t last_seq:i sealed:i sealing:i",
+    "subscription": "session:i filter:t checksum:i options:i identifier:i cursor:i?",
+    "inbound": "session:i packet_id:i checksum:i",
+    "body": "id:i checksum:i uses:i payload:b",
+    "delivery": "session:i number:i checksum:i packet_id:i released:i flags:i topic:t? payload:b?",
+    "particular": (
+        "session:i number:i checksum:i size:i expires_at:r? share:t? body:i? properties:b?"
+    ),
+    "will": (
+        "client_id:t checksum:i user_name:t? due_at:r? qos:i retain:i topic:t"
+        " properties:b? payload:b"
+    ),
+    "retained": "place:i checksum:i topic:t qos:i expires_at:r? properties:b? payload:b",
+    "inbox": (
+        "session:i number:i checksum:i key:t flags:i packet_id:i version:i topic:t"
+        " properties:b? payload:b"
+    ),
+    "record": (
+        "stream:i seq:i checksum:i received:i flags:i packet_id:i version:i client_id:t"
+        " user_name:t? topic:t properties:b? payload:b"
+    ),
+}
+# Columns that tell a row from the others of its table come first: so many of them. Then comes the
+# checksum.
+KEYS: Final = {
+    "fact": 1,
+    "session": 1,
+    "stream": 1,
+    "subscription": 2,
+    "inbound": 2,
+    "body": 1,
+    "delivery": 2,
+    "particular": 2,
+    "will": 1,
+    "retained": 1,
+    "inbox": 2,
+    "record": 2,
+}
 
 TABLES: Final = """
--- one row for each fact: 'id', 'node', 'made', 'keeper' (whose state it is); what a repair lost is
+-- one row for each fact: 'id', 'node', 'made', 'keeper' (whose state it is); 'epoch' and 'commit':
+-- see `mark`; 'next_session': the lowest number that no session has had; what a repair lost is
 -- 'gap:<stream>:<first>-<last>'; 'break:<stream>:<seq>': before this row messages may be missing
 -- that a server did not keep for a client
-CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE fact (
+    name TEXT PRIMARY KEY,
+    checksum INTEGER NOT NULL,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
 
 -- `expiry`: seconds that it outlives its connection; `ends_at`: NULL while that is open, or never
 CREATE TABLE session (
     number INTEGER PRIMARY KEY,
+    checksum INTEGER NOT NULL,
     client_id TEXT NOT NULL UNIQUE,
     expiry INTEGER NOT NULL,
     ends_at REAL
@@ -36,6 +96,7 @@ CREATE TABLE session (
 CREATE TABLE subscription (
     session INTEGER NOT NULL,
     filter TEXT NOT NULL,
+    checksum INTEGER NOT NULL,
     options INTEGER NOT NULL,
     identifier INTEGER NOT NULL,
     cursor INTEGER,
@@ -46,15 +107,17 @@ CREATE TABLE subscription (
 CREATE TABLE inbound (
     session INTEGER NOT NULL,
     packet_id INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (session, packet_id)
 ) WITHOUT ROWID;
 
 -- QoS 1 and 2 messages on their way out. `packet_id` is 0 while one waits; `released` is its place
--- among the PUBRECs, 0 before it; `flags`: qos | retain << 2. A column that is rarely used would
--- cost every message: those are in `particular`, which has a row only for one that needs it.
+-- among the PUBRECs, 0 before it; `flags`: qos | retain << 2 | 8 if there is a row in `particular`.
+-- A column that is rarely used would cost every message: those are in that other table.
 CREATE TABLE delivery (
     session INTEGER NOT NULL,
     number INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     packet_id INTEGER NOT NULL,
     released INTEGER NOT NULL,
     flags INTEGER NOT NULL,
@@ -67,6 +130,7 @@ CREATE TABLE delivery (
 CREATE TABLE particular (
     session INTEGER NOT NULL,
     number INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     size INTEGER NOT NULL,
     expires_at REAL,
     share TEXT,
@@ -76,17 +140,19 @@ CREATE TABLE particular (
 ) WITHOUT ROWID;
 CREATE TABLE body (
     id INTEGER PRIMARY KEY,
+    checksum INTEGER NOT NULL,
     uses INTEGER NOT NULL,
     payload BLOB NOT NULL
 );
 CREATE TRIGGER body_is_used_less AFTER DELETE ON particular WHEN old.body IS NOT NULL
 BEGIN
-    UPDATE body SET uses = uses - 1 WHERE id = old.body;
+    UPDATE body SET uses = uses - 1, checksum = checksum - 4294967296 WHERE id = old.body;
     DELETE FROM body WHERE id = old.body AND uses = 0;
 END;
 
 CREATE TABLE will (
     client_id TEXT PRIMARY KEY,
+    checksum INTEGER NOT NULL,
     user_name TEXT,
     due_at REAL,
     qos INTEGER NOT NULL,
@@ -99,6 +165,7 @@ CREATE TABLE will (
 -- `place`: the order in which topics got a first message
 CREATE TABLE retained (
     place INTEGER PRIMARY KEY,
+    checksum INTEGER NOT NULL,
     topic TEXT NOT NULL UNIQUE,
     qos INTEGER NOT NULL,
     expires_at REAL,
@@ -110,6 +177,7 @@ CREATE TABLE retained (
 -- are in segments; those up to `sealing`, if it is more, are given to the sealer.
 CREATE TABLE stream (
     id INTEGER PRIMARY KEY,
+    checksum INTEGER NOT NULL,
     name TEXT NOT NULL UNIQUE,
     last_seq INTEGER NOT NULL,
     sealed INTEGER NOT NULL,
@@ -119,6 +187,7 @@ CREATE TABLE stream (
 CREATE TABLE record (
     stream INTEGER NOT NULL,
     seq INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     received INTEGER NOT NULL,
     flags INTEGER NOT NULL,
     packet_id INTEGER NOT NULL,
@@ -137,6 +206,7 @@ CREATE TABLE record (
 CREATE TABLE inbox (
     session INTEGER NOT NULL,
     number INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     key TEXT NOT NULL,
     flags INTEGER NOT NULL,
     packet_id INTEGER NOT NULL,
@@ -155,6 +225,22 @@ def create(connection: sqlite3.Connection) -> None:
         f"BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID};"
         f" PRAGMA user_version = {VERSION}; COMMIT;"
     )
+
+
+def column_names(table: str) -> list[str]:
+    """The columns of a table, in their order."""
+    return [each.partition(":")[0] for each in COLUMNS[table].split()]
+
+
+def content_of(table: str, row: Row) -> Row:
+    """The columns of a row without its checksum."""
+    return row[: KEYS[table]] + row[KEYS[table] + 1 :]
+
+
+def with_checksum(table: str, content: Row) -> Row:
+    """A row that has just these columns, and its checksum."""
+    keys = KEYS[table]
+    return (*content[:keys], row_checksum(table, content), *content[keys:])
 
 
 class Unusable(Exception):
@@ -202,27 +288,3 @@ def version_of(connection: sqlite3.Connection) -> int:
             " use that one, or export it there and begin anew"
         )
     return version
-
-
-def migrate(connection: sqlite3.Connection, steps: Mapping[int, str] = STEPS) -> None:
-    """Bring the tables up to today's version, in one transaction or not at all.
-
-    Each version has one step from the one before it; there is only one version so far. Raises
-    NotKnown and Damaged.
-    """
-    version = version_of(connection)
-    if version == VERSION:
-        return
-    script = ""
-    for step in range(version, VERSION):
-        if step not in steps:
-            raise NotKnown(f"it has format {version}, and this semel knows {VERSION} only")
-        script += steps[step]
-    try:
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {VERSION}; COMMIT;"
-        )
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise

@@ -4,7 +4,9 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.store.checksums import KEY, VERSION, add_checksums
+from semel.store.rows import check_records
+from semel.store.schema import Damaged
+from semel.store.segment_checksums import KEY, VERSION, add_checksums
 from semel.store.segments import (
     CHUNK_BYTES,
     COLUMNS,
@@ -57,20 +59,24 @@ def read_rows(
 ) -> Iterator[list[tuple[Any, ...]]]:
     """The rows first to last of table `record`, in chunks, each read by a transaction of its own.
 
-    Raises RecordError unless they are all there.
+    Raises RecordError unless they are all there, as they were written.
     """
     at = first
     limit = FIRST_CHUNK
     while at <= last:
         rows = connection.execute(_ROWS, (stream_id, at, last, limit)).fetchall()
         wanted = range(at, min(at + limit, last + 1))
-        if [row[0] for row in rows] != list(wanted):
-            there = {row[0] for row in rows}
+        if [row[1] for row in rows] != list(wanted):
+            there = {row[1] for row in rows}
             missing = next(seq for seq in wanted if seq not in there)
             raise RecordError(
                 f"row {missing} of stream {stream_id} is not in the store, but rows {first} to "
                 f"{last} were to be sealed"
             )
+        try:
+            rows = check_records(stream_id, rows)
+        except Damaged as problem:
+            raise RecordError(f"{problem}, and is not sealed") from None
         yield rows
         at += len(rows)
         size = sum([len(row[-1]) for row in rows]) // len(rows)

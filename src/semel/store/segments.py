@@ -40,9 +40,9 @@ from semel.mqtt.properties import (
     USER_PROPERTY,
     Properties,
 )
-from semel.store.checksums import KEY, VERSION, CheckedFile
 from semel.store.commit import Record
 from semel.store.rows import properties_from
+from semel.store.segment_checksums import KEY, VERSION, CheckedFile
 
 if TYPE_CHECKING:
     from semel.store.roots import Root

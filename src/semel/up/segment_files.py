@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs
 
-from semel.store.checksums import CheckedFile
 from semel.store.roots import Root
+from semel.store.segment_checksums import CheckedFile
 from semel.store.segments import (
     RecordError,
     check_segment,

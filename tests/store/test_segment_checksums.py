@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.extras import need
-from semel.store import checksums, segment_writer
+from semel.store import segment_checksums, segment_writer
 from semel.store.roots import LocalRoot
 from semel.store.segment_reader import read_records
 from semel.store.segment_writer import seal_rows
@@ -160,7 +160,7 @@ def test_a_row_group_is_read_though_another_is_damaged(
 ) -> None:
     """However much of the file is read with its footer."""
     monkeypatch.setattr(segment_writer, "GROUP_ROWS", 64)
-    monkeypatch.setattr(checksums, "TAIL_BYTES", tail)
+    monkeypatch.setattr(segment_checksums, "TAIL_BYTES", tail)
     path = tmp_path / "store.db"
     connection = make_database(path)
     insert(connection, 1, 200)
