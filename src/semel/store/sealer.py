@@ -12,8 +12,9 @@ one that says what to work on and then what to seal, and the sealer answers in t
                                     {"ended": {"why": "…"}}
 
 `failed` is a notice: the sealer tries again by itself, waiting longer each time. The same range
-always gives the same file. One that is there already, because a sealer or a broker died between
-two steps, is read and reported instead of being written again. Between ranges it merges segments
+always gives the same file, which is read back and checked before it is reported. One that is there
+already, because a sealer or a broker died between two steps, is read and reported instead of being
+written again. Between ranges it merges segments
 and deletes what is covered or too old; a large merge makes way for a range that comes.
 
 One sealer works for a store at a time: it holds a lock beside the database, and the next one
@@ -68,6 +69,8 @@ LOCK_NAME: Final = "sealer.lock"
 # Seconds until a failed range is tried again: the first wait, and the longest.
 FIRST_WAIT: Final = 0.5
 LONGEST_WAIT: Final = 30.0
+# Seconds for which the same notice of a stream is not repeated.
+QUIET_SECONDS: Final = 600.0
 # How often the lock is tried.
 LOCK_WAIT: Final = 0.05
 # Seconds that SQLite waits for a lock of another connection.
@@ -197,6 +200,8 @@ class Sealer:
             first=order.first,
             last=order.last,
         )
+        # Its rows leave the store next: they have to be in it, as the root gives it back.
+        verify_segment(self._root, order.stream, self._node, first=order.first, last=order.last)
         made = Segment(order.first, order.last, size, now)
         folder.segments = [each for each in folder.segments if each.range != made.range]
         folder.segments.append(made)
@@ -401,6 +406,8 @@ class Loop:
         # Streams with segments to merge, and when each folder is looked at next.
         self._grown: set[str] = set()
         self._looks: dict[str, float] = {}
+        # What was told of a stream, and until when it is not told again.
+        self._noticed: dict[tuple[str, str], float] = {}
         # When to find out which folders there are; None: it is known.
         self._survey_at: float | None = 0.0
 
@@ -512,7 +519,13 @@ class Loop:
             return bool(work())
         except self._problems as problem:
             self._sealer.forget(stream)
-            self._answer("notice", {"stream": stream, "why": sentence(problem)})
+            why = sentence(problem)
+            now = time.monotonic()
+            # Damage stays, and each new segment would have it told again.
+            self._noticed = {each: at for each, at in self._noticed.items() if at > now}
+            if (stream, why) not in self._noticed:
+                self._noticed[stream, why] = now + QUIET_SECONDS
+                self._answer("notice", {"stream": stream, "why": why})
             return False
 
     def _pause(self) -> None:
