@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.landing import Event, Landing, explain, make_plan
 from semel.pipeline.settings import LandSettings
+from semel.store.landed import landings_of
+from semel.store.roots import LocalRoot, open_root
 from semel.store.segments import schema
 from tests.pipeline.made import received_at, write_messages
 
@@ -124,6 +126,42 @@ def test_dates_and_lag_are_in_utc_whatever_time_zone_the_session_has(
     (batch,) = [event for event in place.events if event["event"] == "batch"]
     age = (datetime.fromisoformat(batch["at"]) - max(expected)).total_seconds()
     assert batch["lag_seconds"] == pytest.approx(age, abs=5)
+
+
+def test_how_far_a_landing_is_is_noted_under_the_root(place: Place) -> None:
+    place.write("n1", 1, 20)
+    place.write("n2", 1, 10)
+    place.land()
+    root = open_root(place.root)
+    (note,) = landings_of(root, "all")
+    assert note.table == str(place.table)
+    assert note.landed == {"n1": 20, "n2": 10}
+    assert root.nodes("all") == ["n1", "n2"]
+    place.write("n1", 21, 5)
+    place.land()
+    (note,) = landings_of(root, "all")
+    assert note.landed == {"n1": 25, "n2": 10}
+
+
+def test_a_root_that_cannot_be_written_is_told_once_and_landing_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = LandSettings(root=str(tmp_path / "root"), lake=str(tmp_path / "lake"))
+    landing = Landing(make_plan(wanted), lambda event: None)
+
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(LocalRoot, "write", refuse)
+    for _ in range(3):
+        landing._note({"n1": 7}, is_last=True)
+    assert caplog.text.count("retention does not know what it may delete") == 1
+    monkeypatch.undo()
+    landing._note({"n2": 8})
+    assert landings_of(landing.plan.root, "all") == []
+    landing._note({}, is_last=True)
+    (note,) = landings_of(landing.plan.root, "all")
+    assert note.landed == {"n1": 7, "n2": 8}
 
 
 def test_a_lost_a_copied_and_a_foreign_checkpoint_neither_skip_nor_double(place: Place) -> None:

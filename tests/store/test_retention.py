@@ -2,13 +2,16 @@
 
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.store.compaction import Compaction, merge
+from semel.store.landed import declare_landing, landing_place, landings_of, note_landed
 from semel.store.retention import Retention, delete_through, too_much, trim
+from semel.store.retention_clock import RetentionClock
 from semel.store.roots import Segment
 from semel.store.sealer import Order, Sealer
 from semel.store.segment_reader import read_records
@@ -51,7 +54,7 @@ def test_bytes_count_from_the_newest_and_the_newest_stays(limit: int, through: i
 
 @pytest.mark.parametrize(
     ("now", "through"),
-    [(10.0, 0), (110.0, 0), (110.5, 10), (120.0, 10), (120.5, 20), (130.5, 30), (1e9, 30)],
+    [(10.0, 0), (110.0, 0), (110.5, 10), (120.0, 10), (120.5, 20), (130.5, 20), (1e9, 20)],
 )
 def test_a_segment_is_as_old_as_its_newest_row(now: float, through: int) -> None:
     segments = in_a_row(5, 5, 5)
@@ -259,10 +262,12 @@ def test_old_segments_go_and_numbers_go_on(database: sqlite3.Connection) -> None
     sealer.clear("plant", now=received(35) / 1e6 + 60.0)
     assert ranges(root)[0] == (31, 40)
     sealer.clear("plant", now=received(100) / 1e6 + 61.0)
-    assert ranges(root) == []
-    assert root.highest_seq("plant", "n1") == 100
+    assert ranges(root) == [(91, 100)]
+    assert root.trimmed("plant", "n1") == 90
     sealer.seal(Order("plant", 1, 101, 110), now=root.now)
+    sealer.clear("plant", now=received(100) / 1e6 + 61.0)
     assert ranges(root) == [(101, 110)]
+    assert root.highest_seq("plant", "n1") == 110
 
 
 def test_a_stream_without_retention_keeps_everything(database: sqlite3.Connection) -> None:
@@ -310,3 +315,247 @@ def test_segments_with_a_tenth_of_the_bytes_that_are_kept_are_not_merged(
     smallest = min(each.size for each in root.segments("plant", "n1"))
     assert not sealer_of(database, root, Retention(None, 10 * smallest)).compact("plant")
     assert sealer_of(database, root, Retention(None, 100 * smallest)).compact("plant")
+
+
+# --- the newest segment, and what has not landed --------------------------------------------------
+
+TEN_YEARS = 10 * 365.25 * 86_400.0
+
+
+@pytest.mark.parametrize(
+    "retention", [Retention(60.0, None), Retention(None, 1), Retention(1.0, 1)]
+)
+def test_the_newest_segment_stays_whatever_the_clock_and_the_size_say(
+    database: sqlite3.Connection, retention: Retention
+) -> None:
+    root = MemoryRoot()
+    sealer = sealer_of(database, root, retention)
+    seal_tens(sealer, root, 100)
+    sealer.clear("plant", now=received(100) / 1e6 + TEN_YEARS)
+    assert ranges(root) == [(91, 100)]
+
+
+def noted(root: MemoryRoot, table: str, **landed: int) -> None:
+    note_landed(root, "plant", table, landed, at="2026-01-01T00:00:00+00:00")
+
+
+def test_what_has_not_landed_stays_and_that_is_told_once_a_day(
+    database: sqlite3.Connection,
+) -> None:
+    root = MemoryRoot()
+    told: list[str] = []
+    sealer = Sealer(
+        database,
+        root,
+        node="n1",
+        store="s",
+        retention={"plant": Retention(60.0, None)},
+        tell=told.append,
+    )
+    seal_tens(sealer, root, 100)
+    now = received(100) / 1e6 + TEN_YEARS
+    declare_landing(root, "plant", "lake/messages", at="2026-01-01T00:00:00+00:00")
+    sealer.clear("plant", now=now)
+    assert len(ranges(root)) == 10
+    # Row 35 is in the middle of a segment, and another node is of no interest.
+    noted(root, "lake/messages", n1=35, n2=1_000)
+    sealer.clear("plant", now=now)
+    assert ranges(root)[0] == (31, 40)
+    # A second landing is behind the first one.
+    noted(root, "lake/messages", n1=80)
+    noted(root, "lake/other", n1=60)
+    sealer.clear("plant", now=now)
+    assert ranges(root)[0] == (61, 70)
+    assert len(told) == 2
+    assert "keeps rows 1 to 90, which have not landed in lake/messages" in told[0]
+    assert "which have not landed in lake/other" in told[1]
+    sealer.clear("plant", now=now + 86_400.0)
+    assert len(told) == 4
+    noted(root, "lake/other", n1=100)
+    noted(root, "lake/messages", n1=100)
+    sealer.clear("plant", now=now)
+    assert ranges(root) == [(91, 100)]
+
+
+def test_a_landing_that_has_noted_something_is_not_declared_anew() -> None:
+    root = MemoryRoot()
+    noted(root, "lake/messages", n1=35)
+    declare_landing(root, "plant", "lake/messages", at="later")
+    (landing,) = landings_of(root, "plant")
+    assert landing.landed == {"n1": 35}
+    assert root.nodes("plant") == []
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"landed": 7}', b'{"landed": {"n1": "x"}}', b"[" * 100_000]
+)
+def test_of_a_note_that_is_damaged_nothing_has_landed(
+    database: sqlite3.Connection, data: bytes
+) -> None:
+    root = MemoryRoot()
+    sealer = sealer_of(database, root, Retention(1.0, None))
+    seal_tens(sealer, root, 100)
+    noted(root, "lake/messages", n1=100)
+    root.files[landing_place("plant", "lake/messages")] = (data, 0.0)
+    sealer.clear("plant", now=1e12)
+    assert len(ranges(root)) == 10
+    root.delete(landing_place("plant", "lake/messages"))
+    sealer.clear("plant", now=1e12)
+    assert ranges(root) == [(91, 100)]
+
+
+# --- the clock ------------------------------------------------------------------------------------
+
+DAY = 86_400.0
+NOW = 1_800_000_000.0
+
+
+class Machine:
+    """A machine with a clock that can be set, and a sealer's clock that looks every minute."""
+
+    def __init__(self, path: Path | None = None, longest: float = 30 * DAY) -> None:
+        self.path = path
+        self.longest = longest
+        self.wall = NOW
+        self.boot = 1_000.0
+        self.said: list[str] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self.clock = RetentionClock(self.path, longest=self.longest)
+
+    def look(self, newest: float | None = None) -> float:
+        now, said = self.clock.now(self.wall, self.boot, newest=newest)
+        assert now <= self.wall
+        self.said += [said] if said else []
+        return now
+
+    def run(self, seconds: float, step: float = 60.0) -> float:
+        now = self.wall
+        for _ in range(int(seconds // step)):
+            self.wall += step
+            self.boot += step
+            now = self.look()
+        return now
+
+
+def test_a_clock_that_runs_is_believed() -> None:
+    machine = Machine()
+    machine.look()
+    assert machine.run(DAY) == machine.wall
+    # Now and then it is set by some seconds.
+    machine.wall += 5.0
+    assert machine.run(DAY) == machine.wall
+    machine.wall -= 5.0
+    assert machine.run(DAY) == machine.wall
+    assert machine.said == []
+
+
+def test_a_clock_that_jumps_ahead_is_not_believed_until_it_is_set_right() -> None:
+    machine = Machine()
+    machine.look()
+    machine.run(3_600.0)
+    right = machine.wall
+    machine.wall += TEN_YEARS
+    assert machine.run(3_600.0) == pytest.approx(right + 3_600.0)
+    assert len(machine.said) == 1
+    assert "jumped ahead by 10.0 years" in machine.said[0]
+    machine.wall -= TEN_YEARS
+    assert machine.run(3_600.0) == machine.wall
+    assert machine.said[1:] == ["the clock is right again: retention goes by it"]
+
+
+def test_after_the_time_that_rows_are_kept_the_clock_is_believed_again() -> None:
+    """What was there before the jump is old by then."""
+    machine = Machine(longest=30 * DAY)
+    machine.look()
+    right = machine.wall
+    machine.wall += 100 * DAY
+    assert machine.run(29 * DAY, step=600.0) == pytest.approx(right + 29 * DAY)
+    assert machine.run(2 * DAY, step=600.0) == machine.wall
+    assert len(machine.said) == 2
+
+
+def test_a_clock_that_goes_back_makes_rows_young_and_nothing_else() -> None:
+    machine = Machine()
+    machine.look()
+    machine.wall -= TEN_YEARS
+    assert machine.run(3_600.0) == machine.wall
+    machine.wall += TEN_YEARS
+    assert machine.run(3_600.0) < machine.wall - 9 * 365 * DAY
+    assert len(machine.said) == 1
+
+
+def test_a_jump_is_remembered_and_seen_over_a_restart(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "clock.json")
+    machine.look()
+    machine.run(3_600.0)
+    right = machine.wall
+    # While nobody looks.
+    machine.wall += TEN_YEARS
+    machine.boot = 5.0
+    machine.restart()
+    assert machine.look() == pytest.approx(right)
+    assert len(machine.said) == 1
+    # The next one knows it, and a day without a sealer is no jump.
+    machine.wall += DAY
+    machine.boot = 5.0
+    machine.restart()
+    assert machine.look() == pytest.approx(right + DAY)
+    machine.wall -= TEN_YEARS
+    machine.restart()
+    assert machine.look() == pytest.approx(right + DAY)
+    assert machine.run(120.0) == machine.wall
+
+
+def test_a_week_without_a_sealer_is_no_jump(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "clock.json")
+    machine.look()
+    machine.wall += 7 * DAY
+    machine.restart()
+    assert machine.look() == machine.wall
+    assert machine.said == []
+
+
+@pytest.mark.parametrize("note", [None, b"", b"[]", b'{"wall": "x"}', b'{"wall": 1e400}'])
+def test_without_a_note_the_newest_row_tells_what_time_it_was(
+    tmp_path: Path, note: bytes | None
+) -> None:
+    path = tmp_path / "clock.json"
+    if note is not None:
+        path.write_bytes(note)
+    machine = Machine(path)
+    assert not machine.clock.is_known
+    assert machine.look(newest=NOW - TEN_YEARS) == NOW - TEN_YEARS
+    assert len(machine.said) == 1
+    path.unlink()
+    machine = Machine(path)
+    assert machine.look(newest=NOW - DAY) == NOW
+    path.unlink()
+    machine = Machine(path)
+    assert machine.look(newest=None) == NOW
+    assert machine.said == []
+
+
+def test_a_clock_ten_years_ahead_deletes_nothing_that_is_young(
+    database: sqlite3.Connection,
+) -> None:
+    root = MemoryRoot()
+    sealer = sealer_of(database, root, Retention(3_600.0, None))
+    seal_tens(sealer, root, 100)
+    machine = Machine(longest=3_600.0)
+    machine.wall = received(100) / 1e6
+    newest = sealer.newest()
+    assert newest == received(100) / 1e6
+    sealer.clear("plant", now=machine.wall, retained_at=machine.look(newest))
+    machine.wall += TEN_YEARS
+    for _ in range(50):
+        machine.wall += 60.0
+        machine.boot += 60.0
+        sealer.clear("plant", now=machine.wall, retained_at=machine.look())
+    assert len(ranges(root)) == 10
+    for _ in range(20):
+        machine.wall += 60.0
+        machine.boot += 60.0
+        sealer.clear("plant", now=machine.wall, retained_at=machine.look())
+    assert ranges(root) == [(91, 100)]

@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 from semel.store.compaction import Compaction
+from semel.store.retention import Retention
 from semel.store.roots import LocalRoot, NotOwned, Root
 from semel.store.sealer import LOCK_NAME, Loop, Order, Sealer, lines_of
 from semel.store.segment_reader import read_records
 from semel.store.segments import RecordError, check_segment, pick, segment_name
 from tests.store.memory_root import MemoryRoot, ObjectStore, object_root
-from tests.store.recorded import fields, insert, make_database, message, reader
+from tests.store.recorded import fields, insert, make_database, message, reader, received
 
 # Against hanging only.
 PATIENCE = 60.0
@@ -100,6 +101,116 @@ def test_a_damaged_segment_is_written_again(
     root.files[path] = (good[0][:100], 0.0)
     seal(Sealer(database, root, node="n1", store="s"), 1, 50)
     assert root.files[path][0] == good[0]
+
+
+def flip(root: MemoryRoot, first: int, last: int) -> None:
+    """Turn over one bit in the middle of a segment."""
+    path = root.place("plant", "n1", segment_name(first, last))
+    data, modified = root.files[path]
+    at = len(data) // 3
+    root.files[path] = (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], modified)
+
+
+def test_a_segment_with_one_flipped_bit_is_written_again(
+    database: sqlite3.Connection, sealer: Sealer, root: MemoryRoot
+) -> None:
+    seal(sealer, 1, 50)
+    good = dict(root.files)
+    flip(root, 1, 50)
+    seal(Sealer(database, root, node="n1", store="s"), 1, 50)
+    assert root.files == good
+
+
+def test_rows_are_sealed_only_when_the_root_gives_back_what_was_written(
+    database: sqlite3.Connection,
+) -> None:
+    root = MemoryRoot()
+    spoiled = [1, 2]
+
+    def hook(what: str, path: str) -> None:
+        if what == "written" and path.endswith(".parquet") and spoiled:
+            spoiled.pop()
+            flip(root, 1, 50)
+
+    root.hook = hook
+    broker = Broker(Sealer(database, root, node="n1", store="s"))
+
+    def until_sealed(kind: str, about: dict[str, Any]) -> None:
+        if kind == "sealed":
+            broker.end()
+
+    broker.on_answer = until_sealed
+    broker.order(1, 50)
+    broker.loop.run()
+    assert broker.kinds() == ["failed", "failed", "sealed"]
+    assert "is damaged" in broker.heard[0][1]["why"]
+    check_record(root, 50)
+
+
+def test_damage_is_told_once_and_neither_this_stream_nor_another_waits(
+    database: sqlite3.Connection,
+) -> None:
+    root = MemoryRoot()
+    sealer = Sealer(database, root, node="n1", store="s", compaction=Compaction(files=3))
+    for first in (1, 11, 21):
+        seal(sealer, first, first + 9)
+    flip(root, 11, 20)
+    broker = Broker(sealer, housekeeping=1_000.0)
+    for first in (31, 41, 51, 61):
+        broker.order(first, first + 9)
+        broker.order(first - 30, first - 21, stream="other")
+        # Turns of the loop, which would end only when it is told to.
+        broker.loop._take(0.0)
+        broker.loop._seal_due()
+        for _ in range(4):
+            broker.loop._look_after()
+    assert broker.kinds().count("sealed") == 8
+    notices = [about["why"] for kind, about in broker.heard if kind == "notice"]
+    assert len(notices) == 1
+    assert f"{segment_name(11, 20)} of stream plant, node n1, is damaged" in notices[0]
+    # What lies behind it is merged, and so is the other stream.
+    ranges = [each.range for each in root.segments("plant", "n1")]
+    assert any(first == 21 and last >= 50 for first, last in ranges)
+    assert (1, 30) in [each.range for each in root.segments("other", "n1")]
+
+
+def test_retention_goes_past_a_damaged_segment(database: sqlite3.Connection) -> None:
+    """Its footer does not tell how old it is: its file does."""
+    root = MemoryRoot()
+    root.now = received(100) / 1e6
+    retention = {"plant": Retention(60.0, None)}
+    sealer = Sealer(database, root, node="n1", store="s", retention=retention)
+    for first in range(1, 100, 10):
+        seal(sealer, first, first + 9)
+    path = root.place("plant", "n1", segment_name(11, 20))
+    root.files[path] = (root.files[path][0][:-20], root.now)
+    sealer.clear("plant", now=root.now + 59.0)
+    assert len(root.segments("plant", "n1")) == 10
+    sealer.clear("plant", now=root.now + 61.0)
+    assert [each.range for each in root.segments("plant", "n1")] == [(91, 100)]
+
+
+def test_a_damaged_segment_that_covers_others_and_alone_has_a_row_stops_nothing_else(
+    database: sqlite3.Connection,
+) -> None:
+    root = MemoryRoot()
+    retention = {"plant": Retention(60.0, None)}
+    compaction = Compaction(files=3, grace=0.0)
+    sealer = Sealer(
+        database, root, node="n1", store="s", retention=retention, compaction=compaction
+    )
+    for first in (1, 11, 21):
+        seal(sealer, first, first + 9)
+    assert sealer.compact("plant")
+    seal(sealer, 31, 40)
+    root.delete(root.place("plant", "n1", segment_name(1, 10)))
+    flip(root, 1, 30)
+    with pytest.raises(RecordError, match="nothing else holds all its rows"):
+        sealer.clear("plant", now=received(40) / 1e6)
+    sealer.clear("plant", now=received(40) / 1e6)
+    assert (1, 30) in [each.range for each in root.segments("plant", "n1")]
+    sealer.clear("plant", now=received(40) / 1e6 + 61.0)
+    assert [each.range for each in root.segments("plant", "n1")] == [(31, 40)]
 
 
 def test_a_retry_in_the_same_process_writes_the_file_again(

@@ -19,9 +19,14 @@ from typing import Any
 
 import pytest
 
+from semel.cli import up as up_command
 from semel.cli.sections import SECTIONS
 from semel.extras import MissingExtra
+from semel.pipeline.landing import make_plan as landing_plan
+from semel.pipeline.settings import LandSettings
 from semel.settings import SettingsError, load
+from semel.store.landed import landings_of, note_landed
+from semel.store.roots import open_root
 from semel.store.schema import VERSION
 from semel.up.parts import (
     BROKER,
@@ -30,6 +35,7 @@ from semel.up.parts import (
     Plan,
     as_called,
     check_extras,
+    declare,
     extent,
     hear_broker,
     hear_landing,
@@ -164,6 +170,21 @@ def test_addresses_with_keys_are_neither_on_command_lines_nor_shown() -> None:
     environment = landing_part(plan, {}).environment
     assert environment is not None
     assert environment["SEMEL_LAND_CHECKPOINT"] == "semel-data/checkpoints/messages"
+
+
+def test_that_a_stream_is_landed_is_noted_where_the_landing_finds_it(tmp_path: Path) -> None:
+    plan = plan_of(data=str(tmp_path / "data"))
+    root = open_root(plan.record)
+    declare(plan)
+    (note,) = landings_of(root, "all")
+    assert note.landed == {}
+    # As `semel land` names its table.
+    wanted = LandSettings(root=plan.record, lake=plan.lake, table=plan.table)
+    assert note.table == landing_plan(wanted).shown
+    note_landed(root, "all", note.table, {"n1": 7}, at="now")
+    declare(plan)
+    (note,) = landings_of(root, "all")
+    assert note.landed == {"n1": 7}
 
 
 def test_without_landing_there_is_the_broker_alone() -> None:
@@ -405,6 +426,27 @@ def test_connections_are_logged_only_if_somebody_wants_it(
     log = supervise(plan, story)
     said = [each.text for each in log.all(SAID, BROKER)]
     assert len([text for text in said if "'publisher'" in text]) == lines
+
+
+def test_retention_knows_of_the_landing_as_soon_as_the_broker_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long Spark takes to start, or if it never does."""
+    without = broker_plan(tmp_path)
+    plan = replace(without, lands=True)
+    monkeypatch.setattr(up_command, "parts", lambda _, environ: parts(without, environ))
+
+    async def story() -> None:
+        report = up_command.Report(plan, json_wanted=False, quiet=True)
+        running = asyncio.ensure_future(up_command.supervise(plan, report))
+        async with asyncio.timeout(PATIENCE):
+            while not landings_of(open_root(plan.record), "all"):
+                assert not running.done()
+                await asyncio.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await running
+
+    asyncio.run(story())
 
 
 def test_a_broker_that_is_killed_is_back_with_all_that_it_acknowledged(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from semel.up.parts import (
     Plan,
     as_called,
     check_extras,
+    declare,
     extent,
     landed,
     make_lake,
@@ -152,9 +153,16 @@ def command(
 
 async def supervise(plan: Plan, report: "Report") -> None:
     """Until a signal comes and all parts have ended. Raises CannotStart."""
-    supervisor = Supervisor(parts(plan, os.environ), report.tell)
-    report.begin(supervisor)
     loop = asyncio.get_running_loop()
+
+    def tell(event: Event) -> None:
+        report.tell(event)
+        if plan.lands and (event.kind, event.part) == (READY, BROKER):
+            # The root is there now, and may be slow.
+            loop.run_in_executor(None, declare, plan)
+
+    supervisor = Supervisor(parts(plan, os.environ), tell)
+    report.begin(supervisor)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, supervisor.stop)

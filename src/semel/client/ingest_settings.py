@@ -126,14 +126,15 @@ class IngestSettings:
     retain_for: float | None = setting(
         None,
         "How long rows are kept after they were received. A segment whose newest row is older is "
-        "deleted. Without it, age deletes nothing.",
+        "deleted, but never the newest segment, and none that has not landed. Without it, age "
+        "deletes nothing.",
         unit=SECONDS,
         minimum=1,
     )
     retain_bytes: int | None = setting(
         None,
         "Bytes of this ingester's segments that are kept. Above it the oldest are deleted, but "
-        "never the newest. Without it, size deletes nothing.",
+        "never the newest, and none that has not landed. Without it, size deletes nothing.",
         unit=BYTES,
         minimum=1,
     )

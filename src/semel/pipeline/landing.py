@@ -29,6 +29,7 @@ from semel.extras import need
 from semel.pipeline.errors import PipelineError, sentence_of
 from semel.pipeline.places import checkpoint_folder, local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
+from semel.store.landed import note_landed
 from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ DRAIN_SECONDS: Final = 30.0
 SHOWN_CHARACTERS: Final = 300
 # How long to wait after each query, without a batch in between, whose worker started too late.
 RETRY_SECONDS: Final = (2.0, 10.0, 30.0)
+# Seconds between two notes under the root of how far the landing is.
+NOTE_SECONDS: Final = 10.0
 
 # In what Spark says: two queries with one checkpoint, and notes that it cannot make sense of.
 _OTHER_LANDING: Final = (
@@ -121,11 +124,8 @@ def make_plan(wanted: LandSettings) -> Plan:
     if isinstance(root, LocalRoot):
         # Spark's workers may have another folder.
         address = str(Path(root.address).absolute())
-    table = table_address(wanted.lake, wanted.table)
-    split_address(table)
+    table = landing_table(wanted.lake, wanted.table)
     lake = local_folder(wanted.lake)
-    if lake is not None:
-        table = str(lake / wanted.table)
     checkpoint = wanted.checkpoint
     if checkpoint is None:
         if lake is None:
@@ -148,6 +148,14 @@ def make_plan(wanted: LandSettings) -> Plan:
         master=wanted.master,
         fail_on_data_loss=wanted.fail_on_data_loss,
     )
+
+
+def landing_table(lake: str, table: str) -> str:
+    """The address of a table that is landed in. Raises PipelineError."""
+    address = table_address(lake, table)
+    split_address(address)
+    folder = local_folder(lake)
+    return address if folder is None else str(folder / table)
 
 
 def check_can_be_made(folder: Path) -> None:
@@ -177,6 +185,10 @@ class Landing:
         self._landed = 0
         self._version = -1
         self._is_ready = False
+        # What is noted under the root, and when that is done again.
+        self._positions: dict[str, int] = {}
+        self._note_at = float("-inf")
+        self._is_noted = True
 
     def stop(self) -> None:
         """Land what is sealed, for a while, and end; called again, end at once."""
@@ -269,6 +281,7 @@ class Landing:
                 RETRY_SECONDS[failures - 1],
             )
             self._stopping.wait(RETRY_SECONDS[failures - 1])
+        self._note({}, is_last=True)
         self._event("ended", landed=self._landed)
 
     def _run_query(
@@ -305,10 +318,12 @@ class Landing:
         self._is_ready = True
         plan = self.plan
         nodes = plan.root.nodes(plan.stream)
+        positions = {} if there is None else positions_in(there, plan.stream, nodes)
+        self._note(positions)
         self._event(
             "ready",
             landed_before=0 if there is None else there.count(),
-            positions={} if there is None else positions_in(there, plan.stream, nodes),
+            positions=positions,
         )
 
     def _start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
@@ -394,6 +409,7 @@ class Landing:
         nodes = _offset(progress["sources"][0].get("endOffset")) or {}
         rows, positions = self._new_rows(nodes)
         self._landed += rows
+        self._note(positions)
         newest = (progress.get("observedMetrics") or {}).get("landing", {}).get("newest")
         self._event(
             "batch",
@@ -422,6 +438,29 @@ class Landing:
         commits = islice(self._table.log().back(table.version()), table.version() - self._version)
         self._version = table.version()
         return sum(each.rows_landed for each in commits), positions
+
+    def _note(self, positions: dict[str, int], *, is_last: bool = False) -> None:
+        """Note under the root what has landed: retention keeps the rest. Not with every batch."""
+        self._positions |= positions
+        now = time.monotonic()
+        if now < self._note_at and not is_last:
+            return
+        self._note_at = now + NOTE_SECONDS
+        plan = self.plan
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            note_landed(plan.root, plan.stream, plan.shown, self._positions, at=at)
+            self._is_noted = True
+        except (OSError, RootError) as problem:
+            if self._is_noted:
+                said = " ".join(str(problem).split())
+                LOG.warning(
+                    "it cannot be noted under %s how far the landing is, and so retention does not"
+                    " know what it may delete: %s",
+                    plan.root.address,
+                    said,
+                )
+            self._is_noted = False
 
     def _event(self, event: str, **facts: Any) -> None:
         self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})

@@ -6,9 +6,11 @@ which the time of a file does not. One small read per segment tells it, and only
 segments are asked. Bytes are those of the segments that a reader reads; what they cover is left
 out, because it goes by itself.
 
-Only what is in segments is ever deleted, read or not. Before it is, its last seq is written down
-(`_trimmed-<seq>.json`, see roots), and so numbers go on when nothing is left. A segment that
-others cover goes before these: at no moment does a row come back.
+Only what is in segments is ever deleted, never the newest segment, and nothing that a landing still
+needs (see landed). The time is not simply that of the clock (see retention_clock). Before anything
+is deleted, its last seq is written down (`_trimmed-<seq>.json`, see roots), and so numbers go on
+when nothing is left. A segment that others cover goes before these: at no moment does a row come
+back.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,22 +30,22 @@ class Retention:
 
     # Seconds.
     retain_for: float | None = None
-    # Bytes of segments of one node; the newest segment stays, however large it is.
+    # Bytes of segments of one node. The newest segment stays, however large or old it is.
     retain_bytes: int | None = None
 
 
 def too_much(segments: Sequence[Segment], retention: Retention, times: Times, *, now: float) -> int:
-    """The last seq of the segments that retention gives up; 0: none."""
+    """The last seq of the segments that retention gives up; 0: none. The newest always stays."""
     kept = picked(segments)
     size = sum(each.size for each in kept)
     through = 0
-    for segment in kept:
+    for segment in kept[:-1]:
         is_large = retention.retain_bytes is not None and size > retention.retain_bytes
         is_old = (
             retention.retain_for is not None
             and times(segment)[1] < (now - retention.retain_for) * 1_000_000
         )
-        if not is_old and (not is_large or segment is kept[-1]):
+        if not is_old and not is_large:
             break
         through = segment.last
         size -= segment.size

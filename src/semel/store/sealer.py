@@ -12,8 +12,9 @@ one that says what to work on and then what to seal, and the sealer answers in t
                                     {"ended": {"why": "…"}}
 
 `failed` is a notice: the sealer tries again by itself, waiting longer each time. The same range
-always gives the same file. One that is there already, because a sealer or a broker died between
-two steps, is read and reported instead of being written again. Between ranges it merges segments
+always gives the same file, which is read back and checked before it is reported. One that is there
+already, because a sealer or a broker died between two steps, is read and reported instead of being
+written again. Between ranges it merges segments
 and deletes what is covered or too old; a large merge makes way for a range that comes.
 
 One sealer works for a store at a time: it holds a lock beside the database, and the next one
@@ -46,9 +47,12 @@ from semel.store.compaction import (
     check_coverers,
     drop_covered,
     merge,
+    picked,
     plan,
 )
+from semel.store.landed import landings_of
 from semel.store.retention import Retention, delete_through, too_much
+from semel.store.retention_clock import NAME, RetentionClock, time_since_boot
 from semel.store.roots import Root, RootError, Segment, open_root
 from semel.store.segment_writer import seal_rows
 from semel.store.segments import (
@@ -65,10 +69,14 @@ LOCK_NAME: Final = "sealer.lock"
 # Seconds until a failed range is tried again: the first wait, and the longest.
 FIRST_WAIT: Final = 0.5
 LONGEST_WAIT: Final = 30.0
+# Seconds for which the same notice of a stream is not repeated.
+QUIET_SECONDS: Final = 600.0
 # How often the lock is tried.
 LOCK_WAIT: Final = 0.05
 # Seconds that SQLite waits for a lock of another connection.
 BUSY: Final = 10.0
+# Seconds until it is said again that retention waits for a landing.
+REMINDER: Final = 86_400.0
 # Where segments are deleted by their age, they are merged within this part of it.
 SLOTS: Final = 10
 
@@ -119,7 +127,10 @@ class Sealer:
         store: str,
         retention: dict[str, Retention] | None = None,
         compaction: Compaction | None = None,
+        tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
+        """`tell` is called with what people should know."""
+        self._tell = tell
         self._connection = connection
         self._root = root
         self._node = node
@@ -132,6 +143,8 @@ class Sealer:
         self._apart: dict[str, set[Range]] = {}
         # What was said of damage: it stays, and is said once.
         self._told: set[str] = set()
+        # By the note of a landing: when it was said that retention waits for it.
+        self._reminded: dict[str, float] = {}
 
     def streams(self) -> list[str]:
         """The streams of the root that have a folder of ours."""
@@ -187,6 +200,8 @@ class Sealer:
             first=order.first,
             last=order.last,
         )
+        # Its rows leave the store next: they have to be in it, as the root gives it back.
+        verify_segment(self._root, order.stream, self._node, first=order.first, last=order.last)
         made = Segment(order.first, order.last, size, now)
         folder.segments = [each for each in folder.segments if each.range != made.range]
         folder.segments.append(made)
@@ -235,10 +250,18 @@ class Sealer:
         folder.segments = self._root.segments(stream, self._node)
         return True
 
-    def clear(self, stream: str, *, now: float, pause: Callable[[], None] = lambda: None) -> None:
+    def clear(
+        self,
+        stream: str,
+        *,
+        now: float,
+        retained_at: float | None = None,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
         """Delete what has been covered long enough, and what retention gives up.
 
-        While segments that cover others are read, `pause` may do other work.
+        `retained_at` is the time that retention goes by, if that is not `now`. While segments that
+        cover others are read, `pause` may do other work.
         """
         folder = self._folder(stream)
         damaged = check_coverers(
@@ -276,8 +299,13 @@ class Sealer:
         retention = self._retention.get(stream)
         if retention is not None:
             through = too_much(
-                folder.segments, retention, lambda each: self._times(stream, each), now=now
+                folder.segments,
+                retention,
+                lambda each: self._times(stream, each),
+                now=now if retained_at is None else min(now, retained_at),
             )
+            if through:
+                through = self._landed(stream, folder, through, now)
             if through:
                 folder.segments = delete_through(
                     self._root, stream, self._node, folder.segments, through
@@ -289,6 +317,32 @@ class Sealer:
         if problem is not None and str(problem) not in self._told:
             self._told.add(str(problem))
             raise problem
+
+    def _landed(self, stream: str, folder: Folder, through: int, now: float) -> int:
+        """The last seq up to which whole segments may go: what a landing needs stays."""
+        for landing in landings_of(self._root, stream):
+            landed = landing.landed.get(self._node, 0)
+            if landed >= through:
+                continue
+            if now - self._reminded.get(landing.path, float("-inf")) >= REMINDER:
+                self._reminded[landing.path] = now
+                self._tell(
+                    f"retention of stream {stream}, node {self._node}, keeps rows {landed + 1} to "
+                    f"{through}, which have not landed in {landing.table} (noted at {landing.at}): "
+                    f"let the landing go on, or delete {landing.path} if it was given up"
+                )
+            whole = [each.last for each in picked(folder.segments) if each.last <= landed]
+            through = max(whole, default=0)
+        return through
+
+    def newest(self) -> float | None:
+        """When the newest row of our streams was received, in seconds; None: there is none."""
+        found = []
+        for stream in self.streams():
+            segments = self._root.segments(stream, self._node)
+            if segments:
+                found.append(self._times(stream, segments[-1])[1] / 1_000_000)
+        return max(found, default=None)
 
     def _times(self, stream: str, segment: Segment) -> tuple[int, int]:
         times = self._folder(stream).times
@@ -332,7 +386,10 @@ class Loop:
         answer: Callable[[str, dict[str, Any]], None],
         *,
         housekeeping: float,
+        clock: RetentionClock | None = None,
     ) -> None:
+        """`clock` says what time it is for retention; without it, the machine's clock does."""
+        self._clock = clock
         self._sealer = sealer
         self._orders = orders
         self._answer = answer
@@ -349,6 +406,8 @@ class Loop:
         # Streams with segments to merge, and when each folder is looked at next.
         self._grown: set[str] = set()
         self._looks: dict[str, float] = {}
+        # What was told of a stream, and until when it is not told again.
+        self._noticed: dict[tuple[str, str], float] = {}
         # When to find out which folders there are; None: it is known.
         self._survey_at: float | None = 0.0
 
@@ -438,20 +497,35 @@ class Loop:
         late = [stream for stream, at in self._looks.items() if at <= now]
         for stream in late:
             self._looks[stream] = now + self._housekeeping
-            clear = partial(self._sealer.clear, stream, now=time.time(), pause=self._pause)
-            self._try(stream, clear)
+            self._try(stream, partial(self._clear, stream))
             self._pause()
         if self._grown:
             stream = self._grown.pop()
             if self._try(stream, partial(self._sealer.compact, stream, pause=self._pause)):
                 self._grown.add(stream)
 
+    def _clear(self, stream: str) -> None:
+        now = time.time()
+        retained_at = None
+        if self._clock is not None:
+            newest = None if self._clock.is_known else self._sealer.newest()
+            retained_at, said = self._clock.now(now, time_since_boot(), newest=newest)
+            if said:
+                self._answer("notice", {"why": said})
+        self._sealer.clear(stream, now=now, retained_at=retained_at, pause=self._pause)
+
     def _try(self, stream: str, work: Callable[[], bool | None]) -> bool:
         try:
             return bool(work())
         except self._problems as problem:
             self._sealer.forget(stream)
-            self._answer("notice", {"stream": stream, "why": sentence(problem)})
+            why = sentence(problem)
+            now = time.monotonic()
+            # Damage stays, and each new segment would have it told again.
+            self._noticed = {each: at for each, at in self._noticed.items() if at > now}
+            if (stream, why) not in self._noticed:
+                self._noticed[stream, why] = now + QUIET_SECONDS
+                self._answer("notice", {"stream": stream, "why": why})
             return False
 
     def _pause(self) -> None:
@@ -541,8 +615,14 @@ def work(
                     stream: Retention(**limits) for stream, limits in task["retention"].items()
                 },
                 compaction=Compaction(**task["compaction"]),
+                tell=lambda sentence: answer("notice", {"why": sentence}),
             )
-            Loop(sealer, orders, answer, housekeeping=task["housekeeping"]).run()
+            times = [limits["retain_for"] for limits in task["retention"].values()]
+            longest = max((each for each in times if each is not None), default=None)
+            clock = None
+            if longest is not None:
+                clock = RetentionClock(database.with_name(NAME), longest=longest)
+            Loop(sealer, orders, answer, housekeeping=task["housekeeping"], clock=clock).run()
         finally:
             connection.close()
 

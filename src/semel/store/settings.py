@@ -172,14 +172,15 @@ class StreamSettings:
     retain_for: float | None = setting(
         None,
         "How long messages are kept after they were received. A segment whose newest message is "
-        "older is deleted, read or not. Without it, age deletes nothing.",
+        "older is deleted, but never the newest segment, and none that has not landed. Without it, "
+        "age deletes nothing.",
         unit=SECONDS,
         minimum=1,
     )
     retain_bytes: int | None = setting(
         None,
         "Bytes of this node's segments that are kept. Above it the oldest segments are deleted, "
-        "read or not, but never the newest. Without it, size deletes nothing.",
+        "but never the newest, and none that has not landed. Without it, size deletes nothing.",
         unit=BYTES,
         minimum=1,
     )

@@ -23,18 +23,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from semel.broker.settings import LOG_LEVELS, BrokerSettings
 from semel.extras import EXTRAS, MissingExtra, missing
 from semel.pipeline.errors import PipelineError
+from semel.pipeline.landing import landing_table
 from semel.pipeline.places import check_table_name, local_folder
 from semel.pipeline.settings import LandSettings
 from semel.settings import Section, Settings, SettingsError, load, setting
 from semel.store.folder import STREAMS
+from semel.store.landed import declare_landing
 from semel.store.reading import StoreRows
-from semel.store.roots import RootError, without_secrets
+from semel.store.roots import RootError, open_root, without_secrets
 from semel.store.schema import Unusable
 from semel.store.sealing import environment_for_python
 from semel.store.settings import StoreSettings, StreamSettings, check_streams
@@ -117,6 +120,15 @@ class Plan:
         if self.lands:
             found["lake"] = without_secrets(self.lake)
         return found
+
+
+def declare(plan: Plan) -> None:
+    """Note under the root that its stream is landed, so that retention waits for that."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    # What fails here the landing tries again when it starts, and tells.
+    with suppress(OSError, RootError, PipelineError, MissingExtra):
+        table = without_secrets(landing_table(plan.lake, plan.table))
+        declare_landing(open_root(plan.record), plan.stream, table, at=at)
 
 
 def sections(known: Sequence[type[Section]]) -> tuple[type[Section], ...]:
