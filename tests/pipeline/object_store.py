@@ -21,7 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs
+from urllib.request import urlopen
 
 KEY: Final = "AKIDOFTHETESTS"
 # The key of somebody who may look at everything and change nothing.
@@ -36,7 +38,23 @@ UNKNOWN_KEY: Final = (
     "The AWS Access Key Id you provided does not exist in our records.",
 )
 
+# Where the careful door tells what was asked of it since the last time.
+REQUESTS: Final = "/-requests"
+
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class Request(NamedTuple):
+    """A request: its method, `bucket/key`, and what is listed if it lists."""
+
+    method: str
+    path: str
+    prefix: str
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it lists keys."""
+        return self.method == "GET" and bool(self.prefix)
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,19 @@ class Store:
                 answer = self._client.get_object(Bucket=bucket, Key=each["Key"])
                 found[each["Key"].removeprefix(folder)] = answer["Body"].read()
         return found
+
+    @contextmanager
+    def counted(self) -> Iterator["list[Request]"]:
+        """What is asked of the careful door meanwhile is in the list, when this ends."""
+        found: list[Request] = []
+        self._take_requests()
+        yield found
+        found.extend(Request(*each) for each in self._take_requests())
+
+    def _take_requests(self) -> list[list[str]]:
+        with urlopen(f"http://{self.careful}{REQUESTS}") as answer:
+            taken: list[list[str]] = json.load(answer)
+        return taken
 
     def make_bucket(self, name: str) -> None:
         """Make a bucket."""
@@ -107,7 +138,7 @@ def serve() -> None:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = one_at_a_time(DomainDispatcherApplication(create_backend_app))
     doors = {
-        "careful": for_those_with_a_key(moto),
+        "careful": counting(for_those_with_a_key(moto)),
         "careless": for_those_with_a_key(without_condition(moto)),
     }
     where = {}
@@ -126,6 +157,23 @@ def one_at_a_time(application: Application) -> Application:
     def answer(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         with lock:
             return list(application(request, start))
+
+    return answer
+
+
+def counting(application: Application) -> Application:
+    """Keeps what is asked, until somebody wants to know."""
+    seen: list[tuple[str, str, str]] = []
+
+    def answer(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = request["PATH_INFO"]
+        if path == REQUESTS:
+            taken, seen[:] = list(seen), []
+            start("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(taken).encode()]
+        prefix = parse_qs(request.get("QUERY_STRING", "")).get("prefix", [""])[0]
+        seen.append((request["REQUEST_METHOD"], path.strip("/"), prefix))
+        return application(request, start)
 
     return answer
 

@@ -149,6 +149,21 @@ def test_a_restore_is_judged_by_what_is_left_of_a_log_that_was_cleaned(tmp_path:
     assert rollback(tmp_path) == Rollback(version=4, intact=3)
 
 
+def test_a_commit_is_looked_for_in_the_last_entries_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a table that others write to all the time, ours may be far back."""
+    monkeypatch.setattr("semel.pipeline.delta_log.HISTORY_LIMIT", 4)
+    land(tmp_path, ("a", 1, 10))
+    for version in range(2, 9):
+        add_entry(tmp_path, version)
+    assert rollback(tmp_path) is None
+    DeltaTable(str(tmp_path)).restore(6)
+    assert rollback(tmp_path) is None
+    DeltaTable(str(tmp_path)).restore(1)
+    assert rollback(tmp_path) == Rollback(version=10, intact=8)
+
+
 def test_a_table_without_a_commit_of_ours_lacks_nothing(tmp_path: Path) -> None:
     plain(tmp_path, 1)
     plain(tmp_path, 2)

@@ -103,6 +103,59 @@ class Place:
         return sentence
 
 
+NODES = 20
+
+
+def test_a_batch_takes_one_listing_of_the_root_however_many_nodes_it_has(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    place = Place(spark, store, "requests", tmp_path)
+    root = root_of(place.root)
+    for number in range(NODES):
+        root.claim("all", f"n{number:02}", f"store-{number}")
+        write_messages(root, "all", f"n{number:02}", 1, 10)
+
+    def land(rows: int) -> tuple[int, int, int]:
+        """Land all, in batches of so many rows: batches, listings, and reads of owners."""
+        place.events.clear()
+        with store.counted() as requests:
+            # The lake is in a folder: what is counted is asked of the root.
+            place.land(lake=str(tmp_path / "lake"), max_rows=rows)
+        return (
+            sum(event["event"] == "batch" for event in place.events),
+            sum(each.is_list for each in requests),
+            sum(each.path.endswith("_owner.json") for each in requests),
+        )
+
+    batches, listings, _ = land(1_000)
+    assert batches == 1
+    # Some at the start, and one for each node that is new to the table.
+    assert listings <= NODES + 12
+    for number in range(NODES):
+        write_messages(root, "all", f"n{number:02}", 11, 4)
+    batches, listings, owners = land(20)
+    assert batches == 4
+    assert listings <= batches + 8
+    # Each of them has rows of each node, whose owner takes HEAD and GET.
+    assert owners <= 2 * NODES * batches
+    _, listings, owners = land(20)
+    assert (listings <= 8, owners) == (True, 0)
+
+
+def test_a_file_that_a_worker_put_elsewhere_is_not_committed(store: Store) -> None:
+    elsewhere = store.address("bucket/elsewhere/messages")
+    address = store.address("bucket/shared/messages")
+    batch = numbered(elsewhere, "a", 1, 25)
+    with pytest.raises(
+        TableError, match="must be on storage that the driver and the workers"
+    ) as it:
+        Table(address).commit(batch)
+    check_no_secret(str(it.value))
+    assert store.files("bucket/shared") == {}
+    Table(address).commit(numbered(address, "a", 1, 25))
+    assert rows(address) == once(a=25)
+
+
 class Told(StreamingQueryListener):
     """All that Spark tells of queries to whoever wants to know."""
 

@@ -14,6 +14,7 @@ from semel.pipeline.offsets import (
     first_offset,
     last_offset,
     look,
+    look_at_all,
     next_offset,
     share,
 )
@@ -301,6 +302,8 @@ def test_a_listing_tells_what_there_is_by_the_readers_rule(tmp_path: Path) -> No
     assert ranges("n1") == [(21, 30)]
     assert look(root, "all", ["n1"])["n1"].trimmed == 20
     assert ranges("n9") == []
+    assert look_at_all(root, "all") == look(root, "all", ["n1", "n2"])
+    assert look_at_all(root, "none") == {}
 
 
 def test_pieces_are_what_segments_have_of_some_rows() -> None:

@@ -74,6 +74,16 @@ def test_rows_that_the_record_lacks_as_well_may_be_skipped(tmp_path: Path) -> No
     check(table, checkpoint, may_skip=True, a=[(26, 30)])
 
 
+def test_a_deleted_table_is_refused_also_if_the_record_lacks_its_rows(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "c", {"a": 25}, done=1)
+    with pytest.raises(DataLoss, match=r"lacks rows 1 to 25 .* the record lacks them as well"):
+        check(tmp_path / "t", checkpoint, a=[(26, 30)])
+    check(tmp_path / "t", checkpoint, may_skip=True, a=[(26, 30)])
+    # Nothing was landed yet.
+    check(tmp_path / "t", write_checkpoint(tmp_path / "empty", {"a": 0}, done=1))
+    check(tmp_path / "t", write_checkpoint(tmp_path / "new", {"a": 25}, done=0), a=[(26, 30)])
+
+
 def test_a_node_that_began_later_or_left_nothing_lacks_nothing(tmp_path: Path) -> None:
     """It enters an offset with the number before its first row."""
     table = tmp_path / "t"

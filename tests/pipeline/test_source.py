@@ -21,9 +21,9 @@ from semel.pipeline.errors import DataLoss, OptionError, PipelineError
 from semel.pipeline.source_columns import COLUMNS
 from semel.pipeline.source_partitions import SegmentPartition
 from semel.store.reading import NodeRecord
-from semel.store.roots import open_root
+from semel.store.roots import Entry, LocalRoot, open_root
 from semel.store.segment_writer import write_segment
-from semel.store.segments import schema, table_of
+from semel.store.segments import schema, table_of, write_segment
 from tests.pipeline.made import compact, lose, trim_before, write_messages
 from tests.pipeline.sources import (
     Query,
@@ -523,6 +523,53 @@ def test_an_empty_batch_has_no_partitions_and_spark_gives_one_of_its_own(tmp_pat
     query = Query(tmp_path)
     assert list(query.reader.partitions({"n1": 10}, {"n1": 10})) == []
     assert list(query.reader.read(InputPartition(None))) == []
+
+
+def test_a_batch_lists_each_node_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was seen to find where a batch ends is what it is planned with."""
+    for node in ("n1", "n2"):
+        write(tmp_path, 1, 10, node)
+    query = Query(tmp_path)
+    query.drain()
+    listed: list[str] = []
+    real = LocalRoot.entries
+
+    def entries(self: LocalRoot, folder: str) -> list[Entry]:
+        listed.append(folder)
+        return real(self, folder)
+
+    monkeypatch.setattr(LocalRoot, "entries", entries)
+    for node in ("n1", "n2"):
+        write(tmp_path, 11, 10, node)
+    listed.clear()
+    assert query.step() == rows("n1", 11, 20) + rows("n2", 11, 20)
+    assert listed == [STREAM, f"{STREAM}/n1", f"{STREAM}/n2"]
+    # One that was planned by another reader is listed.
+    again = Query(tmp_path)
+    listed.clear()
+    assert again.read({"n1": 5}, {"n1": 15}) == rows("n1", 6, 15)
+    assert f"{STREAM}/n1" in listed
+
+
+def test_a_listing_without_rows_that_were_there_is_not_believed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of a listing are not one moment: between them segments may have been merged."""
+    write(tmp_path, 1, 10)
+    write(tmp_path, 11, 10)
+    query = Query(tmp_path)
+    query.drain()
+    real = LocalRoot.entries_by_node
+
+    def without_the_last(self: LocalRoot, stream: str) -> dict[str, list[Entry]]:
+        found = real(self, stream)
+        return {node: entries[:1] for node, entries in found.items()}
+
+    monkeypatch.setattr(LocalRoot, "entries_by_node", without_the_last)
+    assert query.step() == []
+    lose(tmp_path, STREAM, "n1", 11, 20)
+    with pytest.raises(DataLoss, match="has its rows up to 10 only"):
+        query.step()
 
 
 # --- columns --------------------------------------------------------------------------------------

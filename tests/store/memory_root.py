@@ -111,11 +111,12 @@ class ObjectStore(fs.FileSystemHandler):  # type: ignore[misc, name-defined]
     def get_file_info_selector(self, selector: Any) -> list[Any]:
         self.trouble("list", selector.base_dir)
         prefix = f"{selector.base_dir}/"
-        names = {
-            prefix + path[len(prefix) :].partition("/")[0]
-            for path in self.objects
-            if path.startswith(prefix)
-        }
+        names = set()
+        for path in self.objects:
+            if path.startswith(prefix):
+                parts = path[len(prefix) :].split("/")
+                levels = len(parts) if selector.recursive else 1
+                names |= {prefix + "/".join(parts[: level + 1]) for level in range(levels)}
         if not names and not selector.allow_not_found:
             raise FileNotFoundError(selector.base_dir)
         return [self._info(name) for name in sorted(names)]

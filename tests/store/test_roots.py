@@ -15,6 +15,7 @@ import pytest
 
 from semel.extras import need
 from semel.store.roots import (
+    Entry,
     LocalRoot,
     NotOwned,
     ObjectRoot,
@@ -125,6 +126,46 @@ def test_a_folder_that_is_not_there_is_empty(root: Root) -> None:
     assert root.entries("nothing/here") == []
     assert root.segments("nothing", "here") == []
     assert root.highest_seq("nothing", "here") == 0
+
+
+def test_all_nodes_of_a_stream_are_listed_at_once_as_they_are_one_by_one(root: Root) -> None:
+    for path in ("plant/n1/a", "plant/n1/_b", "plant/n2/c", "plant/f", "all/n1/i"):
+        root.write(path, text(b"xyz"))
+
+    def by_name(entries: list[Entry]) -> list[Entry]:
+        return sorted(entries, key=lambda each: each.name)
+
+    found = root.entries_by_node("plant")
+    assert list(found) == root.nodes("plant") == ["n1", "n2"]
+    assert [each.name for each in by_name(found["n1"])] == ["_b", "a"]
+    for node, entries in found.items():
+        assert by_name(entries) == by_name(root.entries(f"plant/{node}"))
+    assert root.entries_by_node("nothing") == {}
+    with pytest.raises(RootError, match="cannot name a folder"):
+        root.entries_by_node("../plant")
+
+
+def test_what_is_no_node_and_what_is_deeper_is_not_listed() -> None:
+    root = object_root(ObjectStore())
+    for path in ("n1/a", "n1/deeper/b", "n1/deeper/still/c", "_no/d", ".no/e", "n2/f"):
+        root.write(f"plant/{path}", text(b"x"))
+    root.write("planting/n3/h", text(b"x"))
+    found = root.entries_by_node("plant")
+    assert {node: [each.name for each in found[node]] for node in found} == {
+        "n1": ["a"],
+        "n2": ["f"],
+    }
+
+
+def test_all_nodes_of_a_stream_take_one_request_of_an_object_store() -> None:
+    store = ObjectStore()
+    root = object_root(store)
+    for number in range(5):
+        root.write(f"plant/n{number}/a", text(b"x"))
+    asked: list[str] = []
+    store.trouble = lambda what, path: asked.append(what)
+    assert len(root.entries_by_node("plant")) == 5
+    assert asked == ["list"]
 
 
 def test_streams_and_nodes_are_the_folders(root: Root) -> None:

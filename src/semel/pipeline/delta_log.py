@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -28,6 +29,8 @@ FOLDER: Final = "_delta_log"
 # By this key in its commitInfo a commit of ours says how many rows it has added.
 COMMIT_MARKER: Final = "semel.rows"
 RESTORE: Final = "RESTORE"
+# Entries in which a commit is looked for. Others may write to the same table all the time.
+HISTORY_LIMIT: Final = 200
 
 
 def log_entry(version: int) -> str:
@@ -154,13 +157,14 @@ def find_rollback(
 ) -> Rollback | None:
     """The RESTORE by which a version lacks the last commit for which `is_ours`; None: it has it.
 
-    If that commit is older than the entries that are left, what came before them is not known.
+    If that commit is older than the entries that are left, or than the last HISTORY_LIMIT of them,
+    what came before these is not known.
     """
     restores: dict[int, LogEntry] = {}
     removed: set[str] = set()
     ours: LogEntry | None = None
     oldest = newest + 1
-    for entry in log.back(newest):
+    for entry in islice(log.back(newest), HISTORY_LIMIT):
         oldest = entry.version
         if is_ours(entry):
             ours = entry
@@ -170,7 +174,7 @@ def find_rollback(
             restores[entry.version] = entry
     if not restores or (ours is None and oldest == 0):
         return None
-    # A commit whose entry is gone came before the oldest one.
+    # A commit that was not found came before the oldest entry.
     needed = oldest - 1 if ours is None else ours.version
     intact = min(restores) - 1 if ours is None else ours.version
     # What a version has is what the RESTORE before it brought back: follow them to their end.

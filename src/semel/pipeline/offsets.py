@@ -4,7 +4,7 @@ An offset is `{node: seq}`: every row up to seq is done. A node that it does not
 done, and so one that appears later is read from its beginning. A batch is the rows after its start
 and up to its end, and whatever is sealed, merged or added meanwhile, these are the same rows.
 
-What there is of a node is an `Extent`, one listing of its folder. From an offset and extents
+What there is of a node is an `Extent`, from a listing of its folder. From an offset and extents
 `next_offset` makes the next offset: fairly, if not all rows may be taken, and without a clock or
 chance. Rows that are not there although they were, are a loss: it is told to the `Losses` that the
 caller gives, which raises DataLoss, or warns and lets reading go on behind the loss.
@@ -22,7 +22,7 @@ from typing import Final
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.source_options import EARLIEST, LATEST, Point, Points
 from semel.store.reading import said_rows, uncovered
-from semel.store.roots import Root, Segment, segments_in, trimmed_in
+from semel.store.roots import Entry, Root, Segment, segments_in, trimmed_in
 from semel.store.segments import LISTINGS, Range
 
 Offset = dict[str, int]
@@ -70,6 +70,11 @@ class Extent:
             at = segment.last
         return at
 
+    @property
+    def has_no_gap(self) -> bool:
+        """Whether all rows from the first to the last are there."""
+        return self.reach(self.first - 1) == self.last
+
     def lost_after(self, done: int) -> tuple[int, int] | None:
         """First and last of the rows right after `done` that were there and are not."""
         following = self.next_after(done)
@@ -89,21 +94,33 @@ class Extent:
 
 
 def look(root: Root, stream: str, nodes: Iterable[str]) -> dict[str, Extent]:
-    """What there is of a stream on these nodes, sorted."""
+    """What there is of a stream on these nodes, sorted; one listing for each."""
     return {node: _extent(root, stream, node) for node in sorted(nodes)}
+
+
+def look_at_all(root: Root, stream: str) -> dict[str, Extent]:
+    """What there is of a stream on all of its nodes, sorted; on an object store in one listing."""
+    found = {}
+    for node, entries in sorted(root.entries_by_node(stream).items()):
+        extent = _extent_in(node, entries)
+        found[node] = extent if extent.has_no_gap else _extent(root, stream, node)
+    return found
 
 
 def _extent(root: Root, stream: str, node: str) -> Extent:
     """One listing. It is not one moment: one with a gap is not believed at once."""
     found = Extent(node, 0, ())
     for _ in range(LISTINGS):
-        entries = root.entries(root.folder(stream, node))
-        trimmed = trimmed_in(entries)
-        there = [each for each in segments_in(entries) if each.last > trimmed]
-        found = Extent(node, trimmed, tuple(uncovered(there)))
-        if found.reach(found.first - 1) == found.last:
+        found = _extent_in(node, root.entries(root.folder(stream, node)))
+        if found.has_no_gap:
             break
     return found
+
+
+def _extent_in(node: str, entries: list[Entry]) -> Extent:
+    trimmed = trimmed_in(entries)
+    there = [each for each in segments_in(entries) if each.last > trimmed]
+    return Extent(node, trimmed, tuple(uncovered(there)))
 
 
 class Losses:

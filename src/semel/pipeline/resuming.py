@@ -9,17 +9,13 @@ in `commits/<batch>`. One that is not done is done again, from the end of the on
 """
 
 import json
-import logging
 from pathlib import Path
-from typing import Final
 
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.offsets import Offset
 from semel.pipeline.stream_record import StreamRecord, said_runs
 from semel.pipeline.table import Table, positions_in, stream_id
 from semel.store.reading import said_rows
-
-LOG: Final = logging.getLogger("semel.pipeline")
 
 
 def committed_offset(checkpoint: Path) -> Offset | None:
@@ -74,28 +70,21 @@ def check_resumable(
     landed = {} if loaded is None else positions_in(loaded, stream, done)
     for node, through in sorted(done.items()):
         at = landed.get(node)
-        if at is not None and at >= through:
+        if through <= (at or 0):
             continue
         held = record.held_within(node, (at or 0) + 1, through)
-        if at is None and not held:
-            continue  # it had no rows when it was first seen, or none that are left
-        first = held[0][0] if at is None else at + 1
-        if not held and may_skip:
-            LOG.warning(
-                "%s: %s of stream %s, node %s are in neither table nor record, and are left out",
-                table.shown,
-                said_rows(first, through),
-                stream,
-                node,
-            )
+        if not held and (may_skip or (at is None and loaded is not None)):
+            # Nobody has them; or it had none when it was first seen, with the numbers before its
+            # first row taken for done.
             continue
+        first = held[0][0] if held and at is None else (at or 0) + 1
         # Without them in the record nothing can bring them back but a backup of the table.
         advice = (
             f"the record has {said_runs(held)} of them: remove the checkpoint, and landing goes on"
             " from what the table has"
             if held
             else "the record lacks them as well: bring the table back from a backup, or leave them"
-            " out by --no-fail-on-data-loss"
+            " out (--no-fail-on-data-loss)"
         )
         raise DataLoss(
             f"{table.shown} lacks {said_rows(first, through)} of stream {stream}, node {node},"

@@ -43,6 +43,7 @@ from semel.pipeline.offsets import (
     first_offset,
     last_offset,
     look,
+    look_at_all,
     next_offset,
     spans_of,
 )
@@ -247,9 +248,19 @@ class _Place:
             self.stream or "(none yet)", self.root.address, fail=options.fail_on_data_loss
         )
 
-    def look(self, also: Iterable[str] = ()) -> dict[str, Extent]:
-        """What there is of the nodes that are read, and of these if they are."""
-        nodes = {*also}
+    def look(self, done: Mapping[str, int] | None = None) -> dict[str, Extent]:
+        """What there is of the nodes that are read, and of those of which rows are done."""
+        before = done or {}
+        if self.stream is not None and self._options.nodes is None:
+            found = look_at_all(self.root, self.stream)
+            # A listing is not one moment: that rows are gone is not believed at once.
+            behind = [
+                node
+                for node, last in before.items()
+                if node not in found or found[node].last < last
+            ]
+            return dict(sorted((found | self.look_at(behind)).items()))
+        nodes = {*before}
         if self.stream is not None:
             nodes |= {*self.root.nodes(self.stream)}
         if self._options.nodes is not None:
@@ -373,6 +384,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _forget(self) -> None:
         """What only the driver's reader has."""
         self._found: _Place | None = None
+        self._seen: dict[str, Extent] = {}
         self._latest: Offset | None = None
         self._target: Offset | None = None
 
@@ -406,7 +418,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         with explained():
             place = self._place()
-            extents = place.look(also=start)
+            extents = self._seen = place.look(start)
             self._latest = {node: extent.last for node, extent in extents.items()}
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             return next_offset(start, extents, rows, place.losses, self._target)
@@ -430,8 +442,16 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         with explained():
             place = self._place()
-            extents = place.look_at(moved)
-            return place.partitions(extents, spans_of(start, end, extents))
+            # Mostly these rows were seen a moment ago. If a segment of them is gone by now, the
+            # task finds the one that has them.
+            extents = {node: self._seen[node] for node in moved if node in self._seen}
+            spans = spans_of(start, end, extents)
+            if len(extents) < len(moved) or not all(
+                extents[node].reach(first - 1) >= last for node, (first, last) in spans.items()
+            ):
+                extents = place.look_at(moved)
+                spans = spans_of(start, end, extents)
+            return place.partitions(extents, spans)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, self._schema, partition)

@@ -166,6 +166,10 @@ class Root(ABC):
         check_folder_name("stream", stream)
         return _folders(self.entries(stream))
 
+    def entries_by_node(self, stream: str) -> dict[str, list[Entry]]:
+        """What is in the folder of each node of a stream, by one listing where that can be."""
+        return {node: self.entries(self.folder(stream, node)) for node in self.nodes(stream)}
+
     def segments(self, stream: str, node: str) -> list[Segment]:
         """All segments, covered ones too, sorted by their ranges; but none that was trimmed."""
         entries = self.entries(self.folder(stream, node))
@@ -417,6 +421,30 @@ class ObjectRoot(Root):
         if not found:
             self._check_bucket()
         return found
+
+    def entries_by_node(self, stream: str) -> dict[str, list[Entry]]:
+        check_folder_name("stream", stream)
+        above = self._full(stream)
+        # All that is below, a thousand files per request, however many nodes there are.
+        selector = self._fs.FileSelector(above, allow_not_found=True, recursive=True)
+        found: dict[str, list[Entry]] = {}
+        for info in self._filesystem.get_file_info(selector):
+            node, _, name = info.path.removeprefix(f"{above}/").partition("/")
+            if (
+                node.startswith((".", "_"))
+                or "/" in name
+                or info.type == self._fs.FileType.NotFound
+            ):
+                continue
+            if info.type == self._fs.FileType.Directory:
+                if not name:
+                    found.setdefault(node, [])
+            elif name:
+                modified = 0.0 if info.mtime_ns is None else info.mtime_ns / 1e9
+                found.setdefault(node, []).append(Entry(name, False, info.size or 0, modified))
+        if not found:
+            self._check_bucket()
+        return dict(sorted(found.items()))
 
     def _check_bucket(self) -> None:
         """Where there is no bucket there are no files; but nobody can have meant that."""
