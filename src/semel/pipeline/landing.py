@@ -28,6 +28,7 @@ from semel.extras import need
 from semel.pipeline.errors import PipelineError, sentence_of
 from semel.pipeline.places import checkpoint_folder, local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
+from semel.pipeline.stream_check import check_landed, check_recorded
 from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
 
 if TYPE_CHECKING:
@@ -173,12 +174,14 @@ class Landing:
         """
         plan = self.plan
         self._check_root(once=once)
+        check_recorded(plan.root, plan.stream)
         for folder in filter(None, (local_folder(plan.table), plan.checkpoint)):
             check_can_be_made(folder)
         self._event("starting", table=plan.shown, stream=plan.stream, root=plan.root.address)
         need("deltalake", extra="spark", by="semel land")
         from semel.pipeline.table import probe
 
+        check_landed(plan.table, plan.stream)
         probe(plan.table)
         if spark is not None:
             with _explained(plan):
