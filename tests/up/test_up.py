@@ -166,6 +166,12 @@ def test_addresses_with_keys_are_neither_on_command_lines_nor_shown() -> None:
     assert environment["SEMEL_LAND_CHECKPOINT"] == "semel-data/checkpoints/messages"
 
 
+def test_parts_are_heard_in_utf_8_whatever_the_terminal_has() -> None:
+    for part in parts(plan_of(), {"PYTHONIOENCODING": "latin-1"}):
+        assert part.environment is not None
+        assert part.environment["PYTHONIOENCODING"] == "utf-8"
+
+
 def test_without_landing_there_is_the_broker_alone() -> None:
     assert [part.name for part in parts(replace(plan_of(), lands=False), {})] == [BROKER]
     assert [part.name for part in parts(plan_of(), {})] == [BROKER, LANDING]
