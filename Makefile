@@ -1,12 +1,15 @@
 # Every target works alone on a machine that has make, a C compiler, and Python 3.11 or newer with
 # venv. Set-up is kept in stamp files and repeated only when what it depends on has changed.
 #
-#   .venv        pinned tools, semel's dependencies, and (make install, make run) the wheel
+#   .venv        pinned tools, semel's dependencies, and (make install) the wheel
 #   .venv-wheel  the wheel as a user installs it, plus what its tests need; never the source tree
+#   .venv-run    the wheel and what running it needs (make run, make demo); no tools
 #   .build       stamps, the build's log, coverage data
 
 PYTHON ?= python3
 ARGS ?=
+# 1: what `make run` and `make demo` run is compiled.
+COMPILE ?=
 # Schedules of `make simulate`.
 SEEDS ?= 100000
 # Processes that share a run of the suite. Tests of processes wait much, so that two processors can
@@ -53,6 +56,16 @@ INSTALLED := .venv/.semel
 WHEEL := .build/wheel
 WHEEL_TOOLS := .venv-wheel/.tools
 WHEEL_INSTALLED := .venv-wheel/.semel
+RUN_TOOLS := .venv-run/.tools
+ifeq ($(COMPILE),1)
+RUN_INSTALLED := .venv-run/.semel-compiled
+PURE := env
+BUILDING := compiled, which takes minutes
+else
+RUN_INSTALLED := .venv-run/.semel
+PURE := env SEMEL_PURE=1
+BUILDING := uncompiled (make run COMPILE=1 compiles it, which takes minutes)
+endif
 
 .PHONY: help
 help: ## Say what can be made (the default)
@@ -93,12 +106,14 @@ format: $(TOOLS) ## Format the sources and apply the linter's safe fixes
 	.venv/bin/ruff format .
 
 .PHONY: run
-run: $(INSTALLED) ## Start broker, record and landing (ARGS="--port 1884"); Ctrl-C ends them
-	.venv/bin/semel up $(ARGS)
+run: $(RUN_INSTALLED) ## Start broker, record and landing (ARGS="--port 1884"); Ctrl-C ends them
+	@echo "make: semel up $(ARGS)"
+	@exec .venv-run/bin/semel up $(ARGS)
 
 .PHONY: demo
-demo: $(INSTALLED) ## Land a simulated fleet while everything is killed; ends by itself
-	.venv/bin/semel demo $(ARGS)
+demo: $(RUN_INSTALLED) ## Land a simulated fleet while everything is killed; ends by itself
+	@echo "make: semel demo $(ARGS)"
+	@exec .venv-run/bin/semel demo $(ARGS)
 
 .PHONY: bench
 bench: $(WHEEL_INSTALLED) ## Measure the compiled package beside its peers
@@ -159,7 +174,7 @@ wheel: $(WHEEL) ## Build the wheel into dist/
 
 .PHONY: clean
 clean: ## Remove everything that make made
-	rm -rf .venv .venv-wheel .build build dist src/*.egg-info
+	rm -rf .venv .venv-wheel .venv-run .build build dist src/*.egg-info
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
@@ -207,4 +222,47 @@ $(WHEEL_INSTALLED): $(WHEEL) $(WHEEL_TOOLS)
 	.venv-wheel/bin/python $(PIP) install --force-reinstall --no-deps dist/*.whl
 	.venv-wheel/bin/python $(PIP) install $(PIN) dist/*.whl
 	.venv-wheel/bin/python $(PIP) check
+	@touch $@
+
+# Each step says what it does: the first one downloads hundreds of megabytes. The requirements are
+# read from pyproject.toml, so that they are there before the wheel is, and stay when it changes.
+$(RUN_TOOLS): pyproject.toml constraints.txt | .build
+	@echo "make: making .venv-run, an environment for running semel"
+	@$(PYTHON) -m venv --clear .venv-run
+	@.venv-run/bin/python $(PIP) install $(PIN) pip
+	@echo "make: installing what semel runs with: PySpark, a Java, DuckDB, … (1.2 GB on disk, once)"
+	@.venv-run/bin/python -c "$$REQUIREMENTS" > .build/requirements.txt
+	@.venv-run/bin/python $(PIP) install $(PIN) -r .build/requirements.txt
+	@touch $@
+
+# All that the extra `all` brings, and what semel itself depends on.
+define REQUIREMENTS
+import re, tomllib
+project = tomllib.load(open('pyproject.toml', 'rb'))['project']
+def extra(name):
+    for each in project['optional-dependencies'][name]:
+        included = re.fullmatch(r'semel\[(.+)\]', each)
+        if included:
+            for other in included[1].split(','):
+                yield from extra(other)
+        else:
+            yield each
+print(*project['dependencies'], *extra('all'), sep='\n')
+endef
+export REQUIREMENTS
+
+# pip builds the wheel with tools that it throws away. Compiling takes minutes, and is for those who
+# measure: without COMPILE=1 the package runs as Python, unless a wheel of these very sources is
+# there already (make wheel, make test).
+$(RUN_INSTALLED): .build/sources $(RUN_TOOLS)
+	@rm -rf .build/run .venv-run/.semel*
+	@if [ .build/wheel -nt .build/sources ] && ls dist/*.whl > /dev/null 2>&1; then \
+	    echo "make: installing semel from dist/"; \
+	    cp -r dist .build/run; \
+	else \
+	    echo "make: building semel, $(BUILDING)"; \
+	    $(PURE) .venv-run/bin/python $(PIP) wheel --build-constraint constraints.txt --no-deps \
+	        -w .build/run . > .build/run.log 2>&1 || { cat .build/run.log; exit 1; }; \
+	fi
+	@.venv-run/bin/python $(PIP) install --force-reinstall --no-deps .build/run/*.whl
 	@touch $@

@@ -2,16 +2,21 @@
 
 import re
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from deltalake import write_deltalake
 
 from semel import __version__, cli
 from semel.cli.land import as_line
+from semel.pipeline.errors import PipelineError
 from semel.pipeline.settings import LandSettings
 from semel.settings import settings_of
 from semel.settings_values import toml_text
+from tests.pipeline.made import write_messages
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "landing.md"
 
@@ -63,6 +68,67 @@ def test_a_failure_is_an_event_too(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert '"event": "failed"' in result.stdout
     assert "there is no such folder" in result.stdout
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root with two streams, where a Spark that is started fails."""
+    for stream in ("plant", "office"):
+        write_messages(tmp_path / "root", stream, "n1", 1, 3)
+
+    def start(name: str, *, master: str) -> None:
+        raise PipelineError("Spark is started")
+
+    monkeypatch.setattr(import_module("semel.pipeline.session"), "session", start)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "root"
+
+
+def land(root: Path, *arguments: str) -> str:
+    """The sentence with which a landing ends."""
+    result = invoke("--root", str(root), "--once", "--quiet", *arguments)
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("stream", "hint"), [("plants", "; did you mean plant?"), ("unheard-of", "")]
+)
+def test_a_stream_that_is_not_recorded_is_told_before_spark_is_started(
+    root: Path, stream: str, hint: str
+) -> None:
+    assert land(root, "--stream", stream) == (
+        f"Error: --stream {stream}: there is no such stream in {root}, which has office, plant"
+        f"{hint}"
+    )
+    # One that is recorded needs a Spark.
+    assert "Spark is started" in land(root, "--stream", "plant")
+
+
+def test_a_table_of_another_stream_is_told_before_spark_is_started(root: Path) -> None:
+    lake = root.parent / "lake"
+    made = pa.table({"seq": [1]})
+    write_deltalake(lake / "messages", made, name="semel/stream/office")
+    table = lake / "messages"
+    words = ["--stream", "plant", "--lake", str(lake)]
+    assert land(root, *words) == (
+        f"Error: {table} is the table of stream office, not of plant: give --stream office, or "
+        "another --table"
+    )
+    assert "Spark is started" in land(root, "--stream", "office", "--lake", str(lake))
+    assert "Spark is started" in land(root, *words, "--table", "others")
+    write_deltalake(lake / "foreign", made)
+    assert land(root, *words, "--table", "foreign") == (
+        f"Error: {lake / 'foreign'} is no table of stream plant, because no landing has made it: "
+        "give another --table"
+    )
+
+
+def test_a_root_that_has_no_stream_yet_may_get_one(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "Spark is started" in land(tmp_path / "empty", "--stream", "plant")
 
 
 def test_events_are_lines_for_people() -> None:

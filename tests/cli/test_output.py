@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from semel import cli
-from semel.cli.output import AsciiOutput, safe_output
+from semel.cli.output import AsciiOutput, encoded, make_output_safe, safe_output
 from semel.store.commit import Commit, Record
 from tests.broker.live import Process
 from tests.store.keeper import Keeper
@@ -114,6 +114,19 @@ def test_ascii_is_written_escaped_and_flushed_by_line_if_it_was() -> None:
     assert isinstance(stream, AsciiOutput)
     assert stream.write("a Ω\n") == 4
     assert below.getvalue() == b"a \\u03a9\n"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data"),
+    [("utf-8", "Ωé".encode()), ("latin-1", b"\\u03a9\xe9"), ("ascii", b"\\u03a9\\xe9")],
+)
+def test_who_writes_to_the_descriptor_of_standard_error_has_its_encoding(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, data: bytes
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), encoding))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+    make_output_safe()
+    assert encoded("Ωé") == data
 
 
 def test_decode_of_bytes_that_are_no_text_is_a_usage_error() -> None:

@@ -116,10 +116,13 @@ def test_settings_of_the_broker_can_be_given() -> None:
 
 
 def test_settings_that_there_are_not_are_refused() -> None:
-    with pytest.raises(TypeError, match="'maximum_qos' is no setting of the broker; there are max"):
+    words = "'maximum_qos' is no setting of the broker; there are connection_messages, maximum_"
+    with pytest.raises(TypeError, match=words):
         TestBroker(maximum_qos=1)
     with pytest.raises(TypeError, match="'host' is no setting"):
         TestBroker(host="0.0.0.0")
+    with pytest.raises(TypeError, match="'log_level' is no setting"):
+        TestBroker(log_level="error")
     with pytest.raises(SettingsError, match="receive_maximum"):
         TestBroker(receive_maximum=0)
     with pytest.raises(TypeError, match="users and authority"):

@@ -23,7 +23,7 @@ from semel.pipeline.source_partitions import SegmentPartition
 from semel.store.reading import NodeRecord
 from semel.store.roots import Entry, LocalRoot, open_root
 from semel.store.segment_writer import write_segment
-from semel.store.segments import schema, table_of, write_segment
+from semel.store.segments import schema, table_of
 from tests.pipeline.made import compact, lose, trim_before, write_messages
 from tests.pipeline.sources import (
     Query,

@@ -187,6 +187,12 @@ def test_that_a_stream_is_landed_is_noted_where_the_landing_finds_it(tmp_path: P
     assert note.landed == {"n1": 7}
 
 
+def test_parts_are_heard_in_utf_8_whatever_the_terminal_has() -> None:
+    for part in parts(plan_of(), {"PYTHONIOENCODING": "latin-1"}):
+        assert part.environment is not None
+        assert part.environment["PYTHONIOENCODING"] == "utf-8"
+
+
 def test_without_landing_there_is_the_broker_alone() -> None:
     assert [part.name for part in parts(replace(plan_of(), lands=False), {})] == [BROKER]
     assert [part.name for part in parts(plan_of(), {})] == [BROKER, LANDING]

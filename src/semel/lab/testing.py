@@ -655,8 +655,10 @@ class TestBroker:
 
 
 def _check_names(settings: Mapping[str, object]) -> None:
-    """These are settings of [broker], but where it listens. Raises TypeError."""
-    known = [field.name for field in fields(BrokerSettings) if field.name not in ("host", "port")]
+    """These are settings of [broker], but those of the command. Raises TypeError."""
+    # The log level is that of the program's own logging.
+    of_command = ("host", "port", "log_level")
+    known = [field.name for field in fields(BrokerSettings) if field.name not in of_command]
     for name in settings:
         if name not in known:
             raise TypeError(f"{name!r} is no setting of the broker; there are {', '.join(known)}")

@@ -29,6 +29,7 @@ from semel.extras import need
 from semel.pipeline.errors import PipelineError, sentence_of
 from semel.pipeline.places import checkpoint_folder, local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
+from semel.pipeline.stream_check import check_landed, check_recorded
 from semel.store.landed import note_landed
 from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
 
@@ -203,6 +204,7 @@ class Landing:
         """
         plan = self.plan
         self._check_root(once=once)
+        check_recorded(plan.root, plan.stream)
         for folder in filter(None, (local_folder(plan.table), plan.checkpoint)):
             check_can_be_made(folder)
         self._event("starting", table=plan.shown, stream=plan.stream, root=plan.root.address)
@@ -211,6 +213,7 @@ class Landing:
         from semel.pipeline.stream_record import StreamRecord
         from semel.pipeline.table import Table, probe
 
+        check_landed(plan.table, plan.stream)
         self._table = Table(plan.table)
         check_resumable(
             self._table,

@@ -282,7 +282,9 @@ def _semel(plan: Plan, name: str, *, has_levels: bool = False) -> list[str]:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return {**environment_for_python(environ), "PYTHONUNBUFFERED": "1"}
+    # Their lines are read as UTF-8, whatever the terminal has.
+    own = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+    return {**environment_for_python(environ), **own}
 
 
 # --- what they say --------------------------------------------------------------------------------
