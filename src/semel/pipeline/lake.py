@@ -6,10 +6,10 @@ No Spark is needed: delta-rs reads and writes the tables. Everything here may be
 landing writes to the same table. `optimize` replaces many small files by a few large ones in one
 commit, which changes no row and leaves the old files where they are, so that whoever reads an
 older version can go on. A landing that appends meanwhile does not stand in its way, nor it in the
-landing's; whoever else rewrites the same files makes it begin anew. `vacuum` deletes the files
-that no version needs any more, or ever did (those of attempts that were killed): but never one
-younger than 7 days, because files of a commit that is under way look just like those, and because
-readers of older versions want their time.
+landing's; whoever else rewrites the same files makes it begin anew (`compaction.py`). `vacuum`
+deletes the files that no version needs any more, or ever did (those of attempts that were killed):
+but never one younger than 7 days, because files of a commit that is under way look just like those,
+and because readers of older versions want their time.
 
 The positions in a table's log (`semel.pipeline.table`) tell which rows of a stream are landed;
 `behind` compares them with the record.
@@ -54,6 +54,8 @@ LEAST_AGE: Final = timedelta(days=7)
 TARGET_BYTES: Final = 128 * 1024 * 1024
 # How often a commit is tried that others came before.
 ATTEMPTS: Final = 5
+# Files that one commit of optimize adds at most.
+GROUPS: Final = 16
 
 _BY: Final = "a Delta table"
 
@@ -359,7 +361,8 @@ def _step(version: int, files: Root) -> Step:
     return Step(
         version=version,
         committed=_moment(commit, files, version),
-        operation=str(commit.get("operation") or ""),
+        # delta-rs calls every commit with files of ours a WRITE.
+        operation=str(commit.get("semel.operation") or commit.get("operation") or ""),
         files_added=files_added,
         rows_added=rows_added,
         bytes_added=bytes_added,
@@ -390,27 +393,34 @@ def _actions(files: Root, version: int) -> Iterable[dict[str, Any]]:
 def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Optimized:
     """Merge small files into such of about `target_bytes`, partition by partition.
 
-    Safe beside a landing. What it merged stays until a vacuum.
+    Safe beside a landing and beside itself. What it merged stays until a vacuum. Raises TableError.
     """
-    deltalake = need("deltalake", extra="spark", by=_BY)
-    properties = deltalake.WriterProperties(compression="ZSTD")
+    opened = open_table(lake, table)
+    from semel.pipeline.compaction import Overtaken, compact, list_files, plan_all
 
-    def merge(opened: "DeltaTable") -> dict[str, Any]:
-        return opened.optimize.compact(target_size=target_bytes, writer_properties=properties)
-
-    done, version = _committing(lake, table, merge)
+    address = table_address(lake, table)
+    done = []
+    overtaken = 0
+    groups = plan_all(list_files(opened), target_bytes)
+    while groups:
+        try:
+            done.append(compact(address, opened, groups[:GROUPS]))
+            groups = groups[GROUPS:]
+        except Overtaken:
+            overtaken += 1
+            if overtaken == ATTEMPTS:
+                raise TableError(
+                    f"{without_secrets(address)}: other programs rewrote the same files"
+                    f" {ATTEMPTS} times meanwhile; is something else compacting this table?"
+                ) from None
+            groups = plan_all(list_files(opened), target_bytes)
     return Optimized(
-        version=version if done["numFilesAdded"] else None,
-        files_added=int(done["numFilesAdded"]),
-        bytes_added=_total(done["filesAdded"]),
-        files_removed=int(done["numFilesRemoved"]),
-        bytes_removed=_total(done["filesRemoved"]),
+        version=done[-1].version if done else None,
+        files_added=sum(each.files_added for each in done),
+        bytes_added=sum(each.bytes_added for each in done),
+        files_removed=sum(each.files_removed for each in done),
+        bytes_removed=sum(each.bytes_removed for each in done),
     )
-
-
-def _total(files: Any) -> int:
-    found = json.loads(files) if isinstance(files, str) else files
-    return int(found.get("totalSize") or 0)
 
 
 def vacuum(
