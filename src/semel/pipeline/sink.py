@@ -234,10 +234,10 @@ def batch_of(
 
 def commit(batch: "Batch", options: SinkOptions) -> None:
     """Commit it, or find that it was."""
-    from semel.pipeline.table import Table
+    from semel.pipeline.table import kept_table
 
     if batch.files or batch.overwrite:
-        Table(options.path).commit(batch)
+        kept_table(options.path).commit(batch)
 
 
 def record_of(options: SinkOptions) -> tuple[dict[str, int] | None, dict[str, list[str]] | None]:
