@@ -102,6 +102,8 @@ def as_line(event: Event) -> str:
         return f"Spark is ready; {_count(event['landed_before'])} rows landed before"
     if kind == "ended":
         return f"{_count(event['landed'])} rows landed"
+    if kind == "maintenance":
+        return f"maintenance: {event['text']}"
     parts = [
         f"batch {event['batch']}",
         f"{_count(event['rows'])} rows",

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.extras import need
 from semel.pipeline.errors import PipelineError, sentence_of
+from semel.pipeline.maintenance_process import Maintenance, Policy, describe
 from semel.pipeline.places import checkpoint_folder, local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
 from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
@@ -85,6 +86,8 @@ class Plan:
     max_rows: int
     master: str | None
     fail_on_data_loss: bool
+    # None: nobody looks after the table.
+    maintenance: Policy | None = None
 
     @property
     def shown(self) -> str:
@@ -130,6 +133,19 @@ def make_plan(wanted: LandSettings) -> Plan:
         max_rows=wanted.max_rows,
         master=wanted.master,
         fail_on_data_loss=wanted.fail_on_data_loss,
+        maintenance=policy_of(wanted),
+    )
+
+
+def policy_of(wanted: LandSettings) -> Policy | None:
+    """How the table is maintained; None: it is not."""
+    if not wanted.maintenance:
+        return None
+    return Policy(
+        target_file_size=wanted.target_file_size,
+        small_files=wanted.small_files,
+        file_retention=wanted.file_retention,
+        log_entries=wanted.log_entries,
     )
 
 
@@ -156,6 +172,8 @@ class Landing:
         self._tell = tell
         self._stopping = threading.Event()
         self._hurry = threading.Event()
+        self._telling = threading.Lock()
+        self._maintenance: Maintenance | None = None
         # Rows landed since the start, as the log tells, and up to which version it was read.
         self._landed = 0
         self._version = -1
@@ -241,7 +259,8 @@ class Landing:
                 landed_before=0 if there is None else there.count(),
                 positions={} if there is None else positions_in(there, plan.stream, nodes),
             )
-            self._watch(query)
+            with self._maintained(once=once):
+                self._watch(query)
         except Exception as problem:
             # Who ends a service may end all of its processes at once, Spark's Java among them.
             if not self._stopping.is_set() or not is_spark_gone(problem):
@@ -251,6 +270,27 @@ class Landing:
             with suppress(Exception):
                 query.stop()
         self._event("ended", landed=self._landed)
+
+    @contextmanager
+    def _maintained(self, *, once: bool) -> Iterator[None]:
+        """Look after the table meanwhile; with `once` afterwards, in one pass."""
+        if self.plan.maintenance is None:
+            yield
+            return
+        found = self._maintenance = Maintenance(
+            self.plan.table,
+            self.plan.maintenance,
+            lambda event: self._event("maintenance", text=describe(event), **event),
+        )
+        found.note_version(self._version)
+        try:
+            if not once:
+                found.start()
+            yield
+            if once and self._version >= 0 and not self._stopping.is_set():
+                found.run_once()
+        finally:
+            found.stop()
 
     def _start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
         from pyspark.sql import functions
@@ -360,10 +400,14 @@ class Landing:
             return 0, positions
         commits = table.history(table.version() - self._version)
         self._version = table.version()
+        if self._maintenance is not None:
+            self._maintenance.note_version(self._version)
         return sum(int(each.get(ROWS, 0)) for each in commits), positions
 
     def _event(self, event: str, **facts: Any) -> None:
-        self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
+        # The maintenance tells from a thread of its own.
+        with self._telling:
+            self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
 
 
 @dataclass
