@@ -273,13 +273,14 @@ class Landing:
 
     @contextmanager
     def _maintained(self, *, once: bool) -> Iterator[None]:
-        """Look after the table meanwhile; with `once` afterwards, in one pass."""
-        if self.plan.maintenance is None:
+        """Look after the table meanwhile; with `once` afterwards, in one pass, if it is large."""
+        policy = self.plan.maintenance
+        if policy is None:
             yield
             return
         found = self._maintenance = Maintenance(
             self.plan.table,
-            self.plan.maintenance,
+            policy,
             lambda event: self._event("maintenance", text=describe(event), **event),
         )
         found.note_version(self._version)
@@ -287,8 +288,10 @@ class Landing:
             if not once:
                 found.start()
             yield
-            if once and self._version >= 0 and not self._stopping.is_set():
-                found.run_once()
+            if once and not self._stopping.is_set():
+                table = self._table.load()
+                if table is not None and len(table.file_uris()) >= policy.small_files:
+                    found.run_once()
         finally:
             found.stop()
 
