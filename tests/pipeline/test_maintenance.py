@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from semel.pipeline import compaction, maintenance
 from semel.pipeline.compaction import list_files
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.maintenance import Task, checkpoints_in, run_pass
+from semel.pipeline.maintenance import Task, checkpoints_in, drop_torn_checkpoint, run_pass
 from semel.pipeline.maintenance_process import Maintenance, Policy, Schedule, describe
 from semel.pipeline.places import log_entry
 from semel.pipeline.table import Table
@@ -180,6 +181,33 @@ def test_the_log_is_kept_if_the_checkpoint_that_covers_it_is_torn(
     path.write_bytes(whole)
     assert "cleaned log" in actions(make_pass(address))
     assert entries(address)[0] == base
+
+
+@pytest.mark.parametrize("left", [0, 100, None])
+def test_a_checkpoint_that_a_power_failure_has_torn_is_dropped(
+    address: str, left: int | None
+) -> None:
+    land_many(address, 1, 4)
+    DeltaTable(address).create_checkpoint()
+    assert drop_torn_checkpoint(address) is None
+    land_many(address, 21, 2)
+    log = Path(address) / "_delta_log"
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    if left is None:
+        checkpoint.unlink()
+    else:
+        checkpoint.write_bytes(checkpoint.read_bytes()[:left])
+    with pytest.raises((DeltaError, OSError)):
+        DeltaTable(address)
+    assert drop_torn_checkpoint(address) == 4
+    assert seqs(address) == list(range(1, 31))
+    assert Table(address).positions("plant", ["n1"]) == {"n1": 30}
+    assert drop_torn_checkpoint(address) is None
+    # Whether those of others are whole is not for us to say.
+    (log / "_last_checkpoint").write_text('{"version": 5, "size": 9, "parts": 2}')
+    (log / f"{5:020}.checkpoint.{1:010}.{2:010}.parquet").write_bytes(b"")
+    assert drop_torn_checkpoint(address) is None
+    assert (log / "_last_checkpoint").exists()
 
 
 def test_vacuum_deletes_replaced_files_and_orphans_when_they_are_old_enough(

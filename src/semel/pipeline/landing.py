@@ -248,6 +248,7 @@ class Landing:
 
         plan = self.plan
         self._table = Table(plan.table)
+        self._drop_torn_checkpoint()
         there = self._table.load()
         if there is not None:
             self._version = there.version()
@@ -270,6 +271,21 @@ class Landing:
             with suppress(Exception):
                 query.stop()
         self._event("ended", landed=self._landed)
+
+    def _drop_torn_checkpoint(self) -> None:
+        from semel.pipeline.maintenance import drop_torn_checkpoint
+
+        try:
+            torn = drop_torn_checkpoint(self.plan.table)
+        except OSError as problem:
+            raise PipelineError(f"the log of {self.plan.shown}: {problem}") from None
+        if torn is not None:
+            LOG.warning(
+                "%s: the checkpoint of version %d was torn, by a power failure perhaps, and is"
+                " deleted; the log has all that it said",
+                self.plan.shown,
+                torn,
+            )
 
     @contextmanager
     def _maintained(self, *, once: bool) -> Iterator[None]:

@@ -10,8 +10,9 @@ know all live files. A pass does only what is due, and tells of each thing that 
 
 It may be killed at any moment. Nothing is deleted before what replaces it is on disk: the files of
 a compaction are synced before its commit, a checkpoint is synced, and read, before entries of the
-log go that it covers, and before a vacuum all of the log is synced. The positions of a landing are
-app transactions, which checkpoints contain.
+log go that it covers, and before a vacuum all of the log is synced. (A checkpoint itself is synced
+right after delta-rs has written it; one that a power failure in between has torn is dropped.) The
+positions of a landing are app transactions, which checkpoints contain.
 
 Entries of the log are kept from the last commit of the landing on, however few that leaves to
 delete: they tell it whether somebody has restored an older version since.
@@ -57,6 +58,7 @@ LOG: Final = "_delta_log"
 CHECKPOINT_COMMITS: Final = 100
 # delta-rs would do so in the way of every hundredth commit of a landing.
 CHECKPOINT_INTERVAL: Final = 1_000
+LAST_CHECKPOINT: Final = "_last_checkpoint"
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 INTERVAL: Final = "delta.checkpointInterval"
 # Files of the log: the version comes first. Checkpoints of other programs may have several parts.
@@ -204,6 +206,38 @@ def write_checkpoint(task: Task, table: DeltaTable, root: Root, tell: Tell) -> N
             "seconds": _since(began),
         }
     )
+
+
+def drop_torn_checkpoint(address: str) -> int | None:
+    """Delete a checkpoint that a power failure has left torn; its version, or None.
+
+    delta-rs does not sync what it writes, and a table whose newest checkpoint is empty or cut off
+    cannot be read, although its log is whole: entries are deleted only when a checkpoint that
+    covers them is on disk and was read. Only for a folder of this machine; one file of others'
+    checkpoints in several parts is left to them.
+    """
+    folder = local_folder(address)
+    if folder is None:
+        return None
+    hint = folder / LOG / LAST_CHECKPOINT
+    try:
+        version = int(json.loads(hint.read_text("utf-8"))["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    checkpoint = folder / LOG / f"{version:020}.checkpoint.parquet"
+    try:
+        pq.read_metadata(checkpoint)
+        return None
+    except FileNotFoundError:
+        if list((folder / LOG).glob(f"{version:020}.checkpoint*")):
+            return None
+    except (OSError, pa.ArrowException):
+        pass
+    # The hint first: without it any checkpoint is looked for, and an empty one passed over.
+    hint.unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
+    sync(folder / LOG)
+    return version
 
 
 def clean_log(task: Task, root: Root, tell: Tell) -> None:
