@@ -450,12 +450,12 @@ def test_a_pass_is_due_by_commits_by_time_and_not_without_either() -> None:
     assert not schedule.is_due(500, -1.0)
     assert schedule.is_due(500, 0.0)
     assert schedule.is_due(510, -1.0)
-    assert schedule.wants_vacuum(1.0)
+    assert schedule.wants_vacuum(1.0, 1.0)
     schedule = Schedule(POLICY)
     schedule.passed(10, 2.0, vacuum=True, failed=False)
     assert not schedule.is_due(19, 3.0)
     assert schedule.is_due(20, 4.0)
-    assert not schedule.wants_vacuum(5.0)
+    assert not schedule.wants_vacuum(5.0, 5.0)
     schedule.passed(20, 5.0, vacuum=False, failed=False)
     assert not schedule.is_due(21, 604.0)
     assert schedule.is_due(21, 605.0)
@@ -463,12 +463,24 @@ def test_a_pass_is_due_by_commits_by_time_and_not_without_either() -> None:
     # Nothing is written any more: for a while files become old enough to be deleted.
     assert not schedule.is_due(21, 3600.0)
     assert schedule.is_due(21, 606.0 + HOUR)
-    assert schedule.wants_vacuum(606.0 + HOUR)
+    assert schedule.wants_vacuum(606.0 + HOUR, 606.0 + HOUR)
     for hour in range(1, 10):
         if schedule.is_due(21, 610.0 + hour * HOUR):
             schedule.passed(21, 610.0 + hour * HOUR, vacuum=True, failed=False)
     assert not schedule.is_due(21, 1e9)
     assert schedule.is_due(22, 1e9)
+
+
+def test_nothing_is_deleted_soon_after_the_clock_has_jumped() -> None:
+    schedule = Schedule(POLICY)
+    assert schedule.wants_vacuum(0.0, 1_000.0)
+    schedule.passed(1, 0.0, vacuum=True, failed=False)
+    assert schedule.wants_vacuum(HOUR, 1_030.0 + HOUR)
+    # Ten years ahead: what a landing is writing looks old.
+    years = 10 * 365 * 24 * HOUR
+    assert not schedule.wants_vacuum(HOUR + 1, years)
+    assert not schedule.wants_vacuum(HOUR + 2, years + 1)
+    assert schedule.wants_vacuum(2 * HOUR + 1, years + HOUR)
 
 
 def test_a_pass_that_failed_is_not_repeated_at_once() -> None:

@@ -33,6 +33,8 @@ PASS_SECONDS: Final = 600.0
 FIRST_SECONDS: Final = 60.0
 QUIET_SECONDS: Final = 3600.0
 VACUUM_SECONDS: Final = 3600.0
+# A wall clock that goes wrong by more than this has jumped.
+JUMP_SECONDS: Final = 60.0
 # How long after a pass that failed.
 RETRY_SECONDS: Final = 60.0
 # How long a process may take to notice that it is to end.
@@ -64,6 +66,8 @@ class Schedule:
         self._version = -1
         self._at: float | None = None
         self._vacuum_at = float("-inf")
+        # How far the wall clock was ahead of the other one.
+        self._ahead: float | None = None
         # When the table was last seen to have changed.
         self._seen = -1
         self._changed_at = float("-inf")
@@ -88,8 +92,16 @@ class Schedule:
         quiet = now - self._changed_at
         return since >= QUIET_SECONDS and quiet < self._policy.file_retention + 2 * QUIET_SECONDS
 
-    def wants_vacuum(self, now: float) -> bool:
-        """Whether a pass that is made now is to look for files that nothing needs."""
+    def wants_vacuum(self, now: float, wall: float) -> bool:
+        """Whether a pass that is made now is to look for files that nothing needs.
+
+        Not soon after the wall clock, `wall`, has jumped or the machine was suspended: a file that
+        a landing is about to commit would look old then.
+        """
+        ahead = wall - now
+        if self._ahead is not None and abs(ahead - self._ahead) > JUMP_SECONDS:
+            self._vacuum_at = now
+        self._ahead = ahead
         return now - self._vacuum_at >= VACUUM_SECONDS
 
     def passed(self, version: int, now: float, *, vacuum: bool, failed: bool) -> None:
@@ -155,7 +167,8 @@ class Maintenance:
             now = time.monotonic()
             version = self._version
             if self._schedule.is_due(version, now):
-                self._pass(version, vacuum=self._schedule.wants_vacuum(now))
+                vacuum = self._schedule.wants_vacuum(now, time.time())
+                self._pass(version, vacuum=vacuum)
 
     def _pass(self, version: int, *, vacuum: bool) -> None:
         problem = self._work(vacuum=vacuum)
