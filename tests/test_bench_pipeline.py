@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench.pipeline import commits, latency, processes, queries, sustained
+from bench.pipeline import aged, commits, latency, processes, queries, sustained
+from bench.pipeline.aged import AGED, NEW, Aged, Builder, Side
 from bench.pipeline.commits import Commits
 from bench.pipeline.latency import Latency
 from bench.pipeline.processes import Seen
@@ -194,6 +195,44 @@ def test_commits_are_judged_by_their_median() -> None:
     assert commits.targets(Commits([100.0] * 9 + [900.0]))[0].startswith("✓")
     assert commits.targets(Commits([101.0] * 9 + [1.0]))[0].startswith("✗")
     assert commits.targets(Commits([1.0] * 9, fault="no space")) == ["✗ commit: no space"]
+
+
+def test_a_table_of_a_year_is_judged_by_the_slowest_twentieth_of_a_new_one() -> None:
+    new = Side(commits=[10.0] * 19 + [20.0] * 2, queries=[50.0] * 20)
+    old = Side(commits=[15.0] * 19 + [60.0] * 2, queries=[90.0] * 20)
+    first, second = aged.targets(Aged(new, old))
+    assert first.startswith("✗")
+    assert first.endswith("3.00")
+    assert second.startswith("✓")
+    assert second.endswith("1.80")
+    cells = [line.count("|") for line in aged.lines(Aged(new, old)) if line.startswith("|")]
+    assert len(set(cells)) == 1
+    (fault,) = aged.targets(Aged(new, old, fault="no space"))
+    assert fault == "✗ aged: no space"
+
+
+def test_the_table_of_a_year_is_as_maintenance_leaves_it(tmp_path: Path) -> None:
+    """A pass right before the next batch has nothing to do but what the next batches bring."""
+    from deltalake import DeltaTable
+
+    from semel.pipeline.compaction import list_files, plan_due
+    from semel.pipeline.settings import LandSettings
+
+    wanted = LandSettings()
+    builder, side = Builder(tmp_path), Side()
+    place = builder.build(AGED, side)
+    files = list_files(DeltaTable(place))
+    assert len(files) == side.files
+    assert len({file.partition for file in files}) == aged.DAYS
+    now = max(file.modified for file in files) / 1000
+    due = plan_due(files, wanted.target_file_size, small_files=wanted.small_files, now=now)
+    assert due == []
+    assert side.removed == 6 * 3600 * aged.FILES
+    assert side.log_files > wanted.log_entries
+    fresh = Side()
+    builder.build(NEW, fresh)
+    assert fresh.files < wanted.small_files
+    assert fresh.removed == 0
 
 
 def test_latency_is_judged_by_its_slowest_twentieth() -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.pipeline import commits, latency, queries, sustained
+from bench.pipeline import aged, commits, latency, queries, sustained
+from bench.pipeline.aged import AGED, Aged
 from bench.pipeline.commits import Commits
 from bench.pipeline.latency import Latency
 from bench.pipeline.queries import ROWS, SCALE, SINK, SOURCE, Bench, Compared
@@ -15,7 +16,7 @@ from bench.store.brokers import fresh_folder
 COMMIT: Final = "commit"
 LATENCY: Final = "latency"
 SUSTAINED: Final = "sustained"
-PARTS: Final = (SOURCE, SINK, COMMIT, LATENCY, SUSTAINED, SCALE)
+PARTS: Final = (SOURCE, SINK, COMMIT, AGED, LATENCY, SUSTAINED, SCALE)
 ROUNDS: Final = 5
 
 
@@ -25,6 +26,7 @@ class PipelineReport:
 
     compared: list[Compared] = field(default_factory=list)
     commits: Commits | None = None
+    aged: Aged | None = None
     latency: Latency | None = None
     sustained: list[Sustained] = field(default_factory=list)
 
@@ -35,6 +37,8 @@ class PipelineReport:
             told += [*queries.lines(self.compared), ""]
         if self.commits is not None:
             told += [*commits.lines(self.commits), ""]
+        if self.aged is not None:
+            told += [*aged.lines(self.aged), ""]
         if self.latency is not None:
             told += [*latency.lines(self.latency), ""]
         if self.sustained:
@@ -45,6 +49,7 @@ class PipelineReport:
         return [
             *queries.targets(self.compared),
             *([] if self.commits is None else commits.targets(self.commits)),
+            *([] if self.aged is None else aged.targets(self.aged)),
             *([] if self.latency is None else latency.targets(self.latency)),
             *sustained.targets(self.sustained),
         ]
@@ -53,6 +58,7 @@ class PipelineReport:
         return {
             "compared": [each.as_json() for each in self.compared],
             COMMIT: None if self.commits is None else self.commits.as_json(),
+            AGED: None if self.aged is None else self.aged.as_json(),
             LATENCY: None if self.latency is None else self.latency.as_json(),
             SUSTAINED: [each.as_json() for each in self.sustained],
         }
@@ -83,6 +89,8 @@ def measure_pipeline(
             report.sustained = sustained.measure_sustained(folder)
         if COMMIT in parts:
             report.commits = commits.measure_commits(folder)
+        if AGED in parts:
+            report.aged = aged.measure_aged(folder)
         bench = Bench(folder)
         try:
             for part in (SOURCE, SINK):

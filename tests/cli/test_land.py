@@ -13,6 +13,8 @@ from deltalake import write_deltalake
 from semel import __version__, cli
 from semel.cli.land import as_line
 from semel.pipeline.errors import PipelineError
+from semel.pipeline.landing import policy_of
+from semel.pipeline.maintenance_process import describe
 from semel.pipeline.settings import LandSettings
 from semel.settings import settings_of
 from semel.settings_values import toml_text
@@ -147,6 +149,32 @@ def test_events_are_lines_for_people() -> None:
     assert line in PAGE.read_text("utf-8")
     unknown = {**batch, "lag_rows": None, "lag_seconds": None, "rate": None}
     assert as_line(unknown) == "batch 12  4,031 rows  52,207 landed"
+
+
+def test_what_maintenance_did_is_a_line_that_the_page_shows() -> None:
+    did = {
+        "action": "compacted",
+        "files_removed": 200,
+        "bytes_removed": 3_100_000,
+        "files_added": 1,
+        "bytes_added": 1_200_000,
+        "rows": 20_000,
+        "seconds": 0.9,
+    }
+    checkpoint = {"action": "checkpointed", "version": 4300, "commits": 101, "seconds": 0.1}
+    cleaned = {"action": "cleaned log", "entries": 104, "seconds": 0.01}
+    vacuumed = {"action": "vacuumed", "files": 3620, "seconds": 0.4}
+    for event in (did, checkpoint, cleaned, vacuumed):
+        line = as_line({"event": "maintenance", "text": describe(event), **event})
+        assert line in PAGE.read_text("utf-8")
+
+
+def test_maintenance_is_turned_off_by_one_flag() -> None:
+    assert policy_of(LandSettings(maintenance=False)) is None
+    policy = policy_of(LandSettings(small_files=7))
+    assert policy is not None
+    assert (policy.small_files, policy.target_file_size) == (7, 2**30)
+    assert "--no-maintenance" in invoke("--help").stdout
 
 
 def test_the_page_lists_exactly_the_settings_of_the_section() -> None:

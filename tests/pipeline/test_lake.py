@@ -340,6 +340,38 @@ def test_optimize_beside_a_landing_loses_and_doubles_nothing(lake: Path) -> None
     assert table.transaction_version(position_id("all", "n1")) == (5 + rounds) * 3
 
 
+def test_two_who_optimize_at_once_double_nothing(lake: Path) -> None:
+    """delta-rs alone would: it does not see that another has merged the same files."""
+    for number in range(repeats(10, 4)):
+        for seq in range(4):
+            append(lake / "t", 100 + number * 10 + seq)
+        together = threading.Barrier(2)
+
+        def work(barrier: threading.Barrier = together) -> None:
+            barrier.wait()
+            optimize(str(lake), "t")
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert DeltaTable(lake / "t").to_pyarrow_dataset().count_rows() == 15 + 12 * (number + 1)
+
+
+def test_optimize_says_so_when_others_always_come_first(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from semel.pipeline import compaction
+
+    def lose(*_: object) -> None:
+        raise compaction.Overtaken
+
+    monkeypatch.setattr(compaction, "compact", lose)
+    with pytest.raises(TableError, match="is something else compacting this table"):
+        optimize(str(lake), "t")
+
+
 def test_a_commit_that_others_came_before_is_tried_again_and_at_last_told(lake: Path) -> None:
     tries = []
 

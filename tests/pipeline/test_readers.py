@@ -12,12 +12,15 @@ import duckdb
 import polars
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from semel.pipeline.compaction import list_files
 from semel.pipeline.files import Layout, write_files
 from semel.pipeline.lake import dataset_of
 from semel.pipeline.table import Batch, Table
+from tests.pipeline.landing_rows import land_seqs
 from tests.pipeline.test_table import schema
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -133,3 +136,34 @@ def test_a_column_that_came_later_is_null_in_older_files(tmp_path: Path) -> None
     Table(str(tmp_path)).commit(Batch(wide, both, may_add_columns=True))
     found = dataset_of(DeltaTable(str(tmp_path))).to_table(filter=ds.field("v").is_null())
     assert sorted(found["a"].to_pylist()) == [1, 2]
+
+
+def test_a_question_about_the_newest_rows_opens_no_other_files(tmp_path: Path) -> None:
+    place = tmp_path / "messages"
+    for day in range(4):
+        for number in range(2):
+            first = day * 20 + number * 10 + 1
+            land_seqs(str(place), first, first + 9, day=day)
+    dataset = dataset_of(DeltaTable(str(place)))
+    received = sorted(dataset.to_table(columns=["received"])["received"].to_pylist())
+    column = ds.field("received")
+
+    def seqs(condition: ds.Expression) -> list[int]:
+        return sorted(dataset.to_table(columns=["seq"], filter=condition)["seq"].to_pylist())
+
+    # What is not opened may as well not be there.
+    for file in list_files(DeltaTable(str(place))):
+        if not 71 <= seq_of(place / file.place) <= 80:
+            (place / file.place).unlink()
+    assert seqs(column >= pa.scalar(received[-10], KIND)) == list(range(71, 81))
+    assert seqs(column > pa.scalar(received[-1], KIND)) == []
+    with pytest.raises(FileNotFoundError):
+        seqs(column >= pa.scalar(received[0], KIND))
+
+
+KIND = pa.timestamp("us", "UTC")
+
+
+def seq_of(path: Path) -> int:
+    """The first seq of a file."""
+    return int(pq.read_table(path, columns=["seq"])["seq"][0].as_py())

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from semel import cli
 from semel.cli import up as up_command
 from semel.cli.sections import SECTIONS
 from semel.extras import MissingExtra
@@ -108,6 +110,22 @@ def test_another_data_folder_takes_the_lake_along_unless_somebody_says_where_it_
     assert plan_of(data="other", lake="semel-data/lake").lake == "semel-data/lake"
     environ = {"SEMEL_LAND_LAKE": "semel-data/lake"}
     assert plan_of(data="other", environ=environ).lake == "semel-data/lake"
+
+
+def test_maintenance_of_the_table_can_be_turned_off() -> None:
+    key = "SEMEL_LAND_MAINTENANCE"
+    assert key not in (landing_part(plan_of(), {}).environment or {})
+    off = plan_of(environ={key: "false"})
+    assert (landing_part(off, {}).environment or {})[key] == "false"
+    assert "--no-maintenance" in CliRunner().invoke(cli.group, ["up", "--help"]).stdout
+
+
+def test_what_maintenance_did_is_said_and_nothing_is_wrong_with_it() -> None:
+    event = {"event": "maintenance", "at": "…", "text": "deleted 2 files", "action": "vacuumed"}
+    heard = hear_landing(STDOUT, json.dumps({**event, "files": 2}))
+    assert heard == Heard(
+        SAID, "deleted 2 files", {"action": "vacuumed", "files": 2, "level": "info"}
+    )
 
 
 def test_the_file_and_the_environment_are_obeyed(tmp_path: Path) -> None:

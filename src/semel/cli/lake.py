@@ -288,8 +288,8 @@ def history(
     """Tell the commits of TABLE, newest first: what each did, and how far a landing got.
 
     A landing's commit says up to which row of each stream and node the table is complete. The log
-    of such a table forgets commits that are older than a day, those of other tables after 30 days
-    or what their delta.logRetentionDuration says.
+    of a table that a landing maintains keeps the newest 1,000 commits, that of other tables those
+    of 30 days or what their delta.logRetentionDuration says.
     """
     with one_sentence():
         steps = history_of(where_lake(config, lake), table, limit=limit)

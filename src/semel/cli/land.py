@@ -103,6 +103,8 @@ def as_line(event: Event) -> str:
         return f"Spark is ready; {count(event['landed_before'], 'row')} landed before"
     if kind == "ended":
         return f"{count(event['landed'], 'row')} landed"
+    if kind == "maintenance":
+        return f"maintenance: {event['text']}"
     parts = [
         f"batch {event['batch']}",
         count(event["rows"], "row"),

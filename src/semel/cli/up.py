@@ -101,6 +101,11 @@ STOPPING_WORDS: Final = {
     metavar="DURATION",
     help="From the beginning of one batch that lands to the next, at least.  [default: 1s]",
 )
+@click.option(
+    "--no-maintenance",
+    is_flag=True,
+    help="Do not compact the table, clean its log or delete files that it no longer needs.",
+)
 @click.option("--no-land", is_flag=True, help="Leave the landing out: no Spark, no tables.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print what happens as JSON, by lines.")
 @click.option("--quiet", is_flag=True, help="Say only what is wrong.")
@@ -113,6 +118,7 @@ def command(
     root: str | None,
     lake: str | None,
     interval: str | None,
+    no_maintenance: bool,
     no_land: bool,
     json_wanted: bool,
     quiet: bool,
@@ -130,7 +136,11 @@ def command(
     given: dict[str, dict[str, object]] = {
         "broker": {"host": host, "port": port},
         "store": {"data": data, "root": root},
-        "land": {"lake": lake, "interval": interval},
+        "land": {
+            "lake": lake,
+            "interval": interval,
+            "maintenance": False if no_maintenance else None,
+        },
     }
     flags = {
         name: {key: value for key, value in keys.items() if value is not None}

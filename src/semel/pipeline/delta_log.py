@@ -55,7 +55,9 @@ class LogEntry:
     @property
     def operation(self) -> str:
         """What was done; empty: the entry does not say."""
-        return str(self.commit_info.get("operation") or "")
+        # delta-rs calls every commit with files of ours a WRITE.
+        found = self.commit_info.get("semel.operation") or self.commit_info.get("operation")
+        return str(found or "")
 
     @property
     def milliseconds(self) -> int | None:

@@ -14,7 +14,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -202,7 +202,7 @@ def _write(folder: "Folder", table: pa.Table, layout: Layout, key: tuple[Any, ..
 def _fill(sink: Any, table: pa.Table) -> pq.FileMetaData:
     """Write all rows, and the footer; what that says. Raises OSError."""
     footers: list[pq.FileMetaData] = []
-    writer = _writer(sink, table.schema, footers)
+    writer = open_parquet_writer(sink, table.schema, footers)
     try:
         writer.write_table(table, row_group_size=GROUP_ROWS)
         writer.close()
@@ -216,7 +216,10 @@ def _fill(sink: Any, table: pa.Table) -> pq.FileMetaData:
     return footers[0]
 
 
-def _writer(sink: Any, schema: pa.Schema, footers: list[pq.FileMetaData]) -> pq.ParquetWriter:
+def open_parquet_writer(
+    sink: Any, schema: pa.Schema, footers: list[pq.FileMetaData]
+) -> pq.ParquetWriter:
+    """A writer as all files of a table are written; its footer is in `footers` at the end."""
     growing = [
         field.name
         for field in schema
@@ -268,16 +271,29 @@ def runs_of(table: pa.Table) -> dict[str, list[Run]]:
 
 
 def statistics_of(footer: pq.FileMetaData, table: pa.Table) -> dict[str, Any]:
+    """What the Delta log is to say about a file with the rows of a table."""
+    with_nan = {
+        field.name
+        for field in table.schema
+        if pa.types.is_floating(field.type) and pc.any(pc.is_nan(table.column(field.name))).as_py()
+    }
+    return statistics_from(footer, table.schema, table.num_rows, with_nan)
+
+
+def statistics_from(
+    footer: pq.FileMetaData, schema: pa.Schema, rows: int, with_nan: Collection[str]
+) -> dict[str, Any]:
     """What the Delta log is to say about a file, from its own footer.
 
-    Some readers take a column that has no bounds, beside others that have, for one that holds
-    nothing. So there are bounds for all columns that can have them, or for none.
+    `with_nan` names the columns that contain NaN, which a footer does not tell. Some readers take
+    a column that has no bounds, beside others that have, for one that holds nothing. So there are
+    bounds for all columns that can have them, or for none.
     """
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     place = 0
-    for field in table.schema:
+    for field in schema:
         leaves = _leaves(field.type)
         if leaves == 1 and not pa.types.is_nested(field.type):
             found = [
@@ -285,16 +301,17 @@ def statistics_of(footer: pq.FileMetaData, table: pa.Table) -> dict[str, Any]:
                 for each in range(footer.num_row_groups)
             ]
             if any(each is None or not each.has_null_count for each in found):
-                return {"numRecords": table.num_rows}
+                return {"numRecords": rows}
             nulls[field.name] = sum(each.null_count for each in found)
-            if nulls[field.name] < table.num_rows and not pa.types.is_binary(field.type):
-                bounds = _bounds(found, table.column(field.name))
+            if nulls[field.name] < rows and not pa.types.is_binary(field.type):
+                # Spark orders NaN above all numbers, and Parquet's bounds pass over it.
+                bounds = None if field.name in with_nan else _bounds(found)
                 if bounds is None:
-                    return {"numRecords": table.num_rows}
+                    return {"numRecords": rows}
                 lowest[field.name], highest[field.name] = bounds
         place += leaves
     return {
-        "numRecords": table.num_rows,
+        "numRecords": rows,
         "minValues": lowest,
         "maxValues": highest,
         "nullCount": nulls,
@@ -308,11 +325,8 @@ def _leaves(kind: pa.DataType) -> int:
     return sum(_leaves(kind.field(each).type) for each in range(kind.num_fields))
 
 
-def _bounds(statistics: list[Any], column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+def _bounds(statistics: list[Any]) -> tuple[Any, Any] | None:
     """The lowest and the highest value of a column that has values; None: they cannot be said."""
-    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-        # Spark orders NaN above all numbers, and Parquet's bounds pass over it.
-        return None
     # A row group of nulls alone has none.
     bounded = [each for each in statistics if each.num_values]
     if not bounded or not all(each.has_min_max for each in bounded):
@@ -436,12 +450,16 @@ class Folder:
         info = self._remote.get_file_info(f"{self._path}/{path}")
         return int(info.size) if info.type == fs.FileType.File else None
 
-    def read(self, path: str) -> pa.Table:
-        """The rows of a file, without those columns that its folders' names tell."""
+    def open_parquet(self, path: str) -> pq.ParquetFile:
+        """A file, open for reading. Raises OSError."""
         place = f"{self._path}/{path}" if self.local is None else self.local / path
         remote = self._remote if self.local is None else None
+        return pq.ParquetFile(place, filesystem=remote, page_checksum_verification=True)
+
+    def read(self, path: str) -> pa.Table:
+        """The rows of a file, without those columns that its folders' names tell."""
         try:
-            with pq.ParquetFile(place, filesystem=remote) as file:
+            with self.open_parquet(path) as file:
                 return file.read()
         except OSError as problem:
             shown = without_secrets(self.address)

@@ -6,10 +6,10 @@ No Spark is needed: delta-rs reads and writes the tables. Everything here may be
 landing writes to the same table. `optimize` replaces many small files by a few large ones in one
 commit, which changes no row and leaves the old files where they are, so that whoever reads an
 older version can go on. A landing that appends meanwhile does not stand in its way, nor it in the
-landing's; whoever else rewrites the same files makes it begin anew. `vacuum` deletes the files
-that no version needs any more, or ever did (those of attempts that were killed): but never one
-younger than 7 days, because files of a commit that is under way look just like those, and because
-readers of older versions want their time.
+landing's; whoever else rewrites the same files makes it begin anew (`compaction.py`). `vacuum`
+deletes the files that no version needs any more, or ever did (those of attempts that were killed):
+but never one younger than 7 days, because files of a commit that is under way look just like those,
+and because readers of older versions want their time.
 
 The positions in a table's log (`semel.pipeline.table`) tell which rows of a stream are landed;
 `behind` compares them with the record.
@@ -53,6 +53,10 @@ LEAST_AGE: Final = timedelta(days=7)
 TARGET_BYTES: Final = 128 * 1024 * 1024
 # How often a commit is tried that others came before.
 ATTEMPTS: Final = 5
+# Of so many partitions, the newest, it is told for each file what times it has.
+BOUNDED_PARTITIONS: Final = 2
+# Files that one commit of optimize adds at most.
+GROUPS: Final = 16
 
 _BY: Final = "a Delta table"
 
@@ -267,28 +271,113 @@ def _contents(table: "DeltaTable") -> tuple[int, int, int]:
 
 
 def dataset_of(table: "DeltaTable") -> Any:
-    """The files of a table as an Arrow dataset, of which the log tells the partitions alone.
+    """The files of a table as an Arrow dataset, of which the log tells partitions and times.
 
-    deltalake's own goes by the statistics in the log too, and takes a column that has none there
-    for one without values. Parquet's own statistics serve instead.
+    deltalake's own goes by all statistics in the log, and takes a column that has none there for
+    one without values. Parquet's own statistics serve instead; but to read them each file has to be
+    opened, and who asks after the last hour of a year wants no others opened. So the bounds of
+    columns of times are told as well, where no value is missing: for each file of the newest
+    partitions, and for each older partition as a whole, because each is an expression to be made.
     """
-    dataset = need("pyarrow.dataset", extra="sql", by="a Delta table")
-    found = table.to_pyarrow_dataset()
-    partitions = table.metadata().partition_columns
+    dataset = need("pyarrow.dataset", extra="sql", by=_BY)
+    arrow = need("pyarrow", extra="sql", by=_BY)
+    # It checks what the table asks of its readers, and knows how files are opened.
+    found = table.to_pyarrow_dataset(file_pruning_predicate="1 = 0")
+    actions = arrow.table(table.get_add_actions(flatten=True))
+    names = table.metadata().partition_columns
+    keys = list(
+        zip(*(actions.column(f"partition.{name}").to_pylist() for name in names), strict=True)
+    ) or [()] * len(actions)
+    paths = [unquote(path) for path in actions.column("path").to_pylist()]
+    bounds = _bounds_of_times(actions, found.schema)
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for place, key in enumerate(keys):
+        groups.setdefault(key, []).append(place)
+    newest = _by_age(groups, actions.column("modification_time").to_pylist(), bounds)
     fragments = []
-    for fragment in found.get_fragments():
-        keys = dataset.get_partition_keys(fragment.partition_expression)
+    for key, places in groups.items():
         holds = None
-        for name in partitions:
+        for name, value in zip(names, key, strict=True):
             column = dataset.field(name)
-            same = column.is_null() if keys[name] is None else column == keys[name]
+            same = column.is_null() if value is None else column == value
             holds = same if holds is None else holds & same
-        fragments.append(
-            found.format.make_fragment(
-                fragment.path, fragment.filesystem, partition_expression=holds
-            )
-        )
+        apart = key in newest[-BOUNDED_PARTITIONS:]
+        for part in ([each] for each in places) if apart else (places,):
+            holds_part = _between(dataset, found.schema, bounds, part, holds)
+            for place in part:
+                fragments.append(
+                    found.format.make_fragment(
+                        paths[place], found.filesystem, partition_expression=holds_part
+                    )
+                )
     return dataset.FileSystemDataset(fragments, found.schema, found.format, found.filesystem)
+
+
+def _by_age(
+    groups: dict[tuple[Any, ...], list[int]],
+    modified: list[int],
+    bounds: dict[str, list[tuple[int, int] | None]],
+) -> list[tuple[Any, ...]]:
+    """The partitions, those with the newest rows last; if nobody knows, with the newest files."""
+    times = next((each for each in bounds.values() if None not in each), None)
+
+    def age(key: tuple[Any, ...]) -> int:
+        return max(
+            modified[place] if times is None else (times[place] or (0, 0))[1]
+            for place in groups[key]
+        )
+
+    return sorted(groups, key=age)
+
+
+def _bounds_of_times(actions: Any, schema: Any) -> dict[str, list[tuple[int, int] | None]]:
+    """By column of times and file: lowest and highest, as numbers; None: unknown, or nulls."""
+    arrow = need("pyarrow", extra="spark", by=_BY)
+    found: dict[str, list[tuple[int, int] | None]] = {}
+    for field in schema:
+        columns = [f"{kind}.{field.name}" for kind in ("min", "max", "null_count")]
+        if not arrow.types.is_timestamp(field.type):
+            continue
+        if not set(columns) <= set(actions.column_names):
+            continue
+        low, high, nulls = (actions.column(name) for name in columns)
+        if low.type != field.type or high.type != field.type:
+            continue
+        found[field.name] = [
+            None if first is None or last is None or missing != 0 else (first, last)
+            for first, last, missing in zip(
+                low.cast("int64").to_pylist(),
+                high.cast("int64").to_pylist(),
+                nulls.to_pylist(),
+                strict=True,
+            )
+        ]
+    return found
+
+
+def _between(
+    dataset: Any,
+    schema: Any,
+    bounds: dict[str, list[tuple[int, int] | None]],
+    places: list[int],
+    holds: Any,
+) -> Any:
+    """What holds of all rows of some files, besides what is given."""
+    arrow = need("pyarrow", extra="spark", by=_BY)
+    for name, known in bounds.items():
+        there = [known[place] for place in places]
+        firsts = [each[0] for each in there if each is not None]
+        lasts = [each[1] for each in there if each is not None]
+        if len(firsts) < len(there):
+            continue
+        kind = schema.field(name).type
+        first = arrow.scalar(min(firsts), kind)
+        # Writers may cut an upper bound to whole milliseconds.
+        last = arrow.scalar(max(lasts) + 1_000, kind)
+        column = dataset.field(name)
+        within = (column >= first) & (column <= last)
+        holds = within if holds is None else holds & within
+    return holds
 
 
 def stream_of(table: "DeltaTable") -> str | None:
@@ -364,27 +453,34 @@ def _step(log: DeltaLog, entry: LogEntry) -> Step:
 def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Optimized:
     """Merge small files into such of about `target_bytes`, partition by partition.
 
-    Safe beside a landing. What it merged stays until a vacuum.
+    Safe beside a landing and beside itself. What it merged stays until a vacuum. Raises TableError.
     """
-    deltalake = need("deltalake", extra="sql", by=_BY)
-    properties = deltalake.WriterProperties(compression="ZSTD")
+    opened = open_table(lake, table)
+    from semel.pipeline.compaction import Overtaken, compact, list_files, plan_all
 
-    def merge(opened: "DeltaTable") -> dict[str, Any]:
-        return opened.optimize.compact(target_size=target_bytes, writer_properties=properties)
-
-    done, version = _committing(lake, table, merge)
+    address = table_address(lake, table)
+    done = []
+    overtaken = 0
+    groups = plan_all(list_files(opened), target_bytes)
+    while groups:
+        try:
+            done.append(compact(address, opened, groups[:GROUPS]))
+            groups = groups[GROUPS:]
+        except Overtaken:
+            overtaken += 1
+            if overtaken == ATTEMPTS:
+                raise TableError(
+                    f"{without_secrets(address)}: other programs rewrote the same files"
+                    f" {ATTEMPTS} times meanwhile; is something else compacting this table?"
+                ) from None
+            groups = plan_all(list_files(opened), target_bytes)
     return Optimized(
-        version=version if done["numFilesAdded"] else None,
-        files_added=int(done["numFilesAdded"]),
-        bytes_added=_total(done["filesAdded"]),
-        files_removed=int(done["numFilesRemoved"]),
-        bytes_removed=_total(done["filesRemoved"]),
+        version=done[-1].version if done else None,
+        files_added=sum(each.files_added for each in done),
+        bytes_added=sum(each.bytes_added for each in done),
+        files_removed=sum(each.files_removed for each in done),
+        bytes_removed=sum(each.bytes_removed for each in done),
     )
-
-
-def _total(files: Any) -> int:
-    found = json.loads(files) if isinstance(files, str) else files
-    return int(found.get("totalSize") or 0)
 
 
 def vacuum(

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.extras import need
 from semel.pipeline.errors import PipelineError, sentence_of
+from semel.pipeline.maintenance_process import Maintenance, Policy, describe
 from semel.pipeline.places import checkpoint_folder, local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
 from semel.pipeline.stream_check import check_landed, check_recorded
@@ -106,6 +107,8 @@ class Plan:
     max_rows: int
     master: str | None
     fail_on_data_loss: bool
+    # None: nobody looks after the table.
+    maintenance: Policy | None = None
 
     @property
     def shown(self) -> str:
@@ -148,6 +151,19 @@ def make_plan(wanted: LandSettings) -> Plan:
         max_rows=wanted.max_rows,
         master=wanted.master,
         fail_on_data_loss=wanted.fail_on_data_loss,
+        maintenance=policy_of(wanted),
+    )
+
+
+def policy_of(wanted: LandSettings) -> Policy | None:
+    """How the table is maintained; None: it is not."""
+    if not wanted.maintenance:
+        return None
+    return Policy(
+        target_file_size=wanted.target_file_size,
+        small_files=wanted.small_files,
+        file_retention=wanted.file_retention,
+        log_entries=wanted.log_entries,
     )
 
 
@@ -182,6 +198,8 @@ class Landing:
         self._tell = tell
         self._stopping = threading.Event()
         self._hurry = threading.Event()
+        self._telling = threading.Lock()
+        self._maintenance: Maintenance | None = None
         # Rows landed since the start, as the log tells, and up to which version it was read.
         self._landed = 0
         self._version = -1
@@ -269,6 +287,7 @@ class Landing:
     # --- the query --------------------------------------------------------------------------------
 
     def _land(self, spark: "SparkSession", *, once: bool) -> None:
+        self._drop_torn_checkpoint()
         there = self._table.load()
         if there is not None:
             self._version = there.version()
@@ -298,7 +317,8 @@ class Landing:
         try:
             query = self._start(spark, once=once)
             self._tell_ready(there)
-            self._watch(query)
+            with self._maintained(once=once):
+                self._watch(query)
         except Exception as problem:
             if is_worker_late(problem):
                 return problem
@@ -328,6 +348,45 @@ class Landing:
             landed_before=0 if there is None else there.count(),
             positions=positions,
         )
+
+    def _drop_torn_checkpoint(self) -> None:
+        from semel.pipeline.maintenance import drop_torn_checkpoint
+
+        try:
+            torn = drop_torn_checkpoint(self.plan.table)
+        except OSError as problem:
+            raise PipelineError(f"the log of {self.plan.shown}: {problem}") from None
+        if torn is not None:
+            LOG.warning(
+                "%s: the checkpoint of version %d was torn, by a power failure perhaps, and is"
+                " deleted; the log has all that it said",
+                self.plan.shown,
+                torn,
+            )
+
+    @contextmanager
+    def _maintained(self, *, once: bool) -> Iterator[None]:
+        """Look after the table meanwhile; with `once` afterwards, in one pass, if it is large."""
+        policy = self.plan.maintenance
+        if policy is None:
+            yield
+            return
+        found = self._maintenance = Maintenance(
+            self.plan.table,
+            policy,
+            lambda event: self._event("maintenance", text=describe(event), **event),
+        )
+        found.note_version(self._version)
+        try:
+            if not once:
+                found.start()
+            yield
+            if once and not self._stopping.is_set():
+                table = self._table.load()
+                if table is not None and len(table.file_uris()) >= policy.small_files:
+                    found.run_once()
+        finally:
+            found.stop()
 
     def _start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
         from pyspark.sql import functions
@@ -440,6 +499,8 @@ class Landing:
             return 0, positions
         commits = islice(self._table.log().back(table.version()), table.version() - self._version)
         self._version = table.version()
+        if self._maintenance is not None:
+            self._maintenance.note_version(self._version)
         return sum(each.rows_landed for each in commits), positions
 
     def _note(self, positions: dict[str, int], *, is_last: bool = False) -> None:
@@ -466,7 +527,9 @@ class Landing:
             self._is_noted = False
 
     def _event(self, event: str, **facts: Any) -> None:
-        self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
+        # The maintenance tells from a thread of its own.
+        with self._telling:
+            self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
 
 
 @dataclass

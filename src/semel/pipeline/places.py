@@ -472,6 +472,24 @@ def absent(address: str) -> str:
 # --- lasting --------------------------------------------------------------------------------------
 
 
+def entry_mark(address: str, version: int) -> tuple[int, ...] | None:
+    """What tells the entry of a commit from another one of that name; None: there is none."""
+    folder = local_folder(address)
+    if folder is not None:
+        try:
+            found = (folder / "_delta_log" / log_entry(version)).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    fs = need("pyarrow.fs", extra="sql", by="a lake on an object store")
+    try:
+        remote, path = fs.FileSystem.from_uri(address)
+        info = remote.get_file_info(f"{path.rstrip('/')}/_delta_log/{log_entry(version)}")
+    except (OSError, ValueError):
+        return None
+    return None if info.mtime_ns is None else (info.size, info.mtime_ns)
+
+
 def settle_log(address: str, version: int, *, files: bool = False) -> None:
     """A commit of a table in a folder is to last; on an object store what was put lasts already.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from semel.settings import SECONDS, check, setting
+from semel.settings import BYTES, SECONDS, check, setting
 from semel.store.settings import about_stream_name
 
 
@@ -48,6 +48,39 @@ class LandSettings:
         True,
         "Stop if rows that were not landed are gone, by retention or a repair. Without this the "
         "table gets what there is.",
+    )
+    maintenance: bool = setting(
+        True,
+        "Keep the table fast beside the landing: compact small files, write checkpoints of its log "
+        "and delete what they cover, delete files that no version needs any more.",
+    )
+    target_file_size: int = setting(
+        1024 * 1024 * 1024,
+        "How large the files are to become by compaction.",
+        minimum=1024,
+        maximum=2**40,
+        unit=BYTES,
+    )
+    small_files: int = setting(
+        100,
+        "Compact a partition that is being written when this many of its files are of about the "
+        "same size and smaller than half the target.",
+        minimum=2,
+        maximum=1_000_000,
+    )
+    file_retention: float = setting(
+        6 * 3600.0,
+        "Keep a file that was replaced for this long, for whoever reads an older version of the "
+        "table; the same for files that no commit names.",
+        minimum=3600,
+        unit=SECONDS,
+    )
+    log_entries: int = setting(
+        1_000,
+        "Keep at least this many commits in the table's log, for its history and for programs that "
+        "follow it; on a folder each commit lists them all.",
+        minimum=10,
+        maximum=1_000_000_000,
     )
 
     def __post_init__(self) -> None:

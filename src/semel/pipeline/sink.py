@@ -237,10 +237,10 @@ def batch_of(
 
 def commit(batch: "Batch", options: SinkOptions) -> None:
     """Commit it, or find that it was."""
-    from semel.pipeline.table import Table
+    from semel.pipeline.table import kept_table
 
     if batch.files or batch.overwrite:
-        Table(options.path).commit(batch)
+        kept_table(options.path).commit(batch)
 
 
 def query_of(options: SinkOptions) -> str:

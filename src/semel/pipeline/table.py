@@ -42,7 +42,14 @@ from deltalake.transaction import AddAction
 from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_empty_entry, find_rollback
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import DataFile, Folder, Layout, Run, write_files
-from semel.pipeline.places import local_folder, naming, said, settle_log, split_address
+from semel.pipeline.places import (
+    entry_mark,
+    local_folder,
+    naming,
+    said,
+    settle_log,
+    split_address,
+)
 from semel.pipeline.stream_record import StreamRecord, said_runs
 from semel.store.reading import said_rows
 from semel.store.roots import Root, RootError, open_root, without_secrets
@@ -51,6 +58,9 @@ LOG: Final = logging.getLogger("semel.pipeline")
 
 # How often a commit that others came before is tried again. Each time somebody has got further.
 ATTEMPTS: Final = 50
+# Tables that a process keeps loaded.
+MOST_KEPT: Final = 8
+_KEPT: Final[dict[str, "Table"]] = {}
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 # How many commit at once to find out about an object store, and how often at most.
 CONTENDERS: Final = 6
@@ -142,16 +152,41 @@ class Table:
         self.shown = without_secrets(address)
         self.uri, self.storage = split_address(address)
         self._is_tried = False
+        # As it was loaded last, and what tells that its log is still the same one.
+        self._loaded: DeltaTable | None = None
+        self._mark: object = None
 
     # --- reading ----------------------------------------------------------------------------------
 
     def load(self) -> DeltaTable | None:
-        """The table as it is now, or None if there is none."""
+        """The table as it is now, or None if there is none.
+
+        It is one object, which the next call brings up to date: only what was committed meanwhile
+        is read. A log in which the entry of the version that we have is not there any more, or is
+        another one, is read as a whole: somebody has cleaned it, or made the table anew.
+        """
         with naming(self.address):
-            try:
-                return DeltaTable(self.uri, storage_options=self.storage or None)
-            except TableNotFoundError:
-                return None
+            if not self._is_brought_up_to_date():
+                self._loaded = None
+                try:
+                    self._loaded = DeltaTable(self.uri, storage_options=self.storage or None)
+                except TableNotFoundError:
+                    return None
+            assert self._loaded is not None
+            self._mark = entry_mark(self.address, self._loaded.version())
+            return self._loaded
+
+    def _is_brought_up_to_date(self) -> bool:
+        if self._loaded is None or self._mark is None:
+            return False
+        if entry_mark(self.address, self._loaded.version()) != self._mark:
+            return False
+        try:
+            self._loaded.update_incremental()
+        except DeltaError as problem:
+            LOG.info("%s is read as a whole: %s", self.shown, said(problem))
+            return False
+        return True
 
     def log(self) -> DeltaLog:
         """Its log, entry by entry."""
@@ -193,6 +228,7 @@ class Table:
                 return Outcome(False, 0, there)
             files, transactions = chosen
             rows = sum(each.rows for each in files)
+            version = table.version()
             try:
                 table.create_write_transaction(
                     [_action(each) for each in files],
@@ -209,12 +245,12 @@ class Table:
                 )
             except (DeltaError, OSError) as problem:
                 now = self.load()
-                if now is not None and now.version() == table.version():
+                if now is not None and now.version() == version:
                     # Nobody was first: it cannot be done, or the table does not allow it.
                     raise TableError(f"{self.shown}: {said(problem)}") from problem
                 LOG.info("%s: another writer was first: %s", self.shown, said(problem))
                 continue
-            self._settle_after(table.version())
+            self._settle_after(version)
             return Outcome(True, rows, there - rows)
         raise TableError(
             f"{self.shown}: {ATTEMPTS} commits of others came before this one; is something "
@@ -535,6 +571,18 @@ class Table:
         layout = Layout(self.address, is_numbered=True, folder=file.path.rpartition("/")[0])
         rest = write_files(rows.filter(mask).to_batches(), layout)
         return [replace(each, partition=file.partition) for each in rest]
+
+
+def kept_table(address: str) -> Table:
+    """A table as this process knows it: the next batch of a query reads only what is new.
+
+    Spark makes a writer anew for each commit, but in the same process.
+    """
+    if address not in _KEPT:
+        while len(_KEPT) >= MOST_KEPT:
+            _KEPT.pop(next(iter(_KEPT)))
+        _KEPT[address] = Table(address)
+    return _KEPT[address]
 
 
 def positions_in(table: DeltaTable, stream: str, nodes: Iterable[str]) -> dict[str, int]:

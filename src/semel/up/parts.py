@@ -105,6 +105,8 @@ class Plan:
     # What is shown of the broker's log.
     log_level: str = "info"
     connection_messages: bool = False
+    # Whether the landing looks after its table.
+    maintenance: bool = True
     # What the file alone says just so: who is given --config need not be told.
     by_file: frozenset[str] = frozenset()
 
@@ -181,6 +183,7 @@ def make_plan(
         lands=lands,
         log_level=broker.log_level,
         connection_messages=broker.connection_messages,
+        maintenance=land.maintenance,
         by_file=frozenset() if config is None else _said_by_file(settings, config, lake),
     )
 
@@ -265,6 +268,8 @@ def landing_part(plan: Plan, environ: Mapping[str, str]) -> Part:
         environment["SEMEL_LAND_CHECKPOINT"] = str(plan.checkpoint)
     if plan.interval is not None:
         environment["SEMEL_LAND_INTERVAL"] = plan.interval
+    if not plan.maintenance:
+        environment["SEMEL_LAND_MAINTENANCE"] = "false"
     return Part(
         LANDING,
         tuple(command),
@@ -312,6 +317,8 @@ def hear_landing(source: int, line: str) -> Heard | None:
     event.pop("at", None)
     if kind == "ready":
         return Heard(READY, "messages go into the lake from now on", event)
+    if kind == "maintenance":
+        return Heard(SAID, str(event.pop("text", "")), {**event, "level": levels.WELL})
     if kind == "failed":
         return Heard(PROBLEM, str(event.get("problem") or "it does not say why"))
     return Heard(PROGRESS, str(kind), event)

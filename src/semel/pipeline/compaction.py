@@ -1,0 +1,401 @@
+"""Compaction of a Delta table: many small files become a few large ones, and no row changes.
+
+    plan (pure) ─▶ rewrite: read the files, write and sync new ones ─▶ one commit: remove + add
+
+Files are merged within a partition only. In a partition that is still being written, files of
+about the same size are merged when there are `small_files` of them, so that a byte is rewritten a
+few times at most on its way to a file of the target size (a tree of merges, as in an LSM store).
+In a partition that has not been written for an hour everything below the target is merged.
+
+The commit is made only as the version right after one in which all merged files are live. delta-rs
+1.6 would otherwise rebase it over a commit of another program that has merged the same files, and
+every row of them would be in the table twice: its check of conflicts ignores commits that change
+no data. With `max_commit_retries=0` it does not rebase but fails, and then the table is read again:
+if the files are still live, the commit is tried again, and if not, the work was in vain. A landing
+never waits for that and never loses: an append fits behind a compaction.
+
+New files are synced before the commit, with their names, and the commit after it. What a killed
+attempt leaves behind are files that no commit names, which vacuum deletes. A file is never deleted
+here, also not after a commit that failed: it may have been made all the same.
+"""
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
+
+from semel.pipeline.errors import TableError
+from semel.pipeline.files import (
+    GROUP_ROWS,
+    Folder,
+    open_parquet_writer,
+    partition_value,
+    statistics_from,
+)
+from semel.pipeline.places import naming, said, settle_log
+from semel.store.roots import without_secrets
+
+# Files of one size class differ by at most this factor.
+CLASS_RATIO: Final = 16
+# A partition that got no file for this long is taken to be complete.
+CLOSED_SECONDS: Final = 3600.0
+# Arrow bytes in memory before a row group is written, and that are read at a time.
+GROUP_BYTES: Final = 64 * 1024 * 1024
+READ_BYTES: Final = 16 * 1024 * 1024
+READ_ROWS: Final = 64 * 1024
+# How often a commit is tried that others came before, and how long to wait in between.
+ATTEMPTS: Final = 20
+WAIT_SECONDS: Final = 0.05
+# What a commit of ours says in the log, where delta-rs itself writes WRITE.
+# Names of files that every writer puts into the log in the same way, but for '%'.
+_PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9=._/%-]+", re.ASCII)
+OPERATION_KEY: Final = "semel.operation"
+OPTIMIZE: Final = "OPTIMIZE"
+
+
+@dataclass(frozen=True)
+class LiveFile:
+    """A file of one version of a table."""
+
+    # As the log has it.
+    path: str
+    size: int
+    # None: the log does not say.
+    rows: int | None
+    # In milliseconds.
+    modified: int
+    partition: tuple[tuple[str, str | None], ...]
+
+    @property
+    def place(self) -> str:
+        """Below the table, as it is on disk."""
+        return unquote(self.path)
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What one commit of a compaction did."""
+
+    version: int
+    files_added: int
+    bytes_added: int
+    files_removed: int
+    bytes_removed: int
+    rows: int
+
+
+class Overtaken(Exception):
+    """Other commits came first: nothing was committed, and nothing is wrong."""
+
+
+# --- what to merge --------------------------------------------------------------------------------
+
+
+def list_files(table: DeltaTable) -> list[LiveFile]:
+    """The files of the version that is loaded."""
+    columns = table.metadata().partition_columns
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = actions.column_names
+    parts = [actions.column(f"partition.{name}").to_pylist() for name in columns]
+    if "num_records" in names:
+        counts = actions.column("num_records").to_pylist()
+    else:
+        counts = [None] * actions.num_rows
+    found = []
+    for place, (path, size, rows, modified) in enumerate(
+        zip(
+            actions.column("path").to_pylist(),
+            actions.column("size_bytes").to_pylist(),
+            counts,
+            actions.column("modification_time").to_pylist(),
+            strict=True,
+        )
+    ):
+        values = (partition_value(part[place]) for part in parts)
+        partition = tuple(zip(columns, values, strict=True))
+        found.append(LiveFile(path, size, rows, modified, partition))
+    return found
+
+
+def plan_all(files: Iterable[LiveFile], target_bytes: int) -> list[list[LiveFile]]:
+    """The groups of files to merge so that as few as possible are below the target."""
+    groups = []
+    for there in _by_partition(files).values():
+        small = [file for file in there if file.size < target_bytes]
+        groups += [each for each in _fill(small, target_bytes) if len(each) > 1]
+    return groups
+
+
+def plan_due(
+    files: Iterable[LiveFile], target_bytes: int, *, small_files: int, now: float
+) -> list[list[LiveFile]]:
+    """The groups of files that are worth merging now; `now` in seconds of the wall clock."""
+    groups = []
+    for there in _by_partition(files).values():
+        small = [file for file in there if file.size < target_bytes / 2]
+        closed = now - max(file.modified for file in there) / 1000 >= CLOSED_SECONDS
+        if closed:
+            groups += [each for each in _fill(small, target_bytes) if len(each) > 1]
+            continue
+        classes: dict[int, list[LiveFile]] = {}
+        for file in small:
+            classes.setdefault(_size_class(file.size, target_bytes), []).append(file)
+        for alike in classes.values():
+            if len(alike) >= small_files:
+                groups += [each for each in _fill(alike, target_bytes) if len(each) > 1]
+    return groups
+
+
+def _by_partition(files: Iterable[LiveFile]) -> dict[Any, list[LiveFile]]:
+    found: dict[Any, list[LiveFile]] = {}
+    for file in sorted(files, key=lambda each: (each.modified, each.path)):
+        found.setdefault(file.partition, []).append(file)
+    return found
+
+
+def _size_class(size: int, target_bytes: int) -> int:
+    """0 for files that are nearly as large as the target, more for smaller ones."""
+    found = 0
+    while size * CLASS_RATIO < target_bytes:
+        size = max(1, size) * CLASS_RATIO
+        found += 1
+    return found
+
+
+def _fill(files: Sequence[LiveFile], target_bytes: int) -> list[list[LiveFile]]:
+    """Groups of at most the target size each, in order."""
+    groups: list[list[LiveFile]] = []
+    size = 0
+    for file in files:
+        if not groups or size + file.size > target_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.size
+    return groups
+
+
+# --- merging --------------------------------------------------------------------------------------
+
+
+def check_can_compact(address: str, table: DeltaTable) -> None:
+    """Raise TableError for a table whose files do not hold its rows as they are."""
+    protocol = table.protocol()
+    features = [*(protocol.reader_features or ())]
+    if protocol.min_reader_version > 1 and not set(features) <= {"timestampNtz"}:
+        names = ", ".join(features) or f"version {protocol.min_reader_version}"
+        raise TableError(
+            f"{without_secrets(address)} requires reader feature {names}, and semel does not "
+            "compact such tables: use OPTIMIZE of the program that writes it"
+        )
+
+
+def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]]) -> Compacted:
+    """Merge each group into one file, all in one commit, which lasts when this returns.
+
+    Raises Overtaken if other programs have rewritten the files meanwhile, and TableError.
+    """
+    check_can_compact(address, table)
+    removed = [file for group in groups for file in group]
+    for file in removed:
+        # delta-rs encodes the names of removed files itself, and one that it encodes in another
+        # way than whoever added it would stay in the table, beside the file that replaces it.
+        if not _PLAIN_PATH.fullmatch(file.place) or file.place.replace("%", "%25") != file.path:
+            raise TableError(
+                f"{without_secrets(address)}: the name of file {file.path} is not one that semel"
+                " can compact: use OPTIMIZE of the program that writes the table"
+            )
+    folder = Folder(address)
+    written = [_rewrite(folder, group) for group in groups]
+    version = _commit(address, table, written, removed)
+    return Compacted(
+        version=version,
+        files_added=len(written),
+        bytes_added=sum(file.size for file in written),
+        files_removed=len(removed),
+        bytes_removed=sum(file.size for file in removed),
+        rows=sum(json.loads(file.stats)["numRecords"] for file in written),
+    )
+
+
+def _rewrite(folder: Folder, group: Sequence[LiveFile]) -> AddAction:
+    """One file with the rows of a group, in their order; on disk, with its name."""
+    shown = without_secrets(folder.address)
+    paths = [file.place for file in group]
+    schema = _common_schema(folder, paths)
+    above = paths[0].rpartition("/")[0]
+    name = f"part-{secrets.token_hex(16)}.zstd.parquet"
+    path = f"{above}/{name}" if above else name
+    footers: list[pq.FileMetaData] = []
+    rows = 0
+    with_nan: set[str] = set()
+    floating = [field.name for field in schema if pa.types.is_floating(field.type)]
+    try:
+        with (
+            folder.create(path) as sink,
+            open_parquet_writer(sink, schema, footers) as writer,
+        ):
+            for part in _row_groups(folder, group, schema):
+                writer.write_table(part, row_group_size=max(1, part.num_rows))
+                rows += part.num_rows
+                for column in floating:
+                    if pc.any(pc.is_nan(part.column(column))).as_py():
+                        with_nan.add(column)
+        size = folder.settle(path)
+    except (OSError, RuntimeError, pa.ArrowException) as problem:
+        raise TableError(f"{shown} cannot be compacted: {said(problem)}") from problem
+    statistics = statistics_from(footers[0], schema, rows, with_nan)
+    return AddAction(
+        path=path,
+        size=size,
+        partition_values=dict(group[0].partition),
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=False,
+        stats=json.dumps(statistics, ensure_ascii=False),
+    )
+
+
+def _common_schema(folder: Folder, paths: Sequence[str]) -> pa.Schema:
+    """The columns of all files; one that a file lacks is null there."""
+    found: dict[str, pa.Schema] = {}
+    for path in paths:
+        with folder.open_parquet(path) as file:
+            schema = pa.schema([_plain_field(field) for field in file.schema_arrow])
+            found.setdefault(str(schema), schema)
+    try:
+        return pa.unify_schemas(list(found.values()))
+    except (pa.ArrowException, ValueError) as problem:
+        shown = without_secrets(folder.address)
+        raise TableError(
+            f"{shown}: the files of a partition have different types: {said(problem)}"
+        ) from problem
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    """A column as Delta knows it: without Arrow's own variants of a type, and nullable."""
+    kind = field.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        kind = pa.string()
+    elif pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        kind = pa.binary()
+    elif pa.types.is_timestamp(kind):
+        kind = pa.timestamp("us", tz=None if kind.tz is None else "UTC")
+    return pa.field(field.name, kind, nullable=True)
+
+
+def _row_groups(folder: Folder, group: Sequence[LiveFile], schema: pa.Schema) -> Iterator[pa.Table]:
+    """All rows of a group, in pieces that fit into memory. Refuses a file with other rows."""
+    held: list[pa.Table] = []
+    rows = size = 0
+    for file in group:
+        there = 0
+        with folder.open_parquet(file.place) as opened:
+            per_row = max(
+                (
+                    opened.metadata.row_group(each).total_byte_size
+                    // max(1, opened.metadata.row_group(each).num_rows)
+                    for each in range(opened.metadata.num_row_groups)
+                ),
+                default=1,
+            )
+            batch_rows = max(1, min(READ_ROWS, READ_BYTES // max(1, per_row)))
+            for batch in opened.iter_batches(batch_rows, use_threads=False):
+                there += batch.num_rows
+                part = _with_columns(pa.Table.from_batches([batch]), schema)
+                held.append(part)
+                rows += part.num_rows
+                size += part.nbytes
+                if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+                    yield pa.concat_tables(held)
+                    held, rows, size = [], 0, 0
+        if file.rows is not None and there != file.rows:
+            raise TableError(
+                f"{without_secrets(folder.address)}: {file.path} has {there} rows, and the log says"
+                f" {file.rows}: nothing was compacted"
+            )
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    if rows.schema.equals(schema):
+        return rows
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+# --- committing -----------------------------------------------------------------------------------
+
+
+def _commit(
+    address: str, table: DeltaTable, added: Sequence[AddAction], removed: Sequence[LiveFile]
+) -> int:
+    """Replace files by others that hold the same rows; the version that does."""
+    gone = {file.path for file in removed}
+    new = {file.path for file in added}
+    at = time.time_ns() // 1_000_000
+    actions: list[AddAction | RemoveAction] = [
+        *added,
+        *(RemoveAction(file.place, False, at, file.size, dict(file.partition)) for file in removed),
+    ]
+    with naming(address):
+        for _ in range(ATTEMPTS):
+            table.update_incremental()
+            live = {file.path for file in list_files(table)}
+            if not gone <= live:
+                if {unquote(path) for path in live} >= new:
+                    # It was committed, though it was said that it was not.
+                    return _make_durable(address, table.version())
+                raise Overtaken
+            version = table.version() + 1
+            try:
+                table.create_write_transaction(
+                    actions,
+                    "append",
+                    table.schema(),
+                    list(table.metadata().partition_columns) or None,
+                    commit_properties=CommitProperties(
+                        # Only as the next version: see above.
+                        max_commit_retries=0,
+                        custom_metadata={OPERATION_KEY: OPTIMIZE},
+                    ),
+                    post_commithook_properties=PostCommitHookProperties(
+                        create_checkpoint=False, cleanup_expired_logs=False
+                    ),
+                )
+            except DeltaError as problem:
+                table.update_incremental()
+                if table.version() < version:
+                    # Nobody was first: the table does not allow it, or cannot be written.
+                    raise TableError(f"{without_secrets(address)}: {said(problem)}") from problem
+                time.sleep(WAIT_SECONDS)
+                continue
+            return _make_durable(address, version)
+    raise Overtaken
+
+
+def _make_durable(address: str, version: int) -> int:
+    try:
+        settle_log(address, version)
+    except OSError as problem:
+        shown = without_secrets(address)
+        raise TableError(f"{shown}: version {version} may not last: {problem}") from problem
+    return version

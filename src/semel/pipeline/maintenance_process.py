@@ -1,0 +1,247 @@
+"""A landing's side of maintenance: when a pass is due, and the process that makes it.
+
+`Schedule` decides by its arguments alone. A pass is due when as many commits were made since the
+last one as compaction wants small files, when some time has passed since the last commit or pass,
+and never when nothing can have become due: a table that nobody writes to is left alone once its
+removed files are deleted.
+
+`Maintenance` runs the passes, one at a time, on a thread that does nothing but wait for them: the
+work is done by a process of the lowest priority (maintenance.py), so that a batch never waits for
+it. The process ends with ours, however that happens, and what it leaves undone is for the next.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from semel.store.sealing import environment_for_python
+
+LOGGER: Final = logging.getLogger("semel.pipeline")
+
+LOOK_SECONDS: Final = 1.0
+# How long after the last pass another one is due, if there were commits; and if there were none.
+PASS_SECONDS: Final = 600.0
+# How long after the start of a landing, which has enough to do then.
+FIRST_SECONDS: Final = 60.0
+QUIET_SECONDS: Final = 3600.0
+VACUUM_SECONDS: Final = 3600.0
+# A wall clock that goes wrong by more than this has jumped.
+JUMP_SECONDS: Final = 60.0
+# How long after a pass that failed.
+RETRY_SECONDS: Final = 60.0
+# How long a process may take to notice that it is to end.
+STOP_SECONDS: Final = 5.0
+MODULE: Final = "semel.pipeline.maintenance"
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a table is kept; what each number means is written beside the settings of [land]."""
+
+    # In bytes.
+    target_file_size: int
+    small_files: int
+    # In seconds.
+    file_retention: float
+    log_entries: int
+
+
+class Schedule:
+    """When a pass is due; `now` in seconds of any clock that only goes forward."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        # The version and the time of the last pass (None: there was none yet), and of the last
+        # vacuum.
+        self._version = -1
+        self._at: float | None = None
+        self._vacuum_at = float("-inf")
+        # How far the wall clock was ahead of the other one.
+        self._ahead: float | None = None
+        # When the table was last seen to have changed.
+        self._seen = -1
+        self._changed_at = float("-inf")
+        self._failed = False
+
+    def is_due(self, version: int, now: float) -> bool:
+        """Whether a pass is to be made of a table that has this version."""
+        if version != self._seen:
+            self._seen, self._changed_at = version, now
+        if version < 0:
+            return False
+        if self._at is None:
+            self._version, self._at = version - 1, now - PASS_SECONDS + FIRST_SECONDS
+        since = now - self._at
+        if self._failed and since < RETRY_SECONDS:
+            return False
+        if version - self._version >= self._policy.small_files:
+            return True
+        if version != self._version:
+            return since >= PASS_SECONDS
+        # Partitions become complete, and removed files old enough to be deleted.
+        quiet = now - self._changed_at
+        return since >= QUIET_SECONDS and quiet < self._policy.file_retention + 2 * QUIET_SECONDS
+
+    def wants_vacuum(self, now: float, wall: float) -> bool:
+        """Whether a pass that is made now is to look for files that nothing needs.
+
+        Not soon after the wall clock, `wall`, has jumped or the machine was suspended: a file that
+        a landing is about to commit would look old then.
+        """
+        ahead = wall - now
+        if self._ahead is not None and abs(ahead - self._ahead) > JUMP_SECONDS:
+            self._vacuum_at = now
+        self._ahead = ahead
+        return now - self._vacuum_at >= VACUUM_SECONDS
+
+    def passed(self, version: int, now: float, *, vacuum: bool, failed: bool) -> None:
+        """A pass was made of a table that had this version when it began."""
+        self._version, self._at, self._failed = version, now, failed
+        if vacuum:
+            self._vacuum_at = now
+
+
+class Maintenance:
+    """Passes over one table, as they become due, until `stop`.
+
+    `tell` is called, on a thread of ours, with an event for each thing that was done.
+    """
+
+    def __init__(self, table: str, policy: Policy, tell: Callable[[Event], None]) -> None:
+        self._table = table
+        self._policy = policy
+        self._tell = tell
+        self._schedule = Schedule(policy)
+        self._version = -1
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
+        self._problem = ""
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the pass that is being made, if one is."""
+        process = self._process
+        return None if process is None else process.pid
+
+    def start(self) -> None:
+        """Begin to look whether a pass is due."""
+        self._thread.start()
+
+    def note_version(self, version: int) -> None:
+        """The table has this version now. Returns at once."""
+        self._version = version
+
+    def run_once(self) -> None:
+        """One pass, now; until it is done or `stop` is called from elsewhere."""
+        self._pass(self._version, vacuum=True)
+
+    def stop(self) -> None:
+        """End, and the pass that is being made with it."""
+        self._stopping.set()
+        with self._lock:
+            process = self._process
+            if process is not None and process.stdin is not None:
+                with suppress(OSError):
+                    process.stdin.close()
+        if self._thread.is_alive():
+            self._thread.join(STOP_SECONDS)
+        if process is not None and process.poll() is None:
+            process.kill()
+
+    # --- on the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            version = self._version
+            if self._schedule.is_due(version, now):
+                vacuum = self._schedule.wants_vacuum(now, time.time())
+                self._pass(version, vacuum=vacuum)
+
+    def _pass(self, version: int, *, vacuum: bool) -> None:
+        problem = self._work(vacuum=vacuum)
+        if self._stopping.is_set():
+            return
+        if problem and problem != self._problem:
+            LOGGER.warning("maintenance of the table failed, and is tried again: %s", problem)
+        self._problem = problem
+        self._schedule.passed(version, time.monotonic(), vacuum=vacuum, failed=bool(problem))
+
+    def _work(self, *, vacuum: bool) -> str:
+        """Run a process from its start to its end; what went wrong, or nothing."""
+        task = {"table": self._table, "policy": asdict(self._policy), "vacuum": vacuum}
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", MODULE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment_for_python(os.environ),
+                # Ctrl-C is for the landing, which then ends this one.
+                process_group=0,
+            )
+        except OSError as problem:
+            return f"its process cannot be started: {problem}"
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with self._lock:
+            self._process = process
+        found = ""
+        with process.stdout, suppress(ValueError, OSError):
+            # The address of the table may have a key in it, and others can see command lines.
+            process.stdin.write(json.dumps(task) + "\n")
+            process.stdin.flush()
+            if self._stopping.is_set():
+                process.stdin.close()
+            for line in process.stdout:
+                event = json.loads(line)
+                if event["action"] == "failed":
+                    found = str(event["problem"])
+                else:
+                    self._tell(event)
+        process.wait()
+        with self._lock:
+            self._process = None
+            with suppress(OSError):
+                process.stdin.close()
+        if process.returncode and not found:
+            return f"its process ended with code {process.returncode}"
+        return found
+
+
+def describe(event: Event) -> str:
+    """What maintenance did, in one line."""
+    action = event["action"]
+    seconds = f"in {event['seconds']:.1f} s" if "seconds" in event else ""
+    if action == "compacted":
+        return (
+            f"compacted {event['files_removed']:,} files ({_megabytes(event['bytes_removed'])}) "
+            f"into {event['files_added']:,} ({_megabytes(event['bytes_added'])}), "
+            f"{event['rows']:,} rows, {seconds}"
+        )
+    if action == "checkpointed":
+        return (
+            f"wrote a checkpoint of the table's log at version {event['version']:,}, "
+            f"{event['commits']:,} commits after the last one, {seconds}"
+        )
+    if action == "cleaned log":
+        return f"deleted {event['entries']:,} files of the table's log {seconds}"
+    if action == "vacuumed":
+        return f"deleted {event['files']:,} files that no version needs {seconds}"
+    return f"did not compact {event['files']:,} files: another program has rewritten them"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

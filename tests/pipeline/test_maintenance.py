@@ -1,0 +1,535 @@
+"""Maintenance keeps a table small beside its landing, and loses no row whenever it is killed."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from semel.pipeline import compaction, maintenance
+from semel.pipeline.compaction import list_files
+from semel.pipeline.delta_log import log_entry
+from semel.pipeline.errors import PipelineError
+from semel.pipeline.maintenance import Task, checkpoints_in, drop_torn_checkpoint, run_pass
+from semel.pipeline.maintenance_process import Maintenance, Policy, Schedule, describe
+from semel.pipeline.table import Table
+from tests.modes import repeats
+from tests.pipeline.landing_rows import batch_of_rows, land_seqs
+
+HOUR = 3600.0
+LANDED = 150
+POLICY = Policy(target_file_size=64 * 1024, small_files=10, file_retention=HOUR, log_entries=50)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return str(tmp_path / "lake" / "messages")
+
+
+@pytest.fixture(scope="module")
+def landed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of LANDED commits that nobody has looked after; to be copied."""
+    place = tmp_path_factory.mktemp("landed") / "messages"
+    land_many(str(place), 1, LANDED)
+    return place
+
+
+def copy_landed(landed: Path, address: str) -> None:
+    shutil.copytree(landed, address)
+
+
+def land_many(address: str, first: int, commits: int, *, day: int = 0) -> None:
+    """Commits of 5 rows each."""
+    table = Table(address)
+    for number in range(commits):
+        begin = first + number * 5
+        land_seqs(address, begin, begin + 4, table=table, day=day)
+
+
+def make_pass(
+    address: str, *, policy: Policy = POLICY, vacuum: bool = False, now: float | None = None
+) -> list[dict[str, Any]]:
+    """What a pass did."""
+    found: list[dict[str, Any]] = []
+    clock = time.time if now is None else lambda: now
+    run_pass(Task(address, policy, vacuum), found.append, now=clock)
+    return found
+
+
+def actions(events: list[dict[str, Any]]) -> list[str]:
+    return [event["action"] for event in events]
+
+
+def log_names(address: str) -> list[str]:
+    return sorted(os.listdir(Path(address) / "_delta_log"))
+
+
+def entries(address: str) -> list[int]:
+    return [int(name[:20]) for name in log_names(address) if name[20:] == ".json"]
+
+
+def seqs(address: str) -> list[int]:
+    found: list[int] = DeltaTable(address).to_pyarrow_table(columns=["seq"])["seq"].to_pylist()
+    return sorted(found)
+
+
+def data_files(address: str) -> set[str]:
+    return {str(path.relative_to(address)) for path in Path(address).rglob("*.parquet")} - {
+        f"_delta_log/{name}" for name in log_names(address)
+    }
+
+
+# --- a pass ---------------------------------------------------------------------------------------
+
+
+def test_a_pass_compacts_and_changes_no_row_nor_position(address: str) -> None:
+    land_many(address, 1, 12)
+    land_many(address, 61, 12, day=1)
+    before = DeltaTable(address).to_pyarrow_table().sort_by("seq")
+    events = make_pass(address)
+    assert actions(events) == ["compacted", "compacted"]
+    assert [event["files_removed"] for event in events] == [12, 12]
+    assert describe(events[0]).startswith("compacted 12 files (0.0 MB) into 1 (0.0 MB), 60 rows")
+    assert len(list_files(DeltaTable(address))) == 2
+    assert DeltaTable(address).to_pyarrow_table().sort_by("seq").equals(before)
+    assert Table(address).positions("plant", ["n1"]) == {"n1": 120}
+
+
+def test_a_pass_with_nothing_to_do_commits_nothing_and_tells_nothing(address: str) -> None:
+    assert make_pass(address, vacuum=True) == []
+    land_many(address, 1, 9)
+    make_pass(address, vacuum=True)
+    version, names = DeltaTable(address).version(), log_names(address)
+    assert make_pass(address, vacuum=True) == []
+    assert DeltaTable(address).version() == version
+    assert log_names(address) == names
+
+
+def test_a_day_that_is_over_is_compacted_whole(address: str) -> None:
+    land_many(address, 1, 3)
+    land_many(address, 16, 3, day=1)
+    assert make_pass(address) == []
+    (old, new) = make_pass(address, now=time.time() + HOUR + 60)
+    assert (old["files_removed"], new["files_removed"]) == (3, 3)
+    assert seqs(address) == list(range(1, 31))
+
+
+def test_positions_and_rows_outlive_checkpoints_and_log_cleanup(
+    address: str, landed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "CHECKPOINT_COMMITS", 20)
+    policy = replace(POLICY, log_entries=20)
+    copy_landed(landed, address)
+    assert actions(make_pass(address, policy=policy))[-2:] == ["checkpointed", "cleaned log"]
+    land_many(address, 1 + 5 * LANDED, 25)
+    assert actions(make_pass(address, policy=policy))[-2:] == ["checkpointed", "cleaned log"]
+    assert len(entries(address)) >= policy.log_entries
+    # Nothing of what was there at first is left in the log.
+    assert min(entries(address)) >= LANDED
+    total = 5 * (LANDED + 25)
+    table = Table(address)
+    assert table.positions("plant", ["n1"]) == {"n1": total}
+    assert seqs(address) == list(range(1, total + 1))
+    # A landing goes on where it was, and what is there already is left out.
+    land_seqs(address, total - 4, total + 5, table=table)
+    assert seqs(address) == list(range(1, total + 6))
+
+
+def test_the_log_keeps_what_was_committed_since_the_last_landing(
+    address: str, landed: Path
+) -> None:
+    """It tells the next landing whether somebody has restored an older version."""
+    policy = replace(POLICY, log_entries=10)
+    copy_landed(landed, address)
+    last = DeltaTable(address).version()
+    DeltaTable(address).restore(last - 10)
+    table = DeltaTable(address)
+    for number in range(20):
+        table.alter.set_table_description(f"note {number}")
+    table.create_checkpoint()
+    for number in range(15):
+        table.alter.set_table_description(f"another note {number}")
+    assert "cleaned log" in actions(make_pass(address, policy=policy))
+    assert 0 < min(entries(address)) <= last
+
+
+def test_the_log_is_kept_if_the_checkpoint_that_covers_it_is_torn(
+    address: str, landed: Path
+) -> None:
+    copy_landed(landed, address)
+    base = min(checkpoints_in(log_names(address)))
+    assert base <= DeltaTable(address).version() - POLICY.log_entries
+    DeltaTable(address).create_checkpoint()
+    path = Path(address) / "_delta_log" / f"{base:020}.checkpoint.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    with pytest.raises(PipelineError, match="the log of the table"):
+        make_pass(address)
+    assert entries(address)[0] == 0
+    path.write_bytes(whole)
+    assert "cleaned log" in actions(make_pass(address))
+    assert entries(address)[0] == base
+
+
+@pytest.mark.parametrize("left", [0, 100, None])
+def test_a_checkpoint_that_a_power_failure_has_torn_is_dropped(
+    address: str, left: int | None
+) -> None:
+    land_many(address, 1, 4)
+    DeltaTable(address).create_checkpoint()
+    assert drop_torn_checkpoint(address) is None
+    land_many(address, 21, 2)
+    log = Path(address) / "_delta_log"
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    if left is None:
+        checkpoint.unlink()
+    else:
+        checkpoint.write_bytes(checkpoint.read_bytes()[:left])
+    with pytest.raises((DeltaError, OSError)):
+        DeltaTable(address)
+    assert drop_torn_checkpoint(address) == 4
+    assert seqs(address) == list(range(1, 31))
+    assert Table(address).positions("plant", ["n1"]) == {"n1": 30}
+    assert drop_torn_checkpoint(address) is None
+    # Whether those of others are whole is not for us to say.
+    (log / "_last_checkpoint").write_text('{"version": 5, "size": 9, "parts": 2}')
+    (log / f"{5:020}.checkpoint.{1:010}.{2:010}.parquet").write_bytes(b"")
+    assert drop_torn_checkpoint(address) is None
+    assert (log / "_last_checkpoint").exists()
+
+
+def test_vacuum_deletes_replaced_files_and_orphans_when_they_are_old_enough(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land_many(address, 1, 12)
+    old = data_files(address)
+    ago = time.time() - 2 * HOUR
+    past = SimpleNamespace(
+        time_ns=lambda: round(ago * 1e9), sleep=time.sleep, monotonic=time.monotonic
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction, "time", past)
+        make_pass(address)
+    orphans = {"date=2026-03-01/part-orphan.parquet", "date=2026-03-01/part-young.parquet"}
+    for name in orphans:
+        (Path(address) / name).write_bytes(b"of an attempt that was killed")
+    for name in (*old, "date=2026-03-01/part-orphan.parquet"):
+        os.utime(Path(address) / name, (ago, ago))
+    synced = note_syncs(monkeypatch)
+    (event,) = make_pass(address, vacuum=True)
+    assert (event["action"], event["files"]) == ("vacuumed", 13)
+    assert describe(event).startswith("deleted 13 files that no version needs in ")
+    live = {file.place for file in list_files(DeltaTable(address))}
+    assert data_files(address) == live | {"date=2026-03-01/part-young.parquet"}
+    assert seqs(address) == list(range(1, 61))
+    # All of the log was on disk before anything was deleted.
+    log = Path(address) / "_delta_log"
+    assert {str(log / name) for name in log_names(address) if "13" not in name} <= synced
+
+
+def note_syncs(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    synced: set[str] = set()
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return synced
+
+
+def test_files_that_were_replaced_lately_stay_for_readers_of_older_versions(address: str) -> None:
+    land_many(address, 1, 12)
+    old = data_files(address)
+    version = DeltaTable(address).version()
+    ago = time.time() - 100 * HOUR
+    for name in old:
+        os.utime(Path(address) / name, (ago, ago))
+    assert actions(make_pass(address, vacuum=True)) == ["compacted"]
+    assert old < data_files(address)
+    assert DeltaTable(address, version=version).to_pyarrow_table().num_rows == 60
+
+
+def test_a_landing_that_commits_while_properties_are_set_goes_on(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is done once for a table, and is the only commit that an append does not fit behind."""
+    land_many(address, 1, 2)
+    table = Table(address)
+    really = DeltaTable.create_write_transaction
+    todo = [True]
+
+    def commit(self: DeltaTable, *arguments: Any, **named: Any) -> None:
+        if todo:
+            todo.pop()
+            make_pass(address)
+        really(self, *arguments, **named)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
+    land_seqs(address, 11, 15, table=table)
+    configuration = DeltaTable(address).metadata().configuration
+    assert configuration["delta.deletedFileRetentionDuration"] == "interval 1 hours"
+    assert configuration["delta.checkpointInterval"] == "1000"
+    assert seqs(address) == list(range(1, 16))
+    version = DeltaTable(address).version()
+    make_pass(address)
+    assert DeltaTable(address).version() == version
+
+
+def test_work_that_another_program_overtakes_is_told_and_done_next_time(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land_many(address, 1, 12)
+
+    def lose(*_: object) -> None:
+        raise compaction.Overtaken
+
+    with monkeypatch.context() as patched:
+        patched.setattr(maintenance, "compact", lose)
+        (event,) = make_pass(address)
+    assert describe(event) == "did not compact 12 files: another program has rewritten them"
+    assert actions(make_pass(address)) == ["compacted"]
+
+
+# --- beside a landing -----------------------------------------------------------------------------
+
+
+def test_of_many_small_batches_few_files_and_few_log_entries_are_left(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An untended day, with numbers that fit into a test."""
+    monkeypatch.setattr(maintenance, "CHECKPOINT_COMMITS", 20)
+    policy = replace(POLICY, log_entries=20)
+    commits = repeats(400, 160)
+    table = Table(address)
+    most_files = most_entries = 0
+    for number in range(commits):
+        begin = number * 5 + 1
+        land_seqs(address, begin, begin + 4, table=table, day=number * 2 // commits)
+        if number % 10 == 9:
+            make_pass(address, policy=policy)
+        most_files = max(most_files, len(list_files(DeltaTable(address))))
+        most_entries = max(most_entries, len(entries(address)))
+    # Of two days: those that were not merged yet, of each size.
+    assert most_files <= 2 * 2 * policy.small_files
+    # Those that are kept, those since the last checkpoint, and those since the last pass.
+    assert most_entries <= policy.log_entries + 2 * 20 + 2 * 10
+    assert seqs(address) == list(range(1, commits * 5 + 1))
+    assert table.positions("plant", ["n1"]) == {"n1": commits * 5}
+
+
+def test_a_process_beside_a_landing_disturbs_no_commit(address: str) -> None:
+    events: list[dict[str, Any]] = []
+    keeper = Maintenance(address, POLICY, events.append)
+    keeper.start()
+    table = Table(address)
+    begin = 1
+    deadline = time.monotonic() + 120
+    while len([e for e in events if e["action"] == "compacted"]) < 3:
+        assert time.monotonic() < deadline, events
+        land_seqs(address, begin, begin + 4, table=table)
+        begin += 5
+        opened = table.load()
+        assert opened is not None
+        keeper.note_version(opened.version())
+    keeper.stop()
+    assert keeper.pid is None
+    assert seqs(address) == list(range(1, begin))
+    assert "failed" not in actions(events)
+
+
+def test_kills_at_any_moment_lose_no_row_and_double_none(address: str) -> None:
+    chance = random.Random(12)
+    table = Table(address)
+    land_seqs(address, 1, 4000, table=table, size=500)
+    begin = 4001
+    began = time.monotonic()
+    Maintenance(address, POLICY, lambda _: None).run_once()
+    whole = time.monotonic() - began
+    killed = 0
+    for _ in range(repeats(12, 4)):
+        for _ in range(12):
+            land_seqs(address, begin, begin + 19, table=table, size=500)
+            begin += 20
+        keeper = Maintenance(address, POLICY, lambda _: None)
+        working = threading.Thread(target=keeper.run_once)
+        working.start()
+        # Most of a pass is Python's start: aim at what comes after it.
+        time.sleep(whole * chance.uniform(0.4, 1.1))
+        pid = keeper.pid
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+        land_seqs(address, begin, begin + 4, table=table, size=500)
+        begin += 5
+        working.join()
+        assert seqs(address) == list(range(1, begin))
+    assert killed
+    # The next pass does what was left undone.
+    make_pass(address)
+    assert seqs(address) == list(range(1, begin))
+    assert Table(address).positions("plant", ["n1"]) == {"n1": begin - 1}
+
+
+STEPS = ["written", "synced", "committed", "checkpointed", "cleaning"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_at_each_step_leaves_a_whole_table(address: str, landed: Path, step: str) -> None:
+    """The process is ended right before or after what it does to the disk."""
+    copy_landed(landed, address)
+    code = f"""
+import os, sys, json
+from deltalake import DeltaTable
+from semel.pipeline import compaction, files, maintenance, places
+from semel.store.roots import LocalRoot
+
+def end_after(place, name, before=False):
+    really = getattr(place, name)
+    def wrapped(*arguments, **named):
+        if before:
+            os._exit(9)
+        found = really(*arguments, **named)
+        os._exit(9)
+        return found
+    setattr(place, name, wrapped)
+
+step = {step!r}
+if step == "written":
+    end_after(files.Folder, "settle", before=True)
+elif step == "synced":
+    end_after(compaction, "_commit", before=True)
+elif step == "committed":
+    end_after(DeltaTable, "create_write_transaction")
+elif step == "checkpointed":
+    maintenance.CHECKPOINT_COMMITS = 1
+    end_after(DeltaTable, "create_checkpoint")
+else:
+    end_after(LocalRoot, "delete")
+policy = maintenance.Policy(**json.loads(sys.argv[2]))
+maintenance.run_pass(maintenance.Task(sys.argv[1], policy, True), print)
+"""
+    told = json.dumps(POLICY.__dict__)
+    done = subprocess.run(
+        [sys.executable, "-c", code, address, told],
+        env={**os.environ, "PYTHONPATH": str(Path(maintenance.__file__).parents[2])},
+        capture_output=True,
+    )
+    assert done.returncode == 9, done.stderr.decode()
+    total = 5 * LANDED
+    assert seqs(address) == list(range(1, total + 1))
+    land_seqs(address, total + 1, total + 5)
+    make_pass(address, vacuum=True)
+    make_pass(address, vacuum=True)
+    assert seqs(address) == list(range(1, total + 6))
+    assert Table(address).positions("plant", ["n1"]) == {"n1": total + 5}
+    assert len(list_files(DeltaTable(address))) < POLICY.small_files
+
+
+# --- when -----------------------------------------------------------------------------------------
+
+
+def test_a_pass_is_due_by_commits_by_time_and_not_without_either() -> None:
+    schedule = Schedule(POLICY)
+    assert not schedule.is_due(-1, 0.0)
+    # At the start there is other work to do, unless the table grows.
+    assert not schedule.is_due(500, -60.0)
+    assert not schedule.is_due(500, -1.0)
+    assert schedule.is_due(500, 0.0)
+    assert schedule.is_due(510, -1.0)
+    assert schedule.wants_vacuum(1.0, 1.0)
+    schedule = Schedule(POLICY)
+    schedule.passed(10, 2.0, vacuum=True, failed=False)
+    assert not schedule.is_due(19, 3.0)
+    assert schedule.is_due(20, 4.0)
+    assert not schedule.wants_vacuum(5.0, 5.0)
+    schedule.passed(20, 5.0, vacuum=False, failed=False)
+    assert not schedule.is_due(21, 604.0)
+    assert schedule.is_due(21, 605.0)
+    schedule.passed(21, 606.0, vacuum=False, failed=False)
+    # Nothing is written any more: for a while files become old enough to be deleted.
+    assert not schedule.is_due(21, 3600.0)
+    assert schedule.is_due(21, 606.0 + HOUR)
+    assert schedule.wants_vacuum(606.0 + HOUR, 606.0 + HOUR)
+    for hour in range(1, 10):
+        if schedule.is_due(21, 610.0 + hour * HOUR):
+            schedule.passed(21, 610.0 + hour * HOUR, vacuum=True, failed=False)
+    assert not schedule.is_due(21, 1e9)
+    assert schedule.is_due(22, 1e9)
+
+
+def test_nothing_is_deleted_soon_after_the_clock_has_jumped() -> None:
+    schedule = Schedule(POLICY)
+    assert schedule.wants_vacuum(0.0, 1_000.0)
+    schedule.passed(1, 0.0, vacuum=True, failed=False)
+    assert schedule.wants_vacuum(HOUR, 1_030.0 + HOUR)
+    # Ten years ahead: what a landing is writing looks old.
+    years = 10 * 365 * 24 * HOUR
+    assert not schedule.wants_vacuum(HOUR + 1, years)
+    assert not schedule.wants_vacuum(HOUR + 2, years + 1)
+    assert schedule.wants_vacuum(2 * HOUR + 1, years + HOUR)
+
+
+def test_a_pass_that_failed_is_not_repeated_at_once() -> None:
+    schedule = Schedule(POLICY)
+    schedule.passed(10, 0.0, vacuum=False, failed=True)
+    assert not schedule.is_due(100, 59.0)
+    assert schedule.is_due(100, 60.0)
+
+
+def test_a_problem_is_logged_once_and_a_landing_goes_on(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    land_many(address, 1, 12)
+    one = list_files(DeltaTable(address))[0]
+    path = Path(address) / one.place
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])
+    events: list[dict[str, Any]] = []
+    keeper = Maintenance(address, POLICY, events.append)
+    keeper.run_once()
+    keeper.run_once()
+    assert events == []
+    (record,) = caplog.records
+    assert "maintenance of the table failed, and is tried again: " in record.getMessage()
+    land_seqs(address, 61, 65)
+    path.write_bytes(whole)
+    keeper.run_once()
+    assert "compacted" in actions(events)
+    assert seqs(address) == list(range(1, 66))
+
+
+def test_a_process_ends_with_whoever_started_it(address: str) -> None:
+    land_many(address, 1, 12)
+    keeper = Maintenance(address, replace(POLICY, small_files=2), lambda _: None)
+    working = threading.Thread(target=keeper.run_once)
+    working.start()
+    deadline = time.monotonic() + 30
+    while (pid := keeper.pid) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    keeper.stop()
+    working.join(30)
+    assert not working.is_alive()
+    assert not Path(f"/proc/{pid}").exists()
+    assert seqs(address) == list(range(1, 61))
+
+
+def test_entries_of_the_log_have_names_that_are_known(address: str) -> None:
+    batch = batch_of_rows(address, 1, 5)
+    Table(address).commit(batch)
+    assert entries(address) == [0, 1]
+    assert checkpoints_in([f"{7:020}.checkpoint.parquet", log_entry(8), "_last_checkpoint"]) == [7]
