@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from semel.store.roots import Root
 
 _ROWS: Final = (
-    f"SELECT {COLUMNS} FROM record WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
+    f"SELECT checksum, {COLUMNS} FROM record"
+    " WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
 )
 
 # What is read from the database at a time: one short transaction each, so that a checkpoint never
