@@ -1,6 +1,7 @@
 """A table that is loaded again reads what is new, and notices when it is another one."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.table import Table, kept_table
 from tests.pipeline.landing_rows import batch_of_rows, land_seqs
+from tests.pipeline.test_table import record
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_a_table_that_was_deleted_or_made_anew_is_noticed(address: str) -> None:
     shutil.rmtree(folder)
     assert table.load() is None
     with pytest.raises(DataLoss, match="lacks rows 1 to 20"):
-        table.commit(batch_of_rows(address, 21, 30))
+        table.commit(replace(batch_of_rows(address, 21, 30), record=record(n1=[(1, 30)])))
     # Another one with as many versions, but other rows.
     shutil.rmtree(folder, ignore_errors=True)
     for first in (1, 6):
