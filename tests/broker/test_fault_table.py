@@ -166,8 +166,8 @@ class Whole(Plant):
     def set_out(self) -> None:
         """Let the bystanders come."""
         self.publisher = self.connect("publisher", clean_start=False, properties=KEPT)
-        self.subscriber = self.connect("reader", clean_start=False, properties=KEPT)
-        self.subscriber.subscribe("by/#", "will/#", qos=2)
+        self.receiver = self.connect("receiver", clean_start=False, properties=KEPT)
+        self.receiver.subscribe("by/#", "will/#", qos=2)
         self.follower = self.connect("follower", clean_start=False, properties=KEPT)
         self.follower.send(subscribe("$stream/plant/plant/by", "latest"))
         self.silent = self.connect("silent", keep_alive=20)
@@ -183,7 +183,7 @@ class Whole(Plant):
     def come_back(self) -> None:
         """The bystanders after a crash."""
         self.publisher = self.connect("publisher", clean_start=False, properties=KEPT, present=True)
-        self.subscriber = self.connect("reader", clean_start=False, properties=KEPT, present=True)
+        self.receiver = self.connect("receiver", clean_start=False, properties=KEPT, present=True)
         self.follower = self.connect("follower", clean_start=False, properties=KEPT, present=True)
         self.silent = self.connect("silent", keep_alive=20)
 
@@ -199,7 +199,7 @@ class Whole(Plant):
                 assert answers == [PubRec(self.packet_id)]
                 assert self.publisher.send(PubRel(self.packet_id)) == [PubComp(self.packet_id)]
             self.settle()
-            assert [each.payload for each in read_all(self.subscriber)] == [payload]
+            assert [each.payload for each in read_all(self.receiver)] == [payload]
         self.packet_id += 1
         payload = b"%d" % self.packet_id
         assert self.publisher.send(Publish("plant/by", payload, 1, self.packet_id))[0] == PubAck(
@@ -207,7 +207,7 @@ class Whole(Plant):
         )
         self.settle()
         assert [each.payload for each in read_all(self.follower)] == [payload]
-        for client in (self.publisher, self.subscriber, self.follower):
+        for client in (self.publisher, self.receiver, self.follower):
             assert not client.is_closed()
             assert client.send(PingReq()) == [PingResp()]
 
@@ -216,7 +216,7 @@ class Whole(Plant):
         self.wait(36)
         self.settle()
         assert self.silent.is_closed()
-        assert [each.payload for each in read_all(self.subscriber)] == [b"late"]
+        assert [each.payload for each in read_all(self.receiver)] == [b"late"]
         self.wait(10)
         assert "expiring" not in self.broker.router.sessions
         self.check_bystanders()
@@ -550,7 +550,7 @@ def test_a_store_that_cannot_be_given_a_commit_ends_the_broker_and_nothing_is_ac
     assert world.fuse.has_blown
     assert world.publisher.is_closed()
     assert "Mistake" in world.broker.store_failure
-    assert world.say(world.subscriber, Subscribe(9, [Subscription("more")])) == []
+    assert world.say(world.receiver, Subscribe(9, [Subscription("more")])) == []
     assert len([line for line in world.log if "Mistake" in line]) == 1
     assert world.rows("SELECT count(*) FROM record") == [(0,)]
     # A new one goes on, without a gap.
