@@ -162,6 +162,30 @@ def test_who_is_not_read_from_is_not_silent_and_its_time_begins_when_it_is_read_
     assert publisher.is_closed()
 
 
+def test_who_waits_for_two_readers_waits_for_the_other_when_one_is_given_up() -> None:
+    world = World(SETTINGS)
+    first, second = world.connect("first"), world.connect("second")
+    first.subscribe("one", qos=1)
+    second.subscribe("two", qos=1)
+    early, late = world.connect("early"), world.connect("late")
+    for reader in (first, second):
+        reader.unread = 600
+    world.tick()
+    early.send(Publish("one", b"x"))
+    world.now += 1.0
+    late.send(Publish("one", b"x"), Publish("two", b"x"))
+    assert is_held(early)
+    assert is_held(late)
+    world.now += 1.5
+    world.tick()
+    # The patience of the first is over, and nobody waits for that reader any more.
+    assert not is_held(early)
+    assert is_held(late)
+    second.unread = 0
+    world.tick()
+    assert not is_held(late)
+
+
 def test_nobody_waits_for_a_message_to_oneself_nor_without_patience() -> None:
     world = World(SETTINGS)
     reader, _ = pair(world)

@@ -94,3 +94,36 @@ def test_of_many_that_wait_for_pubrel_only_the_first_keep_their_order() -> None:
     assert side.stage(last) == 0
     side.forget_carried()
     assert side.stage(last - 1) == 0
+
+
+def test_what_was_received_before_is_told_from_what_is_received_here_though_there_are_many() -> (
+    None
+):
+    side = Side()
+    for packet_id in range(1, MANY_OPEN + 100):
+        side.move(packet_id, RECEIVED)
+    last = MANY_OPEN + 99
+    assert not side.is_carried(1)
+    assert not side.is_carried(last)
+    side.begin()
+    assert side.is_carried(1)
+    assert side.is_carried(last)
+    assert side.has_place(1)
+    assert not side.has_place(last)
+    # What happens to it here makes it this connection's.
+    side.move(last, SENT_QOS_2)
+    assert not side.is_carried(last)
+    side.move(last, RECEIVED)
+    assert not side.is_carried(last)
+    side.forget_carried()
+    assert (side.stage(1), side.stage(last - 1), side.is_carried(last - 1)) == (0, 0, False)
+
+
+def test_a_pubrel_answers_a_pubrec_that_nothing_waited_for() -> None:
+    side = Side()
+    assert not side.answers_stray(1)
+    side.strays.add(1)
+    assert side.answers_stray(1)
+    side.strays.discard(1)
+    side.stray_pubrels.add(1)
+    assert side.answers_stray(1)

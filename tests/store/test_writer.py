@@ -12,7 +12,7 @@ from semel.mqtt.delivery import QUEUED, Change
 from semel.mqtt.message import Message
 from semel.store.commit import Commit, Record
 from semel.store.database import Database
-from semel.store.writer import Writer
+from semel.store.writer import Sealing, Writer
 
 PATIENCE = 60.0
 
@@ -228,6 +228,98 @@ def test_rows_go_when_they_are_sealed_and_not_before(tmp_path: Path) -> None:
     assert last == 100
     assert left == list(range(sealed + 1, 101))
     assert sealed >= 98
+
+
+class RaisingSealer(Sealer):
+    """Raises at the next calls of one of its methods."""
+
+    def __init__(self, name: str, times: int) -> None:
+        super().__init__()
+        self.name = name
+        self.times = times
+
+    def check(self, name: str) -> None:
+        if name == self.name and self.times:
+            self.times -= 1
+            raise RuntimeError(f"{name} is broken")
+
+    def committed(self, commits: Sequence[Commit], now: float) -> None:
+        self.check("committed")
+        super().committed(commits, now)
+
+    def due(self, now: float) -> list[tuple[int, int, int]]:
+        self.check("due")
+        return super().due(now)
+
+    def begin(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        self.check("begin")
+        super().begin(ranges)
+
+    def wait(self, now: float) -> float | None:
+        self.check("wait")
+        return super().wait(now)
+
+    def done(self, stream: int, through: int) -> None:
+        self.check("done")
+        super().done(stream, through)
+
+
+def seal(tmp_path: Path, sealer: Sealer) -> Owner:
+    """A hundred rows, and the sealer that is told of them."""
+    database = Database.open(tmp_path / "store.db")
+    database.stream("s")
+    owner = Owner()
+    writer = Writer(
+        database,
+        safe=owner.note_safe,
+        full=owner.note_full,
+        failed=owner.note_failed,
+        sealing=sealer,
+    )
+    sealer.writer = writer
+    writer.start()
+    for seq in range(1, 101):
+        commit = Commit()
+        commit.records.append(Record(1, seq, "t", b"x"))
+        writer.put(commit)
+    owner.wait(lambda: len(owner.safe) == 100 or bool(owner.failed))
+    deadline = time.monotonic() + PATIENCE
+    while not owner.failed and time.monotonic() < deadline:
+        if sealer.finished and sealer.finished[-1][1] >= 98 and not writer.deleting:
+            break
+        time.sleep(0.01)
+    writer.stop()
+    return owner
+
+
+SEALING = [name for name in vars(Sealing) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", SEALING)
+def test_what_seals_may_raise_once_and_is_told_again_in_order(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every commit is safe all the same; `Sealer` asserts that it is told of each row once."""
+    assert set(SEALING) == {"committed", "due", "begin", "wait", "done"}
+    sealer = RaisingSealer(name, 1)
+    owner = seal(tmp_path, sealer)
+    assert owner.failed == []
+    assert sealer.times == 0
+    assert len(owner.safe) == 100
+    assert len([record for record in caplog.records if "sealing failed" in record.message]) == 1
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        (sealed,) = connection.execute("SELECT sealed FROM stream").fetchone()
+    assert sealed >= 98
+
+
+@pytest.mark.parametrize("name", ["committed", "due"])
+def test_what_seals_and_raises_again_and_again_ends_the_writer_with_its_words(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.store.writer.RETRY_SECONDS", 0.01)
+    owner = seal(tmp_path, RaisingSealer(name, 1_000_000))
+    (why,) = owner.failed
+    assert f"{name} is broken" in why
 
 
 @pytest.mark.parametrize("durability", ["disk", "os"])

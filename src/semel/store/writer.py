@@ -7,19 +7,30 @@ its log into its tables.
     put(commit) … ─▶ one transaction ─▶ safe([commit, …])
                      no space left: the same again, whole, once a second; `full` meanwhile
                      anything else: failed(why), and nothing is written any more
+
+What seals streams is told of commits in their order. If it raises, the rows stay in the store and
+it is told again, so that a passing mistake there costs nobody a message; one that stays ends the
+writer.
 """
 
+import logging
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 from semel.store.commit import Commit
 from semel.store.database import Database, as_sentence, is_lack_of_space
 
+LOG: Final = logging.getLogger("semel.store")
+
 RETRY_SECONDS: Final = 1.0
+# How often in a row what seals may raise until that is no passing mistake.
+REFUSALS: Final = 5
 # Commits that make one transaction at the most: a reader should not have to wait for ever.
 GROUP: Final = 1_000
 
@@ -64,6 +75,9 @@ class Writer:
         self.queue: SimpleQueue[Commit | tuple[int, int] | None] = SimpleQueue()
         # Streams with rows that are sealed and not deleted yet: up to which seq.
         self.deleting: dict[int, int] = {}
+        # What the sealing has not been told yet, and how often in a row it has raised.
+        self.untold: deque[Callable[[], None]] = deque()
+        self.refusals = 0
         # What it could not write at its end.
         self.gave_up: str | None = None
         self.stopping = threading.Event()
@@ -98,10 +112,11 @@ class Writer:
 
     def _turn(self) -> bool:
         """One group of what waits, as one transaction. False: it was the last."""
+        refusals = self.refusals
         commits, sealed, goes_on = self._take()
         self.deleting.update(sealed)
         sealing = self.sealing
-        ranges = [] if sealing is None else sealing.due(time.monotonic())
+        ranges = self._due()
         if commits or ranges or self.deleting:
             batch = self.database.batch(commits)
             begun = [(stream, last) for stream, _, last in ranges]
@@ -114,17 +129,54 @@ class Writer:
                 if not self.database.has_sealed(stream, through):
                     del self.deleting[stream]
         if sealing is not None:
-            sealing.committed(commits, time.monotonic())
+            self.untold.append(partial(sealing.committed, commits, time.monotonic()))
             for stream, through in sealed:
-                sealing.done(stream, through)
-            sealing.begin(ranges)
+                self.untold.append(partial(sealing.done, stream, through))
+            self.untold.append(partial(sealing.begin, ranges))
+            self._tell_sealing()
+            if self.refusals == refusals:
+                self.refusals = 0
         return goes_on
+
+    def _due(self) -> list[tuple[int, int, int]]:
+        """The ranges that are to be sealed now; none while the sealing has not been told all."""
+        if self.sealing is None or self.untold:
+            return []
+        try:
+            return self.sealing.due(time.monotonic())
+        except Exception:
+            self._refused()
+            return []
+
+    def _tell_sealing(self) -> None:
+        while self.untold:
+            try:
+                self.untold[0]()
+            except Exception:
+                self._refused()
+                return
+            self.untold.popleft()
+
+    def _refused(self) -> None:
+        """The sealing has raised: told again in a while, or the end."""
+        self.refusals += 1
+        if self.refusals >= REFUSALS:
+            raise
+        LOG.exception("sealing failed: rows stay in the store, and it is tried again")
 
     def _take(self) -> tuple[list[Commit], list[tuple[int, int]], bool]:
         """All that waits, or the first that comes; whether there will be more."""
         commits: list[Commit] = []
         sealed: list[tuple[int, int]] = []
-        wait = None if self.sealing is None else self.sealing.wait(time.monotonic())
+        wait = None
+        if self.refusals:
+            wait = RETRY_SECONDS
+        elif self.sealing is not None:
+            try:
+                wait = self.sealing.wait(time.monotonic())
+            except Exception:
+                self._refused()
+                wait = RETRY_SECONDS
         if self.deleting:
             wait = 0.0
         try:
