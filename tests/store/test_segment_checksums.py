@@ -12,6 +12,7 @@ import pytest
 from semel.extras import need
 from semel.store import segment_checksums, segment_writer
 from semel.store.roots import LocalRoot
+from semel.store.segment_checksums import CheckedFile, add_checksums
 from semel.store.segment_reader import read_records
 from semel.store.segment_writer import seal_rows
 from semel.store.segments import RecordError, open_segment, segment_name, verify_segment
@@ -197,3 +198,39 @@ def test_a_disk_that_fails_while_reading_is_no_damage(sealed: MemoryRoot) -> Non
     root.files = sealed.files
     with pytest.raises(OSError, match="the network is down"):
         read(root)
+
+
+def checked_file(*sizes: int) -> tuple[CheckedFile, bytes]:
+    """A file whose ranges have these sizes, and what is in it; no Parquet at all."""
+    data = random.Random(3).randbytes(sum(sizes))
+    file = io.BytesIO(data + b"footer" + struct.pack("<I4s", 6, b"PAR1"))
+    add_checksums(file, [sum(sizes[:at]) for at in range(len(sizes))])
+    return CheckedFile(file, RecordError), data
+
+
+def test_any_part_of_a_file_can_be_read_whatever_its_ranges_are() -> None:
+    file, data = checked_file(4, 100, 1, 900, 70_000, 3)
+    file.seek(0)
+    whole = bytes(file.read())
+    assert whole.startswith(data)
+    assert whole.endswith(b"footer\x06\0\0\0PAR1")
+    chosen = random.Random(4)
+    for _ in range(300):
+        at, size = chosen.randrange(len(whole) + 5), chosen.randrange(2_000)
+        file.seek(at)
+        assert bytes(file.read(size)) == whole[at : at + size]
+        assert file.tell() == max(at, min(len(whole), at + size))
+
+
+def test_memory_that_somebody_still_looks_at_is_not_used_again() -> None:
+    size = 1_500_000
+    file, data = checked_file(size, size, size, size)
+    parts = []
+    for at in range(4):
+        file.seek(at * size)
+        parts.append(file.read(size))
+    assert [bytes(each) for each in parts] == [data[at * size : (at + 1) * size] for at in range(4)]
+    parts.clear()
+    # Now nobody does.
+    file.seek(size)
+    assert bytes(file.read(2 * size)) == data[size : 3 * size]

@@ -331,7 +331,7 @@ class LocalRoot(Root):
         return size
 
     def read(self, path: str) -> Any:
-        return open(self._path / path, "rb")
+        return open(self._path / path, "rb", buffering=0)
 
     def delete(self, path: str) -> None:
         with suppress(FileNotFoundError):

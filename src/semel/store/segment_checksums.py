@@ -41,6 +41,8 @@ _PIECE: Final = 4 * 1024 * 1024
 # What is read from a file of this machine at a time: it is in the processor's cache when its
 # checksum is computed. From an object store a range comes by one request.
 _HOT: Final = 256 * 1024
+# Bytes for which memory is kept.
+_LARGE: Final = 1024 * 1024
 
 
 def add_checksums(file: Any, starts: list[int]) -> None:
@@ -77,6 +79,16 @@ def _checksum(file: Any, size: int) -> int:
     return found
 
 
+def _is_free(memory: bytearray) -> bool:
+    """Whether nobody has a view of it."""
+    try:
+        # Its size cannot be changed while anybody does.
+        memory.append(memory.pop())
+    except (BufferError, IndexError):
+        return False
+    return True
+
+
 class CheckedFile:
     """A segment, open for reading by Arrow: what `read` returns is what was written.
 
@@ -88,14 +100,12 @@ class CheckedFile:
         self,
         source: Any,
         damaged: Callable[[str], Exception],
-        allocate: Callable[[int], Any] = bytearray,
     ) -> None:
-        """Takes over `source`, which can seek. Raises what `damaged` makes, and OSError.
-
-        `allocate` gives memory for so many bytes, which need not be zero.
-        """
+        """Takes over `source`, which can seek. Raises what `damaged` makes, and OSError."""
         self._source = source
-        self._allocate = allocate
+        # Memory that was read into, and is again as soon as nobody looks at it any more: to get
+        # new memory from the system takes as long as to fill it.
+        self._memory = bytearray()
         self._is_file = isinstance(source, io.IOBase)
         self._damaged = damaged
         # Why the source could not be read: no damage, the next attempt may succeed.
@@ -148,9 +158,18 @@ class CheckedFile:
         return bytes(self._exactly(self._size - size, size))
 
     def _exactly(self, place: int, size: int) -> memoryview:
-        memory = memoryview(self._allocate(size))
+        memory = self._allocate(size)
         self._fill(memory, place)
         return memory
+
+    def _allocate(self, size: int) -> memoryview:
+        """Memory for so many bytes, which nobody looks at."""
+        if size < _LARGE:
+            return memoryview(bytearray(size))
+        if not size <= len(self._memory) <= 2 * size or not _is_free(self._memory):
+            # A little more: the next one is about as large.
+            self._memory = bytearray(size + _LARGE)
+        return memoryview(self._memory)[:size]
 
     def _fill(self, memory: memoryview, place: int) -> None:
         filled = 0
@@ -168,7 +187,7 @@ class CheckedFile:
     def _ranges(self, first: int, last: int) -> memoryview:
         """Some ranges that lie side by side, read and checked."""
         low = self._ends[first - 1] if first else 0
-        memory = memoryview(self._allocate(self._ends[last] - low))
+        memory = self._allocate(self._ends[last] - low)
         if not self._is_file:
             self._fill(memory, low)
         for place in range(first, last + 1):

@@ -386,15 +386,9 @@ def open_checked(root: "Root", stream: str, node: str, *, first: int, last: int)
     def damaged(what: str) -> RecordError:
         return damaged_segment(root, stream, node, first=first, last=last, what=what)
 
-    def allocate(size: int) -> Any:
-        # Measured with chunks of many megabytes: Arrow's own pool gives them back to the system
-        # each time, and to get them anew costs more than to fill them.
-        return pa.allocate_buffer(size, memory_pool=pa.system_memory_pool())
-
-    pa = arrow()
     source = root.read(root.place(stream, node, segment_name(first, last)))
     try:
-        return CheckedFile(source, damaged, allocate)
+        return CheckedFile(source, damaged)
     except BaseException:
         source.close()
         raise
