@@ -3,8 +3,9 @@
 SQLite has no checksums of its own, so a bit that flips on the disk gives another payload, or
 another key, and nobody is told. Each table has a column `checksum`, an integer of two parts:
 
-    low 32 bits     CRC-32 of what is written at once: keys, texts, payloads
-    high 31 bits    a sum over the columns that are changed one by one
+    low 32 bits     of what is written at once: keys, texts, payloads. A CRC-32; where rows are
+                    many, one of the bytes, with the numbers mixed in
+    high 30 bits    a sum over the columns that are changed one by one
 
 The low part comes from values that the writer has, never from what the table says. The high part is
 linear, so that SQL can go on from the old value to the new one without reading a payload, and a
@@ -18,9 +19,18 @@ from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
-# The prime number 2^31 - 1: no flipped bit is a multiple of it.
-MODULUS: Final = 2_147_483_647
+from mypy_extensions import i64
+
+# A prime number, of which no flipped bit is a multiple. It is below 2^30, so that a checksum has 62
+# bits: compiled, a longer number is an object.
+MODULUS: Final = 1_073_741_789
 LOW: Final = 0xFFFF_FFFF
+
+# What a number of a row is multiplied with, and where each table begins.
+_MIX: Final = 31_337
+_DELIVERY: Final = 1
+_INBOUND: Final = 2
+_RECORD: Final = 3
 
 # In SQL: a checksum with one of its parts left as it is, and the other one 0.
 KEEP_HIGH: Final = "(checksum & -4294967296)"
@@ -108,33 +118,36 @@ def stream_high(last_seq: int, sealed: int, sealing: int) -> int:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def delivery_low(session: int, number: int, topic: bytes | None, payload: bytes | None) -> int:
-    """The low part for a delivery."""
-    head = b"d%d,%d,%d,%d:" % (
-        session,
-        number,
-        -1 if topic is None else len(topic),
-        -1 if payload is None else len(payload),
-    )
-    crc = crc32(head if topic is None else head + topic)
-    return crc if payload is None else crc32(payload, crc)
+def text_crc(text: str) -> int:
+    """The CRC-32 of a text, for the functions below: those who write many rows keep it."""
+    return crc32(text.encode("utf-8", "surrogateescape"))
+
+
+def _mixed(before: i64, value: i64) -> i64:
+    """One more number. What is reduced first can never overflow, compiled or not."""
+    return (before * _MIX + value % MODULUS) % MODULUS
+
+
+def delivery_low(session: int, number: int, topic: int, payload: bytes | None) -> int:
+    """The low part for a delivery; `topic` is the CRC-32 of its topic, 0: none."""
+    crc: i64 = topic
+    size: i64 = -1
+    if payload is not None:
+        crc = crc32(payload, topic)
+        size = len(payload)
+    return crc ^ _mixed(_mixed(_mixed(_DELIVERY, session), number), size)
 
 
 def delivery_high(session: int, number: int, packet_id: int, released: int, flags: int) -> int:
     """The high part for a delivery."""
-    keys = session * _SESSION + number * _NUMBER
-    return (keys + packet_id * _PACKET_ID + released * _RELEASED + flags * _FLAGS) % MODULUS
-
-
-def with_packet_id(checksum: int, before: int, after: int) -> int:
-    """The checksum of a delivery whose packet identifier becomes another."""
-    high = ((checksum >> 32) + (after - before) * _PACKET_ID) % MODULUS
-    return checksum & LOW | high << 32
+    keys: i64 = session % MODULUS * _SESSION + number % MODULUS * _NUMBER
+    rest: i64 = packet_id * _PACKET_ID + released % MODULUS * _RELEASED + flags * _FLAGS
+    return (keys + rest) % MODULUS
 
 
 def inbound_checksum(session: int, packet_id: int) -> int:
     """The checksum of an inbound identifier."""
-    return crc32(b"q%d,%d" % (session, packet_id))
+    return _mixed(_mixed(_INBOUND, session), packet_id)
 
 
 def record_checksum(
@@ -144,47 +157,31 @@ def record_checksum(
     flags: int,
     packet_id: int,
     version: int,
-    client_id: bytes,
-    user_name: bytes | None,
-    topic: bytes,
+    client_id: int,
+    user_name: int,
+    topic: int,
     properties: bytes | None,
     payload: bytes,
 ) -> int:
-    """The checksum of a row of a stream; texts are in UTF-8."""
-    head = b"r%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d:" % (
-        stream,
-        seq,
-        received,
-        flags,
-        packet_id,
-        version,
-        len(client_id),
-        -1 if user_name is None else len(user_name),
-        len(topic),
-        -1 if properties is None else len(properties),
-        len(payload),
-    )
-    head += client_id
-    if user_name is not None:
-        head += user_name
-    head += topic
-    if properties is not None:
-        head += properties
-    return crc32(payload, crc32(head))
-
-
-def _data(value: object) -> bytes | None:
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
-    assert value is None or isinstance(value, bytes)
-    return value
+    """The checksum of a row of a stream. Of texts it takes the CRC-32; a user name that is none is
+    -1."""
+    mixed = _mixed(_mixed(_mixed(_RECORD, stream), seq), received)
+    mixed = _mixed(_mixed(_mixed(mixed, flags), packet_id), version)
+    mixed = _mixed(_mixed(_mixed(mixed, client_id), user_name), len(payload))
+    crc = topic
+    if properties is None:
+        mixed = _mixed(mixed, -1)
+    else:
+        crc = crc32(properties, crc)
+        mixed = _mixed(mixed, len(properties))
+    return crc32(payload, crc) ^ mixed
 
 
 def row_checksum(table: str, row: Sequence[object]) -> int:
     """The checksum of a row of any table: its columns without the checksum, in their order."""
     try:
         return _row_checksum(table, row)
-    except (TypeError, AssertionError, ValueError):
+    except (TypeError, AssertionError, ValueError, OverflowError):
         # Something is not of its type. No row that was written has this.
         return crc_of(table, row)
 
@@ -199,9 +196,9 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
         assert isinstance(packet_id, int)
         assert isinstance(released, int)
         assert isinstance(flags, int)
-        assert not isinstance(topic, bytes)
-        assert not isinstance(payload, str)
-        low = delivery_low(session, number, _data(topic), _data(payload))
+        assert topic is None or isinstance(topic, str)
+        assert payload is None or isinstance(payload, bytes)
+        low = delivery_low(session, number, 0 if topic is None else text_crc(topic), payload)
         high = delivery_high(session, number, packet_id, released, flags)
     elif table == "record":
         stream, seq, received, flags, packet_id, version, client_id, user_name, topic, *rest = row
@@ -214,8 +211,8 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
         assert isinstance(client_id, str)
         assert isinstance(topic, str)
         properties, payload = rest
-        assert not isinstance(user_name, bytes)
-        assert not isinstance(properties, str)
+        assert user_name is None or isinstance(user_name, str)
+        assert properties is None or isinstance(properties, bytes)
         assert isinstance(payload, bytes)
         low = record_checksum(
             stream,
@@ -224,10 +221,10 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
             flags,
             packet_id,
             version,
-            client_id.encode("utf-8", "surrogateescape"),
-            _data(user_name),
-            topic.encode("utf-8", "surrogateescape"),
-            _data(properties),
+            text_crc(client_id),
+            -1 if user_name is None else text_crc(user_name),
+            text_crc(topic),
+            properties,
             payload,
         )
     elif table == "inbound":
