@@ -26,12 +26,6 @@ from mypy_extensions import i64
 MODULUS: Final = 1_073_741_789
 LOW: Final = 0xFFFF_FFFF
 
-# What a number of a row is multiplied with, and where each table begins.
-_MIX: Final = 31_337
-_DELIVERY: Final = 1
-_INBOUND: Final = 2
-_RECORD: Final = 3
-
 # In SQL: a checksum with one of its parts left as it is, and the other one 0.
 KEEP_HIGH: Final = "(checksum & -4294967296)"
 KEEP_LOW: Final = "(checksum & 4294967295)"
@@ -123,11 +117,6 @@ def text_crc(text: str) -> int:
     return crc32(text.encode("utf-8", "surrogateescape"))
 
 
-def _mixed(before: i64, value: i64) -> i64:
-    """One more number. What is reduced first can never overflow, compiled or not."""
-    return (before * _MIX + value % MODULUS) % MODULUS
-
-
 def delivery_low(session: int, number: int, topic: int, payload: bytes | None) -> int:
     """The low part for a delivery; `topic` is the CRC-32 of its topic, 0: none."""
     crc: i64 = topic
@@ -135,7 +124,9 @@ def delivery_low(session: int, number: int, topic: int, payload: bytes | None) -
     if payload is not None:
         crc = crc32(payload, topic)
         size = len(payload)
-    return crc ^ _mixed(_mixed(_mixed(_DELIVERY, session), number), size)
+    first: i64 = session
+    second: i64 = number
+    return crc ^ (first * 8_191 + second * 131_071 + size * 257 + 1) % MODULUS
 
 
 def delivery_high(session: int, number: int, packet_id: int, released: int, flags: int) -> int:
@@ -147,7 +138,9 @@ def delivery_high(session: int, number: int, packet_id: int, released: int, flag
 
 def inbound_checksum(session: int, packet_id: int) -> int:
     """The checksum of an inbound identifier."""
-    return _mixed(_mixed(_INBOUND, session), packet_id)
+    first: i64 = session
+    second: i64 = packet_id
+    return (first * 8_191 + second * 131_071 + 2) % MODULUS
 
 
 def record_checksum(
@@ -165,16 +158,25 @@ def record_checksum(
 ) -> int:
     """The checksum of a row of a stream. Of texts it takes the CRC-32; a user name that is none is
     -1."""
-    mixed = _mixed(_mixed(_mixed(_RECORD, stream), seq), received)
-    mixed = _mixed(_mixed(_mixed(mixed, flags), packet_id), version)
-    mixed = _mixed(_mixed(_mixed(mixed, client_id), user_name), len(payload))
+    place: i64 = seq
+    # Numbers of a stream may be of any size: nothing must overflow, compiled or not.
+    mixed: i64 = (place & LOW) * 8_191 + (place >> 32) * 131_071
+    which: i64 = stream
+    when: i64 = received
+    mixed += which * 65_537 + when * 509
+    how: i64 = packet_id * 64 + flags
+    mixed += how * 19_937 + version * 1_259
+    who: i64 = client_id
+    user: i64 = user_name
+    mixed += who * 12_289 + user * 24_593
+    size: i64 = len(payload)
+    mixed += size * 49_157
     crc = topic
-    if properties is None:
-        mixed = _mixed(mixed, -1)
-    else:
+    if properties is not None:
         crc = crc32(properties, crc)
-        mixed = _mixed(mixed, len(properties))
-    return crc32(payload, crc) ^ mixed
+        size = len(properties) + 1
+        mixed += size * 98_317
+    return crc32(payload, crc) ^ (mixed + 3) % MODULUS
 
 
 def row_checksum(table: str, row: Sequence[object]) -> int:
