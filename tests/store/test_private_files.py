@@ -46,7 +46,7 @@ def of_nobody(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
-@pytest.mark.parametrize("name", ["lock", "store.db-wal", "store.db-shm", "store.db"])
+@pytest.mark.parametrize("name", ["lock", "store.db-wal", "store.db-shm", "store.db", "store.mark"])
 def test_a_link_in_place_of_a_file_is_refused_and_its_target_unharmed(
     small: Path, victim: Path, name: str, link: object
 ) -> None:
@@ -103,6 +103,7 @@ def test_a_new_store_is_not_made_through_a_link(tmp_path: Path, victim: Path) ->
     folder = tmp_path / "data"
     folder.mkdir(mode=0o700)
     (folder / "store.db.part").symlink_to(victim)
+    (folder / "store.mark.part").symlink_to(victim)
     of_nobody(folder)
     with open_folder(folder) as opened, closing(opened.open()) as database:
         database.restore()

@@ -25,7 +25,7 @@ from typing import Final
 from zlib import crc32
 
 from semel.store.facts import COMMIT, EPOCH, get_fact, get_number
-from semel.store.private_files import check_private, make_private, open_private, sync
+from semel.store.private_files import check_private, open_private, sync, write_private
 from semel.store.schema import Damaged
 from semel.store.settings import OS
 
@@ -113,8 +113,11 @@ class MarkFile:
     def __init__(self, folder: Path, epoch: str, commit: int, durability: str) -> None:
         self._epoch = epoch
         self._durability = durability
-        put_mark(folder, Mark(epoch, commit, durability, is_closed=False))
+        before = read_mark(folder)
+        if before is None or before.epoch != epoch:
+            put_mark(folder, Mark(epoch, commit, durability, is_closed=False))
         self._descriptor = open_private(folder / MARK)
+        self.write(commit)
 
     def write(self, commit: int, *, is_closed: bool = False) -> None:
         """This commit is safe, and all before it."""
@@ -138,9 +141,7 @@ def put_mark(folder: Path, mark: Mark) -> None:
     """Make a mark, whole or not at all."""
     path = folder / MARK
     part = path.with_name(f"{MARK}.part")
-    make_private(part)
-    part.write_bytes(mark.encode())
-    sync(part)
+    write_private(part, mark.encode())
     part.rename(path)
     sync(folder)
 

@@ -54,6 +54,18 @@ def make_private(path: Path) -> None:
     os.close(_make(path))
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Make a file with this in it, its owner's alone, on the disk."""
+    path.unlink(missing_ok=True)
+    descriptor = _make(path)
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _make(path: Path) -> int:
     """O_EXCL does not follow links either."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)

@@ -3,8 +3,9 @@
 SQLite has no checksums of its own, so a bit that flips on the disk gives another payload, or
 another key, and nobody is told. Each table has a column `checksum`, an integer of two parts:
 
-    low 32 bits     CRC-32 of what is written at once: keys, texts, payloads
-    high 31 bits    a sum over the columns that are changed one by one
+    low 32 bits     of what is written at once: keys, texts, payloads. A CRC-32; where rows are
+                    many, one of the bytes, with the numbers mixed in
+    high 30 bits    a sum over the columns that are changed one by one
 
 The low part comes from values that the writer has, never from what the table says. The high part is
 linear, so that SQL can go on from the old value to the new one without reading a payload, and a
@@ -18,8 +19,11 @@ from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
-# The prime number 2^31 - 1: no flipped bit is a multiple of it.
-MODULUS: Final = 2_147_483_647
+from mypy_extensions import i64
+
+# A prime number, of which no flipped bit is a multiple. It is below 2^30, so that a checksum has 62
+# bits: compiled, a longer number is an object.
+MODULUS: Final = 1_073_741_789
 LOW: Final = 0xFFFF_FFFF
 
 # In SQL: a checksum with one of its parts left as it is, and the other one 0.
@@ -108,33 +112,35 @@ def stream_high(last_seq: int, sealed: int, sealing: int) -> int:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def delivery_low(session: int, number: int, topic: bytes | None, payload: bytes | None) -> int:
-    """The low part for a delivery."""
-    head = b"d%d,%d,%d,%d:" % (
-        session,
-        number,
-        -1 if topic is None else len(topic),
-        -1 if payload is None else len(payload),
-    )
-    crc = crc32(head if topic is None else head + topic)
-    return crc if payload is None else crc32(payload, crc)
+def text_crc(text: str) -> int:
+    """The CRC-32 of a text, for the functions below: those who write many rows keep it."""
+    return crc32(text.encode("utf-8", "surrogateescape"))
+
+
+def delivery_low(session: int, number: int, topic: int, payload: bytes | None) -> int:
+    """The low part for a delivery; `topic` is the CRC-32 of its topic, 0: none."""
+    crc: i64 = topic
+    size: i64 = -1
+    if payload is not None:
+        crc = crc32(payload, topic)
+        size = len(payload)
+    first: i64 = session
+    second: i64 = number
+    return crc ^ (first * 8_191 + second * 131_071 + size * 257 + 1) % MODULUS
 
 
 def delivery_high(session: int, number: int, packet_id: int, released: int, flags: int) -> int:
     """The high part for a delivery."""
-    keys = session * _SESSION + number * _NUMBER
-    return (keys + packet_id * _PACKET_ID + released * _RELEASED + flags * _FLAGS) % MODULUS
-
-
-def with_packet_id(checksum: int, before: int, after: int) -> int:
-    """The checksum of a delivery whose packet identifier becomes another."""
-    high = ((checksum >> 32) + (after - before) * _PACKET_ID) % MODULUS
-    return checksum & LOW | high << 32
+    keys: i64 = session % MODULUS * _SESSION + number % MODULUS * _NUMBER
+    rest: i64 = packet_id * _PACKET_ID + released % MODULUS * _RELEASED + flags * _FLAGS
+    return (keys + rest) % MODULUS
 
 
 def inbound_checksum(session: int, packet_id: int) -> int:
     """The checksum of an inbound identifier."""
-    return crc32(b"q%d,%d" % (session, packet_id))
+    first: i64 = session
+    second: i64 = packet_id
+    return (first * 8_191 + second * 131_071 + 2) % MODULUS
 
 
 def record_checksum(
@@ -144,47 +150,40 @@ def record_checksum(
     flags: int,
     packet_id: int,
     version: int,
-    client_id: bytes,
-    user_name: bytes | None,
-    topic: bytes,
+    client_id: int,
+    user_name: int,
+    topic: int,
     properties: bytes | None,
     payload: bytes,
 ) -> int:
-    """The checksum of a row of a stream; texts are in UTF-8."""
-    head = b"r%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d:" % (
-        stream,
-        seq,
-        received,
-        flags,
-        packet_id,
-        version,
-        len(client_id),
-        -1 if user_name is None else len(user_name),
-        len(topic),
-        -1 if properties is None else len(properties),
-        len(payload),
-    )
-    head += client_id
-    if user_name is not None:
-        head += user_name
-    head += topic
+    """The checksum of a row of a stream. Of texts it takes the CRC-32; a user name that is none is
+    -1."""
+    place: i64 = seq
+    # Numbers of a stream may be of any size: nothing must overflow, compiled or not.
+    mixed: i64 = (place & LOW) * 8_191 + (place >> 32) * 131_071
+    which: i64 = stream
+    when: i64 = received
+    mixed += which * 65_537 + when * 509
+    how: i64 = packet_id * 64 + flags
+    mixed += how * 19_937 + version * 1_259
+    who: i64 = client_id
+    user: i64 = user_name
+    mixed += who * 12_289 + user * 24_593
+    size: i64 = len(payload)
+    mixed += size * 49_157
+    crc = topic
     if properties is not None:
-        head += properties
-    return crc32(payload, crc32(head))
-
-
-def _data(value: object) -> bytes | None:
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
-    assert value is None or isinstance(value, bytes)
-    return value
+        crc = crc32(properties, crc)
+        size = len(properties) + 1
+        mixed += size * 98_317
+    return crc32(payload, crc) ^ (mixed + 3) % MODULUS
 
 
 def row_checksum(table: str, row: Sequence[object]) -> int:
     """The checksum of a row of any table: its columns without the checksum, in their order."""
     try:
         return _row_checksum(table, row)
-    except (TypeError, AssertionError, ValueError):
+    except (TypeError, AssertionError, ValueError, OverflowError):
         # Something is not of its type. No row that was written has this.
         return crc_of(table, row)
 
@@ -199,9 +198,9 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
         assert isinstance(packet_id, int)
         assert isinstance(released, int)
         assert isinstance(flags, int)
-        assert not isinstance(topic, bytes)
-        assert not isinstance(payload, str)
-        low = delivery_low(session, number, _data(topic), _data(payload))
+        assert topic is None or isinstance(topic, str)
+        assert payload is None or isinstance(payload, bytes)
+        low = delivery_low(session, number, 0 if topic is None else text_crc(topic), payload)
         high = delivery_high(session, number, packet_id, released, flags)
     elif table == "record":
         stream, seq, received, flags, packet_id, version, client_id, user_name, topic, *rest = row
@@ -214,8 +213,8 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
         assert isinstance(client_id, str)
         assert isinstance(topic, str)
         properties, payload = rest
-        assert not isinstance(user_name, bytes)
-        assert not isinstance(properties, str)
+        assert user_name is None or isinstance(user_name, str)
+        assert properties is None or isinstance(properties, bytes)
         assert isinstance(payload, bytes)
         low = record_checksum(
             stream,
@@ -224,10 +223,10 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
             flags,
             packet_id,
             version,
-            client_id.encode("utf-8", "surrogateescape"),
-            _data(user_name),
-            topic.encode("utf-8", "surrogateescape"),
-            _data(properties),
+            text_crc(client_id),
+            -1 if user_name is None else text_crc(user_name),
+            text_crc(topic),
+            properties,
             payload,
         )
     elif table == "inbound":

@@ -7,6 +7,9 @@ however many ticks it holds.
 """
 
 from typing import Any, Final, final
+from zlib import crc32
+
+from mypy_extensions import i64
 
 from semel.mqtt.delivery import (
     ASSIGNED,
@@ -39,7 +42,7 @@ from semel.store.row_checksums import (
     inbound_checksum,
     record_checksum,
     row_checksum,
-    with_packet_id,
+    text_crc,
 )
 from semel.store.schema import Damaged
 
@@ -126,6 +129,8 @@ class Batch:
     _uses: Final[dict[int, int]]
     _payloads: Final[dict[int, bytes]]
     _streams: Final[dict[int, int]]
+    # By text: its CRC-32.
+    _crcs: Final[dict[str, int]]
 
     def __init__(self, last_body: int, last_release: int, last_place: int) -> None:
         self.last_body = last_body
@@ -174,6 +179,7 @@ class Batch:
         self._uses = {}
         self._payloads = {}
         self._streams = {}
+        self._crcs = {}
 
     def add(self, commit: Commit) -> None:
         """The next commit."""
@@ -217,6 +223,7 @@ class Batch:
         ended = set(self.ended)
         if self._dead or ended:
             self._drop_rows(ended)
+        self._write_checksums()
         for session, numbers in self._finished.items():
             if session not in ended:
                 _ranges(session, numbers, self.finished)
@@ -289,7 +296,7 @@ class Batch:
             self._assign(session, change.number, 0)
         elif kind == MOVED:
             self.last_release += 1
-            low = delivery_low(session, change.number, None, None)
+            low = delivery_low(session, change.number, 0, None)
             self.moved.append((self.last_release, session, change.number, low))
         elif kind == FINISHED:
             if (session, change.number) in self._rows:
@@ -311,13 +318,7 @@ class Batch:
     def _assign(self, session: int, number: int, packet_id: int) -> None:
         at = self._rows.get((session, number), -1)
         if at >= 0:
-            at *= DELIVERY_COLUMNS
-            before = self.deliveries[at + _PACKET_ID]
-            checksum = self.deliveries[at + _CHECKSUM]
-            assert isinstance(before, int)
-            assert isinstance(checksum, int)
-            self.deliveries[at + _CHECKSUM] = with_packet_id(checksum, before, packet_id)
-            self.deliveries[at + _PACKET_ID] = packet_id
+            self.deliveries[at * DELIVERY_COLUMNS + _PACKET_ID] = packet_id
         else:
             self._assigned[(session, number)] = packet_id
 
@@ -343,10 +344,31 @@ class Batch:
             content += values
             self.particulars += [session, number, row_checksum("particular", content)]
             self.particulars += values
-        low = delivery_low(session, number, message.topic_name.encode(), payload)
-        checksum = low | delivery_high(session, number, 0, 0, flags) << 32
-        row: list[object] = [session, number, checksum, 0, 0, flags, message.topic_name, payload]
+        row: list[object] = [session, number, 0, 0, 0, flags, message.topic_name, payload]
         self.deliveries.extend(row)
+
+    def _write_checksums(self) -> None:
+        """Of deliveries that stay, as they are in the end."""
+        flat = self.deliveries
+        for at in range(0, len(flat), DELIVERY_COLUMNS):
+            session, number, packet_id = flat[at], flat[at + 1], flat[at + _PACKET_ID]
+            flags, topic, payload = flat[at + 5], flat[at + 6], flat[at + 7]
+            assert isinstance(session, int)
+            assert isinstance(number, int)
+            assert isinstance(packet_id, int)
+            assert isinstance(flags, int)
+            assert isinstance(topic, str)
+            assert payload is None or isinstance(payload, bytes)
+            low: i64 = delivery_low(session, number, self._crc(topic), payload)
+            high: i64 = delivery_high(session, number, packet_id, 0, flags)
+            flat[at + _CHECKSUM] = low | high << 32
+
+    def _crc(self, text: str) -> int:
+        """Topics and client identifiers come again and again."""
+        crc = self._crcs.get(text, -1)
+        if crc < 0:
+            crc = self._crcs[text] = text_crc(text)
+        return crc
 
     def _body(self, payload: bytes) -> int:
         # The commits keep the payloads alive, so that no two have the same identity.
@@ -395,9 +417,9 @@ class Batch:
             flags,
             record.packet_id,
             record.version,
-            record.client_id.encode(),
-            None if user_name is None else user_name.encode(),
-            record.topic_name.encode(),
+            self._crc(record.client_id),
+            -1 if user_name is None else self._crc(user_name),
+            self._crc(record.topic_name),
             properties,
             record.payload,
         )
@@ -598,9 +620,9 @@ def _is_record(stream: int, row: tuple[object, ...]) -> bool:
             flags,
             packet_id,
             version,
-            client_id,
-            user_name,
-            topic,
+            crc32(client_id),
+            -1 if user_name is None else crc32(user_name),
+            crc32(topic),
             properties,
             payload,
         )
