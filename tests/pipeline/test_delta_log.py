@@ -149,19 +149,19 @@ def test_a_restore_is_judged_by_what_is_left_of_a_log_that_was_cleaned(tmp_path:
     assert rollback(tmp_path) == Rollback(version=4, intact=3)
 
 
-def test_a_commit_is_looked_for_in_the_last_entries_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_is_looked_for_in_the_last_entries_alone_if_that_is_wanted(tmp_path: Path) -> None:
     """On a table that others write to all the time, ours may be far back."""
-    monkeypatch.setattr("semel.pipeline.delta_log.HISTORY_LIMIT", 4)
     land(tmp_path, ("a", 1, 10))
     for version in range(2, 9):
         add_entry(tmp_path, version)
-    assert rollback(tmp_path) is None
+    log = DeltaLog(open_root(tmp_path))
+    assert find_rollback(log, 8, is_ours, limit=4) is None
     DeltaTable(str(tmp_path)).restore(6)
-    assert rollback(tmp_path) is None
+    assert find_rollback(log, 9, is_ours, limit=4) is None
     DeltaTable(str(tmp_path)).restore(1)
-    assert rollback(tmp_path) == Rollback(version=10, intact=8)
+    # With all entries it shows that this is the version of our commit.
+    assert find_rollback(log, 10, is_ours) is None
+    assert find_rollback(log, 10, is_ours, limit=4) == Rollback(version=10, intact=8)
 
 
 def test_a_table_without_a_commit_of_ours_lacks_nothing(tmp_path: Path) -> None:

@@ -29,8 +29,6 @@ FOLDER: Final = "_delta_log"
 # By this key in its commitInfo a commit of ours says how many rows it has added.
 COMMIT_MARKER: Final = "semel.rows"
 RESTORE: Final = "RESTORE"
-# Entries in which a commit is looked for. Others may write to the same table all the time.
-HISTORY_LIMIT: Final = 200
 
 
 def log_entry(version: int) -> str:
@@ -155,18 +153,18 @@ class Rollback:
 
 
 def find_rollback(
-    log: DeltaLog, newest: int, is_ours: Callable[[LogEntry], bool]
+    log: DeltaLog, newest: int, is_ours: Callable[[LogEntry], bool], *, limit: int | None = None
 ) -> Rollback | None:
     """The RESTORE by which a version lacks the last commit for which `is_ours`; None: it has it.
 
-    If that commit is older than the entries that are left, or than the last HISTORY_LIMIT of them,
-    what came before these is not known.
+    If that commit is older than the entries that are left, or than the last `limit` of them, what
+    came before these is not known.
     """
     restores: dict[int, LogEntry] = {}
     removed: set[str] = set()
     ours: LogEntry | None = None
     oldest = newest + 1
-    for entry in islice(log.back(newest), HISTORY_LIMIT):
+    for entry in islice(log.back(newest), limit):
         oldest = entry.version
         if is_ours(entry):
             ours = entry

@@ -61,6 +61,9 @@ ATTEMPTS: Final = 50
 # Tables that a process keeps loaded.
 MOST_KEPT: Final = 8
 _KEPT: Final[dict[str, "Table"]] = {}
+# Entries of the log in which the last commit of a query is looked for. Others may write to the same
+# table all the time; to that of a stream they do not.
+HISTORY_LIMIT: Final = 200
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 # How many commit at once to find out about an object store, and how often at most.
 CONTENDERS: Final = 6
@@ -408,7 +411,10 @@ class Table:
             if table.transaction_version(app) is None:
                 return  # nothing of this query was there
             found = find_rollback(
-                self.log(), table.version(), lambda entry: app in entry.transactions
+                self.log(),
+                table.version(),
+                lambda entry: app in entry.transactions,
+                limit=HISTORY_LIMIT,
             )
             if found is not None:
                 raise TableError(
