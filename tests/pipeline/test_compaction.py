@@ -107,6 +107,12 @@ def test_groups_keep_to_the_target_and_to_their_partition() -> None:
     assert all(len({each.partition for each in group}) == 1 for group in plan_all(there, 10**6))
 
 
+def test_a_table_that_was_long_untended_is_compacted_in_steps() -> None:
+    many = [file(f"f{number:05}", 10) for number in range(5_000)]
+    groups = plan_due(many, 1 << 30, small_files=100, now=NOW)
+    assert [len(group) for group in groups] == [2_000, 2_000, 1_000]
+
+
 def test_a_stream_of_small_files_is_rewritten_a_few_times_only() -> None:
     """Each byte of 20,000 files passes through at most three merges, and few files are live."""
     target, threshold = 1 << 20, 20

@@ -48,6 +48,9 @@ from semel.store.roots import without_secrets
 
 # Files of one size class differ by at most this factor.
 CLASS_RATIO: Final = 16
+# Files that are merged into one at most: of a table that was long untended there is much to do,
+# and what a kill undoes is to be little.
+GROUP_FILES: Final = 2_000
 # A partition that got no file for this long is taken to be complete.
 CLOSED_SECONDS: Final = 3600.0
 # Arrow bytes in memory before a row group is written, and that are read at a time.
@@ -174,11 +177,12 @@ def _size_class(size: int, target_bytes: int) -> int:
 
 
 def _fill(files: Sequence[LiveFile], target_bytes: int) -> list[list[LiveFile]]:
-    """Groups of at most the target size each, in order."""
+    """Groups of at most the target size and GROUP_FILES files each, in order."""
     groups: list[list[LiveFile]] = []
     size = 0
     for file in files:
-        if not groups or size + file.size > target_bytes:
+        is_full = groups and len(groups[-1]) == GROUP_FILES
+        if not groups or is_full or size + file.size > target_bytes:
             groups.append([])
             size = 0
         groups[-1].append(file)

@@ -233,6 +233,7 @@ class Landing:
 
         check_landed(plan.table, plan.stream)
         self._table = Table(plan.table)
+        self._drop_torn_checkpoint()
         check_resumable(
             self._table,
             StreamRecord(plan.root_address, plan.stream),
@@ -287,7 +288,6 @@ class Landing:
     # --- the query --------------------------------------------------------------------------------
 
     def _land(self, spark: "SparkSession", *, once: bool) -> None:
-        self._drop_torn_checkpoint()
         there = self._table.load()
         if there is not None:
             self._version = there.version()
