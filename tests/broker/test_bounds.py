@@ -2,7 +2,6 @@
 
 import pytest
 
-from semel.broker.addresses import address_of
 from semel.broker.authority import Authority
 from semel.broker.retained import RETAINED_BYTES
 from semel.broker.settings import BrokerSettings
@@ -159,11 +158,12 @@ def test_discarded_sessions_are_logged_once_in_a_while_with_their_number() -> No
 
 
 class Stubborn(Store):
-    """Cannot read one session."""
+    """Cannot read the first sessions."""
 
-    def __init__(self, saved: list[SavedSession]) -> None:
+    def __init__(self, saved: list[SavedSession], damaged: int = 1) -> None:
         super().__init__(lasts=True)
         self.saved = saved
+        self.damaged = damaged
 
     def restore(self) -> Saved:
         saved = Saved()
@@ -172,7 +172,7 @@ class Stubborn(Store):
         return saved
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
-        if session == 1:
+        if session <= self.damaged:
             raise RuntimeError("a damaged row")
         return [], []
 
@@ -196,6 +196,16 @@ def test_a_session_that_cannot_be_discarded_is_nobody_elses_fault() -> None:
     refused = world.open()
     assert refused.send(Connect("third")) == [refusal(MQTT5)]
     assert len([line for line in world.log if "cannot be discarded" in line]) == 1
+
+
+def test_a_broker_starts_with_more_sessions_than_it_may_have_if_none_can_go() -> None:
+    saved = [SavedSession(number, f"s{number}", 100, 1_050.0) for number in (1, 2, 3)]
+    world = World(BrokerSettings(maximum_sessions=1), store=Stubborn(saved, damaged=3))
+    assert set(world.broker.router.sessions) == {"s1", "s2", "s3"}
+    assert len([line for line in world.log if "cannot be discarded" in line]) == 3
+    assert world.open().send(Connect("new"))[0] == ConnAck(
+        0x97, properties=Properties(reason_string="no more than 1 sessions at a time")
+    )
 
 
 def away_at(world: World, address: str, *names: str) -> None:
@@ -248,22 +258,6 @@ def test_a_connected_session_is_never_discarded() -> None:
     assert set(world.broker.router.sessions) == {"c0", "c1", "m9"}
     for client in clients:
         assert client.send(PingReq()) == [PingResp()]
-
-
-@pytest.mark.parametrize(
-    ("peer", "address"),
-    [
-        ("127.0.0.1:1883", "127.0.0.1"),
-        ("2001:db8:1:2:3:4:5:6:999", "2001:db8:1:2::"),
-        ("2001:db8:1:2:9:9:9:9:111", "2001:db8:1:2::"),
-        ("fe80::1%eth0:1", "fe80::"),
-        ("::ffff:192.0.2.1:5", "192.0.2.1"),
-        ("test:1", "test"),
-        ("?", ""),
-    ],
-)
-def test_an_address_of_ipv6_is_its_network(peer: str, address: str) -> None:
-    assert address_of(peer) == address
 
 
 # --- sessions at a start --------------------------------------------------------------------------

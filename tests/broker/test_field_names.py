@@ -46,7 +46,12 @@ from tests.modes import repeats
 # 65,536 levels, as many as a topic can have.
 DEEPEST = "/" * 65_535
 # As many as the settings can permit; one more byte for a payload and its header does not matter.
-BOTTOMLESS = BrokerSettings(topic_levels=65_536, before_connect_packet_size=200_000)
+BOTTOMLESS = BrokerSettings(
+    topic_levels=65_536,
+    before_connect_packet_size=200_000,
+    # Each level of a filter with a wildcard counts.
+    maximum_client_subscription_bytes=256 * 1024 * 1024,
+)
 WAYS = ("publish", "subscribe", "unsubscribe", "will", "retain", "alias")
 
 

@@ -495,7 +495,8 @@ def test_what_expired_on_disk_makes_room_for_what_is_new() -> None:
 def test_what_expired_on_disk_is_forgotten_in_memory() -> None:
     """20,000 messages through a queue of 200 that never empties: nothing of them stays behind"""
     world = Lasting(BrokerSettings(maximum_queued_messages=200, sys_interval=0.0), window=10)
-    away = world.durable("away")
+    kept = Properties(session_expiry_interval=10_000)
+    away = world.connect("away", clean_start=False, properties=kept)
     away.subscribe("t", qos=1)
     away.cut()
     publisher = world.connect("p")
@@ -523,7 +524,7 @@ def test_what_expired_on_disk_is_forgotten_in_memory() -> None:
     assert 0 < state.session.waiting <= 200
     assert world.rows("delivery") == state.session.waiting
     # What is not expired arrives, once.
-    back = world.durable("away", present=True)
+    back = world.connect("away", clean_start=False, properties=kept, present=True)
     stay = [b"stays"] * 50
     assert payloads(back.take()) == stay + [b"%d" % number for number in range(count - 100, count)]
 

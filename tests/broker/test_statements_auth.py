@@ -311,10 +311,22 @@ def test_who_may_not_connect_is_not_asked_to_authenticate() -> None:
     deep = Will("a/b/c/d", b"x")
     assert codes(client.send(Connect("a", will=deep, properties=method_and()))) == [0x90]
     client.cut()
-    first, second = asked(world), world.open()
+    first = asked(world)
+    assert codes(first.send(auth(0x18))) == [0]
+    second = world.open()
     assert codes(second.send(Connect("b", properties=method_and()))) == [0x89]
     assert gate.begun == [("WORD", "a", "test:1")]
-    assert codes(first.send(auth(0x18))) == [0]
+
+
+def test_of_two_who_authenticate_for_the_last_connection_the_first_to_finish_gets_it() -> None:
+    """Who is asked is not connected yet, so there is room for either until one is accepted"""
+    world = World(BrokerSettings(maximum_connections=1), Gate())
+    slow, fast = asked(world, "slow"), asked(world, "fast")
+    assert codes(fast.send(auth(0x18))) == [0]
+    assert codes(slow.send(auth(0x18))) == [0x89]
+    assert slow.is_closed()
+    fast.cut()
+    assert codes(asked(world, "next").send(auth(0x18))) == [0]
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -41,6 +41,7 @@ from semel.mqtt import (
 )
 from semel.mqtt.exchange import CONNECTED, CONNECTING, NEW, REFUSED
 from semel.mqtt.side import MANY_OPEN, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, Open
+from semel.mqtt.wire import memory_size
 from semel.vectors import EXCHANGE, load, parse_bytes
 
 TRACES: list[dict[str, Any]] = load(EXCHANGE)
@@ -383,6 +384,18 @@ def test_an_alias_is_resolved_by_what_its_sender_said() -> None:
     assert exchange.topic_name(SERVER, short) == "b"
     assert exchange.topic_name(CLIENT, Publish("plain")) == "plain"
     assert Exchange().topic_name(CLIENT, short) == ""
+
+
+def test_the_bytes_of_topics_with_an_alias_are_counted_for_each_side() -> None:
+    exchange = Exchange()
+    limit = Properties(topic_alias_maximum=5)
+    exchange.observe(CLIENT, Connect("a", properties=limit), 17)
+    exchange.observe(SERVER, ConnAck(properties=limit), 8)
+    for topic, alias in (("x" * 1_000, 1), ("y" * 500, 2), ("z" * 10, 1), ("", 1)):
+        exchange.observe(CLIENT, Publish(topic, properties=Properties(topic_alias=alias)), 8)
+    # The first was replaced.
+    assert exchange.client.alias_bytes == memory_size("y" * 500) + memory_size("z" * 10)
+    assert exchange.server.alias_bytes == 0
 
 
 def test_packets_that_a_client_sends_before_connack_count_against_the_quota() -> None:

@@ -1,5 +1,7 @@
 """The data types of section 1.5: what a Reader takes, what a Writer gives, what may travel."""
 
+import sys
+
 import pytest
 
 from semel.mqtt import MQTT5, MQTT311, Violation, rules
@@ -15,6 +17,7 @@ from semel.mqtt.wire import (
     check_text,
     check_variable_byte_integer,
     frame,
+    memory_size,
     text_size,
 )
 from tests.mqtt.verdicts import refuses
@@ -289,3 +292,8 @@ def test_the_size_of_a_text_is_that_of_its_bytes() -> None:
     assert text_size("") == 0
     assert text_size("abc") == 3
     assert text_size("é\U0001f600") == 6
+
+
+@pytest.mark.parametrize("text", ["", "t" * 1_000, "t" * 1_000 + "\U0001f600", "\u4e2d" * 500])
+def test_a_text_takes_no_more_memory_than_is_said(text: str) -> None:
+    assert sys.getsizeof(text) <= memory_size(text) <= 2 * sys.getsizeof(text) + 100

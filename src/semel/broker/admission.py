@@ -156,8 +156,7 @@ class Doorkeeper:
         """What becomes of a CONNECT, `connections` being open with its own."""
         settings = self._settings
         if connections > settings.maximum_connections:
-            why = f"no more than {settings.maximum_connections} connections at a time"
-            return refused(packet, SERVER_BUSY, why)
+            return self._too_many(packet)
         if packet.will is not None:
             try:
                 check_levels(packet.will.topic_name, settings.topic_levels)
@@ -180,13 +179,17 @@ class Doorkeeper:
             # [MQTT-4.12.0-1]
             return refused(packet, BAD_AUTHENTICATION_METHOD)
         step = authentication.start(packet.properties.authentication_data)
-        return self.weigh(packet, authentication, step)
+        return self.weigh(packet, authentication, step, connections)
 
-    def weigh(self, packet: Connect, authentication: Authentication, step: Step) -> Verdict:
+    def weigh(
+        self, packet: Connect, authentication: Authentication, step: Step, connections: int
+    ) -> Verdict:
         """What becomes of a CONNECT whose enhanced authentication has got as far as `step`."""
         if isinstance(step, Granted):
+            # Others came while it authenticated.
+            if connections > self._settings.maximum_connections:
+                return self._too_many(packet)
             if self._is_full_for(packet):
-                # Others came while it authenticated.
                 return self._full(packet)
             return self._accepted(packet, authentication, step.data)
         if isinstance(step, Challenge):
@@ -201,6 +204,10 @@ class Doorkeeper:
         if len(self._taken) < self._settings.maximum_sessions or self._shares.has_idle():
             return False
         return packet.client_id not in self._taken
+
+    def _too_many(self, packet: Connect) -> Refused:
+        why = f"no more than {self._settings.maximum_connections} connections at a time"
+        return refused(packet, SERVER_BUSY, why)
 
     def _full(self, packet: Connect) -> Refused:
         why = f"no more than {self._settings.maximum_sessions} sessions at a time"

@@ -755,7 +755,8 @@ class Broker:
             step = authentication.answer(data)
         applicant = connection.applicant
         if applicant is not None:
-            verdict = self._doorkeeper.weigh(applicant, authentication, step)
+            connections = self._arrivals.connected + 1
+            verdict = self._doorkeeper.weigh(applicant, authentication, step, connections)
             self._carry_out(connection, applicant, verdict, now)
         elif isinstance(step, Challenge | Granted):
             method = packet.properties.authentication_method

@@ -285,7 +285,6 @@ class HotPath:
         if not ordinary_publish(connection.exchange, CLIENT, qos, packet_id):
             return False
         message = Message(route.topic_name, payload, qos=qos)
-        queued = queued_bytes(message)
         lasts = qos == 2 and publisher.number > 0
         if route.streams:
             lasts = True
@@ -309,7 +308,7 @@ class HotPath:
                 self._router.note_behind(state)
                 if state.number:
                     lasts = True
-                    self._router.unwritten += queued
+                    self._router.unwritten += queued_bytes(message)
                 sent += 1
             elif plain is None:
                 plain = {state.client_id}

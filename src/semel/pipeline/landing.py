@@ -231,9 +231,9 @@ class Landing:
         from semel.pipeline.stream_record import StreamRecord
         from semel.pipeline.table import Table, probe
 
+        self._drop_torn_checkpoint()
         check_landed(plan.table, plan.stream)
         self._table = Table(plan.table)
-        self._drop_torn_checkpoint()
         check_resumable(
             self._table,
             StreamRecord(plan.root_address, plan.stream),
