@@ -213,7 +213,7 @@ def test_large_rows_are_merged_in_pieces(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_file_with_other_rows_than_the_log_says_is_not_merged(place: Path) -> None:
     one = list_files(DeltaTable(place))[0]
     pq.write_table(pa.table({"a": [1]}), place / one.path)
-    with pytest.raises(TableError, match="has 1 rows, and the log says 2: nothing was compacted"):
+    with pytest.raises(TableError, match="has 1 row, and the log says 2: nothing was compacted"):
         merge_all(place)
     assert DeltaTable(place).version() == 3
 

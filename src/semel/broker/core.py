@@ -936,6 +936,9 @@ class Broker:
                 reason = FAILURE
             reasons.append(reason)
         self._answer(connection, suback(connection.exchange, packet, reasons, why))
+        if state.backlog is not None:
+            # Before what is published later; what there is no time for follows in the next ticks.
+            self.router.send_backlog(state, now)
 
     def _unsubscribe(
         self, connection: Connection, state: SessionState, packet: Unsubscribe

@@ -21,6 +21,7 @@ from semel.broker.turns import (
     FILTER_WORK,
     NODE_WORK,
     SESSION_WORK,
+    TURN_WORK,
 )
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message, message_properties, without_identifiers
@@ -143,7 +144,7 @@ class Router:
         self.streams = streams
         self.dirty = []
         self.work = 0
-        self.backlog_work = 0
+        self.backlog_work = TURN_WORK
         self.matches = Matches()
         self.commit = Commit()
         self.unwritten = 0

@@ -35,6 +35,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
+from semel.counts import count
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import (
     GROUP_ROWS,
@@ -327,8 +328,8 @@ def _row_groups(folder: Folder, group: Sequence[LiveFile], schema: pa.Schema) ->
                     held, rows, size = [], 0, 0
         if file.rows is not None and there != file.rows:
             raise TableError(
-                f"{without_secrets(folder.address)}: {file.path} has {there} rows, and the log says"
-                f" {file.rows}: nothing was compacted"
+                f"{without_secrets(folder.address)}: {file.path} has {count(there, 'row')}, and the"
+                f" log says {file.rows}: nothing was compacted"
             )
     if held:
         yield pa.concat_tables(held)

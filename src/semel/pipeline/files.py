@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
+from semel.counts import count
 from semel.pipeline.errors import TableError
 from semel.pipeline.places import local_folder, said, sync
 from semel.store.roots import without_secrets
@@ -430,7 +431,11 @@ class Folder:
         for file, size in zip(files, sizes, strict=True):
             if size == file.size:
                 continue
-            found = "is missing" if size is None else f"has {size} bytes instead of {file.size}"
+            found = (
+                "is missing"
+                if size is None
+                else f"has {count(size, 'byte')} instead of {file.size:,}"
+            )
             where = f" on {file.host}" if file.host else ""
             raise TableError(
                 f"{shown}: {file.path}, written{where}, {found} where the driver"

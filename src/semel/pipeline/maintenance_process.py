@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from semel.counts import count
 from semel.store.sealing import environment_for_python
 
 LOGGER: Final = logging.getLogger("semel.pipeline")
@@ -227,20 +228,20 @@ def describe(event: Event) -> str:
     seconds = f"in {event['seconds']:.1f} s" if "seconds" in event else ""
     if action == "compacted":
         return (
-            f"compacted {event['files_removed']:,} files ({_megabytes(event['bytes_removed'])}) "
-            f"into {event['files_added']:,} ({_megabytes(event['bytes_added'])}), "
-            f"{event['rows']:,} rows, {seconds}"
+            f"compacted {count(event['files_removed'], 'file')}"
+            f" ({_megabytes(event['bytes_removed'])}) into {event['files_added']:,} ({_megabytes(event['bytes_added'])}), "
+            f"{count(event['rows'], 'row')}, {seconds}"
         )
     if action == "checkpointed":
         return (
             f"wrote a checkpoint of the table's log at version {event['version']:,}, "
-            f"{event['commits']:,} commits after the last one, {seconds}"
+            f"{count(event['commits'], 'commit')} after the last one, {seconds}"
         )
     if action == "cleaned log":
-        return f"deleted {event['entries']:,} files of the table's log {seconds}"
+        return f"deleted {count(event['entries'], 'file')} of the table's log {seconds}"
     if action == "vacuumed":
-        return f"deleted {event['files']:,} files that no version needs {seconds}"
-    return f"did not compact {event['files']:,} files: another program has rewritten them"
+        return f"deleted {count(event['files'], 'file')} that no version needs {seconds}"
+    return f"did not compact {count(event['files'], 'file')}: another program has rewritten them"
 
 
 def _megabytes(size: int) -> str:
