@@ -229,8 +229,8 @@ def describe(event: Event) -> str:
     if action == "compacted":
         return (
             f"compacted {count(event['files_removed'], 'file')}"
-            f" ({_megabytes(event['bytes_removed'])}) into {event['files_added']:,} ({_megabytes(event['bytes_added'])}), "
-            f"{count(event['rows'], 'row')}, {seconds}"
+            f" ({_megabytes(event['bytes_removed'])}) into {event['files_added']:,}"
+            f" ({_megabytes(event['bytes_added'])}), {count(event['rows'], 'row')}, {seconds}"
         )
     if action == "checkpointed":
         return (
