@@ -34,6 +34,8 @@ HOST: Final = "127.0.0.1"
 SEMEL: Final = "semel"
 MOSQUITTO: Final = "Mosquitto"
 AMQTT: Final = "amqtt"
+# semel with a store, in which a stream keeps every message: not beside the others by default.
+DURABLE: Final = "semel, durable"
 CONTENDERS: Final = (SEMEL, MOSQUITTO, AMQTT)
 SPEAKS: Final = {SEMEL: (MQTT311, MQTT5), MOSQUITTO: (MQTT311, MQTT5), AMQTT: (MQTT311,)}
 
@@ -95,7 +97,7 @@ def mosquitto_path() -> str | None:
 
 def version_of(name: str) -> str | None:
     """The version of a contender on this machine, None if it is missing."""
-    if name == SEMEL:
+    if name in (SEMEL, DURABLE):
         return semel.__version__
     if name == AMQTT:
         return installed_version("amqtt") if find_spec("amqtt") else None
@@ -119,8 +121,10 @@ def parse_contenders(text: str) -> list[str]:
 
 
 def _command(name: str, port: int, folder: Path) -> list[str]:
-    if name == SEMEL:
-        return [sys.executable, "-m", "semel", "broker", "--host", HOST, "--port", str(port)]
+    if name in (SEMEL, DURABLE):
+        command = [sys.executable, "-m", "semel", "broker", "--host", HOST, "--port", str(port)]
+        stored = ["--data", str(folder / "data"), "--stream", "all=#"]
+        return command if name == SEMEL else [*command, *stored]
     settings = folder / "settings"
     if name == AMQTT:
         settings.write_text(_AMQTT_SETTINGS.format(host=HOST, port=port))
