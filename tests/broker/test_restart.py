@@ -576,6 +576,24 @@ def test_sessions_without_an_end_are_over_after_the_limit_of_a_later_start() -> 
     assert not world.broker.router.sessions
 
 
+def test_a_lower_limit_makes_a_session_shorter_and_none_longer() -> None:
+    """One that is over soon stays so, and what was cut stays cut over a further restart."""
+    world = Lasting(BrokerSettings(maximum_session_expiry=1_000))
+    for name, interval in (("long", 900), ("soon", 150), ("short", 50)):
+        properties = Properties(session_expiry_interval=interval)
+        world.connect(name, properties=properties).cut()
+    world.wait(100)
+    assert world.rows("session") == 2
+    world.given = BrokerSettings(maximum_session_expiry=100)
+    world.crash()
+    world.wait(40)
+    world.crash()
+    world.wait(11)
+    assert set(world.broker.router.sessions) == {"long"}
+    world.wait(50)
+    assert not world.broker.router.sessions
+
+
 def test_a_session_that_is_discarded_for_another_does_not_come_back() -> None:
     world = Lasting(BrokerSettings(maximum_sessions=2, sys_interval=0.0))
     for number in range(3):
