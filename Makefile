@@ -42,7 +42,7 @@ IN_PROCESS := tests/mqtt tests/peers tests/store \
     $(filter-out tests/broker/test_field_% tests/broker/test_clients_% tests/broker/test_server% \
         %_live.py,$(wildcard tests/broker/test_*.py)) \
     $(wildcard tests/client/test_core*.py tests/test_*.py) \
-    tests/lab/test_simulation.py tests/lab/test_broken_variants.py
+    tests/simulation
 SPARK := tests/pipeline tests/up \
     $(patsubst %,tests/cli/test_%.py,demo doctor lake land sql tables up)
 WITHOUT_SPARK := $(SPARK:%=--ignore=%)

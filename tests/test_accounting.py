@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from semel.mqtt import RULES, Rule, exchange_rules, rules
-from semel.standard import DUTY, NEITHER, OWED, Account, Statement, accounts, statements
+from semel.standard import DUTY, NEITHER, OWED, Statement, StatementAccount, accounts, statements
 from tests.mqtt.vectors import Trace, Vector, load_traces, load_vectors
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +48,7 @@ def made_up(name: str = "MADE_UP", *, mqtt311: str = "", mqtt5: str = "", at: st
 
 
 def unaccounted(
-    known: Iterable[Statement], claims: Iterable[Rule], books: Iterable[Account]
+    known: Iterable[Statement], claims: Iterable[Rule], books: Iterable[StatementAccount]
 ) -> list[str]:
     """Statements that no rule claims and no account mentions."""
     claimed = {
@@ -122,7 +122,7 @@ def test_a_rule_under_another_name_is_noticed() -> None:
 
 
 def bad_accounts(
-    books: Iterable[Account], known: Iterable[Statement], tests: set[str], rooms: set[str]
+    books: Iterable[StatementAccount], known: Iterable[Statement], tests: set[str], rooms: set[str]
 ) -> list[str]:
     """Accounts that mention what does not exist, or that a room should have settled by now.
 
@@ -173,10 +173,10 @@ def test_accounts_name_tests_that_exist_and_rooms_that_do_not_yet() -> None:
 
 
 def test_an_account_that_is_wrong_is_noticed() -> None:
-    right = Account("5.0", "MQTT-3.12.4-1", OWED, "broker", "answer PINGREQ with PINGRESP")
+    right = StatementAccount("5.0", "MQTT-3.12.4-1", OWED, "broker", "answer PINGREQ with PINGRESP")
     tests = nodes_of({"tests/test_x.py": ast.parse("def test_y(): ...\ndef other(): ...")})
 
-    def complaints(account: Account, *built: str) -> list[str]:
+    def complaints(account: StatementAccount, *built: str) -> list[str]:
         found = bad_accounts([account], STATEMENTS, tests, set(built))
         return [line.removeprefix("5.0 MQTT-3.12.4-1: ") for line in found]
 

@@ -17,7 +17,7 @@ from bench.store.latency import Latency
 from bench.store.load import encode_payloads, random_payloads
 from bench.store.report import PARTS, StoreReport, parse_parts
 from bench.store.startup import Start, Startup
-from semel.lab.load.links import Fault
+from semel.lab.load.links import LinkError
 from semel.mqtt import MQTT5, MQTT311, Decoder, Publish
 from semel.store.segments import RecordError, segment_name
 
@@ -126,7 +126,7 @@ def test_rows_of_each_publisher_are_checked_in_its_order() -> None:
 def test_a_row_that_is_lost_doubled_or_changed_is_a_fault(
     rows: list[tuple[str, int, bytes]],
 ) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(LinkError):
         capture.check_rows(rows, {"a": Sent([b"x", b"y"], 2)})
 
 

@@ -12,12 +12,12 @@ from typing import Protocol
 
 from bench.broker.contenders import HOST
 from bench.broker.wire import Prepared, encode_connect, encode_stream
-from semel.lab.load.account import Account, Latencies
+from semel.lab.load.account import DeliveryAccount, Latencies
 from semel.lab.load.clients import Publisher, Subscriber
 from semel.lab.load.description import Load
 from semel.lab.load.links import Links, open_socket
 from semel.lab.load.traffic import Counts, Traffic
-from semel.lab.load.wire import Source, Stamped, layout_of
+from semel.lab.load.wire import PacketSource, Stamped, layout_of
 
 PREFIX = "bench"
 
@@ -49,7 +49,7 @@ def build(
     load: Load,
     links: Links,
     *,
-    sources: list[Source] | None = None,
+    sources: list[PacketSource] | None = None,
     latencies: Latencies | None = None,
     encode: Callable[[int, str], bytes] = encode_connect,
 ) -> Traffic:
@@ -69,12 +69,12 @@ def build(
     for number in range(load.subscribers):
         filters = load.topic_filters(PREFIX, number)
         link, _ = links.open(encode(load.version, f"subscriber-{number}"), filters, load.qos)
-        account = None if latencies is None else Account(load.lanes(number), latencies)
+        account = None if latencies is None else DeliveryAccount(load.lanes(number), latencies)
         subscribers[number] = Subscriber(link, layout, account)
     return Traffic(load, links, publishers, subscribers, Counts.alone(), size=layout.size)
 
 
-def source_of(load: Load, publisher: int, *, stamped: bool) -> Source:
+def source_of(load: Load, publisher: int, *, stamped: bool) -> PacketSource:
     """What a publisher sends to its topics."""
     if stamped:
         return Stamped(load, PREFIX, publisher)

@@ -22,7 +22,7 @@ from bench.broker.scenarios import (
     version_name,
 )
 from semel.lab.load.account import Latencies
-from semel.lab.load.links import Fault
+from semel.lab.load.links import LinkError
 
 WARM_UP_SECONDS: Final = 0.4
 SPAN_SECONDS: Final = 1.5
@@ -137,7 +137,7 @@ def run_once(scenario: Scenario, contender: str, version: int) -> Run:
                     run.fault = f"lost at QoS {load.qos}"
                 elif run.lost < 0:
                     run.fault = "delivered twice"
-    except (Fault, DidNotStart, OSError) as problem:
+    except (LinkError, DidNotStart, OSError) as problem:
         run.fault = str(problem)
     return run
 

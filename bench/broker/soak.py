@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench.broker.contenders import HOST, SEMEL, Process, apart, started
-from semel.lab.load.links import Fault
+from semel.lab.load.links import LinkError
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -132,7 +132,7 @@ class Churn:
         deadline = time.monotonic() + STUCK_SECONDS
         while not self.answered:
             if time.monotonic() > deadline:
-                raise Fault("the broker does not answer any more")
+                raise LinkError("the broker does not answer any more")
             self._receive_all(0.1)
 
     def _step(self) -> None:
@@ -352,7 +352,7 @@ def soak(minutes: float) -> int:
         churn = Churn(process.port)
         try:
             samples = churn_for(seconds, churn, process)
-        except (Fault, OSError) as problem:
+        except (LinkError, OSError) as problem:
             print(f"✗ the broker is gone or stuck: {problem}")
             print(first_traceback(process.log.read_text(errors="replace")))
             return 1

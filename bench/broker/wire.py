@@ -10,7 +10,7 @@ from functools import cache
 from typing import Final
 
 from semel.lab.load.description import WINDOW
-from semel.lab.load.wire import BLOCK, Layout, layout_of
+from semel.lab.load.wire import BLOCK, PacketLayout, layout_of
 from semel.lab.load.wire import encode_connect as encode_connect_with
 from semel.mqtt import Publish, encode
 
@@ -25,7 +25,7 @@ class Stream:
     """Whole packets that look alike."""
 
     block: bytes
-    layout: Layout
+    layout: PacketLayout
 
 
 class Prepared:

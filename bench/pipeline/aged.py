@@ -104,7 +104,7 @@ class Builder:
     """Makes both tables of copies of a few files."""
 
     def __init__(self, folder: Path) -> None:
-        from semel.pipeline.files import Layout, write_files
+        from semel.pipeline.files import TableLayout, write_files
 
         self.folder = folder
         self._base = group(RATE * FILES)
@@ -112,7 +112,7 @@ class Builder:
         self._next = 1
         address = str(folder / "made")
         # One batch as tasks write it, and one file as compaction makes it of a hundred batches.
-        self._layout = Layout(address, ("date",), is_numbered=True)
+        self._layout = TableLayout(address, ("date",), is_numbered=True)
         self._small = [self._write(write_files, RATE // FILES) for _ in range(FILES)]
         self._merged = self._write(write_files, RATE * 100)
 
@@ -368,7 +368,7 @@ def measure_queries(places: dict[str, Path], sides: dict[str, Side]) -> None:
 
 def measure_commits(builder: Builder, places: dict[str, Path], sides: dict[str, Side]) -> None:
     """Batches of FILES files, one to each table in turn."""
-    from semel.pipeline.table import Batch, Table
+    from semel.pipeline.table import LandingBatch, Table
 
     schema = _spark_schema()
     tables = {name: Table(str(place)) for name, place in places.items()}
@@ -379,7 +379,9 @@ def measure_commits(builder: Builder, places: dict[str, Path], sides: dict[str, 
         for name, table in tables.items():
             files, after = builder.batch(places[name], 1_000_000 + number, firsts[name])
             firsts[name] = after
-            batch = Batch(files, schema, ("date",), query="bench", number=number, stream=STREAM)
+            batch = LandingBatch(
+                files, schema, ("date",), query="bench", number=number, stream=STREAM
+            )
             began = time.perf_counter()
             table.commit(batch)
             if number >= WARM_UP:

@@ -19,7 +19,7 @@ from bench.pipeline.segments import STREAM, group, numbered
 
 if TYPE_CHECKING:
     from semel.pipeline.files import DataFile
-    from semel.pipeline.table import Batch
+    from semel.pipeline.table import LandingBatch
 
 FILES: Final = 20
 # A landing's batch of a million rows, shared out.
@@ -87,10 +87,10 @@ def write(address: str) -> "list[DataFile]":
     """The files of the first batch, as tasks write them."""
     from pyarrow import compute
 
-    from semel.pipeline.files import Layout, write_files
+    from semel.pipeline.files import TableLayout, write_files
 
     base = group(FILE_ROWS)
-    layout = Layout(address, ("date",), is_numbered=True)
+    layout = TableLayout(address, ("date",), is_numbered=True)
     written = []
     for first in range(1, FILES * FILE_ROWS + 1, FILE_ROWS):
         table = numbered(base, first, FILE_ROWS)
@@ -99,12 +99,12 @@ def write(address: str) -> "list[DataFile]":
     return written
 
 
-def batch_of(files: "list[DataFile]", number: int) -> "Batch":
+def batch_of(files: "list[DataFile]", number: int) -> "LandingBatch":
     """The batch with this number: the same files, as if they held the rows that follow."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import DateType, StructType
 
-    from semel.pipeline.table import Batch
+    from semel.pipeline.table import LandingBatch
     from semel.store.segments import schema
 
     ahead = number * FILES * FILE_ROWS
@@ -120,7 +120,7 @@ def batch_of(files: "list[DataFile]", number: int) -> "Batch":
         for each in files
     ]
     columns = StructType([*from_arrow_schema(schema()).fields]).add("date", DateType())
-    return Batch(
+    return LandingBatch(
         moved,
         columns.json(),
         partition_by=("date",),

@@ -19,7 +19,7 @@ from bench.pipeline.processes import Machine, crowded, used
 from bench.pipeline.running import LOOK_SECONDS, DidNotRun, TableLog, Up, running
 from bench.pipeline.segments import PAYLOAD, STREAM
 from bench.store.load import encode_payloads, publish_one, random_payloads
-from semel.lab.load.links import Fault
+from semel.lab.load.links import LinkError
 from semel.mqtt import MQTT5
 
 MESSAGES: Final = 60
@@ -61,7 +61,7 @@ def measure_latency(folder: Path) -> Latency:
             machine, before = Machine(), sum(used(up.pid).values())
             one_by_one(result, up)
             result.others = machine.others(sum(used(up.pid).values()) - before)
-    except (DidNotRun, DidNotStart, Fault, OSError) as problem:
+    except (DidNotRun, DidNotStart, LinkError, OSError) as problem:
         result.fault = str(problem)
     print(
         f"bench: latency: {'{:.2f} s, 95 % {:.2f} s'.format(*parts(result.seconds))}"

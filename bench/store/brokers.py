@@ -31,7 +31,7 @@ from bench.broker.contenders import (
 )
 from bench.broker.wire import encode_connect
 from semel.lab.load.description import WINDOW
-from semel.lab.load.links import Fault, read_packet
+from semel.lab.load.links import LinkError, read_packet
 from semel.mqtt import MQTT311
 
 _MOSQUITTO_SETTINGS: Final = """
@@ -117,7 +117,7 @@ def first_answer(process: Process, connect_packet: bytes, seconds: float) -> soc
     """A client whose CONNECT is the first that the broker answers; tried until it does."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not has_ended(process.pid):
-        with contextlib.suppress(OSError, Fault):
+        with contextlib.suppress(OSError, LinkError):
             link = socket.create_connection((HOST, process.port), seconds)
             try:
                 link.sendall(connect_packet)

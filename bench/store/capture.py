@@ -22,7 +22,7 @@ from bench.store.brokers import Family, fresh_folder, keeping
 from bench.store.durable import PAYLOAD, TOPIC
 from bench.store.load import Publishers, encode_payloads, random_payloads
 from semel.extras import MissingExtra, need
-from semel.lab.load.links import Fault
+from semel.lab.load.links import LinkError
 from semel.store.segments import Range, RecordError, parse_segment_name, pick, segment_name
 
 SECONDS: Final = 30.0
@@ -106,7 +106,7 @@ def measure_capture(
                 keeping(SEMEL, data, None, ("--stream", f"{STREAM}=#")) as family,
             ):
                 capture(run, family, data / "data" / "streams" / STREAM, seconds)
-        except (Fault, DidNotStart, MissingExtra, RecordError, OSError) as problem:
+        except (LinkError, DidNotStart, MissingExtra, RecordError, OSError) as problem:
             run.fault = str(problem)
         print(f"{run.rate:,.0f} messages/s {run.fault}", file=sys.stderr)
     return runs
@@ -131,7 +131,7 @@ def capture(run: Capture, family: Family, stream_folder: Path, seconds: float) -
         run.messages = load.received
         run.publishing_seconds = time.monotonic() - began
         if load.sent > load.received:
-            raise Fault(f"did not acknowledge {load.sent - load.received} messages")
+            raise LinkError(f"did not acknowledge {load.sent - load.received} messages")
         wait_for_sealer(run, stream_folder, began)
         run.seconds = time.monotonic() - began
         run.broker_ns = process.cpu_ns() - cpu
@@ -152,7 +152,7 @@ def wait_for_sealer(run: Capture, stream_folder: Path, began: float) -> None:
         if found > through:
             moved, through = now, found
         elif now - moved > STUCK_SECONDS:
-            raise Fault(f"sealed {found:,} of {run.messages:,} rows")
+            raise LinkError(f"sealed {found:,} of {run.messages:,} rows")
         if now - began >= len(run.samples) * SAMPLE_SECONDS:
             run.samples.append(Sample(now - began, run.messages, found))
         time.sleep(0.02)
@@ -181,13 +181,13 @@ def check(run: Capture, stream_folder: Path, publishers: dict[str, Sent]) -> Non
         run.segment_bytes += path.stat().st_size
         table = parquet.read_table(path, columns=["seq", "client_id", "packet_id", "payload"])
         if table["seq"].to_pylist() != list(range(seq + 1, last + 1)):
-            raise Fault(f"sealed other rows than {seq + 1} to {last} in {path.name}")
+            raise LinkError(f"sealed other rows than {seq + 1} to {last} in {path.name}")
         seq = last
         columns = (table[name].to_pylist() for name in ("client_id", "packet_id", "payload"))
         check_rows(zip(*columns, strict=True), publishers)
     for client_id, sent in publishers.items():
         if sent.found != sent.count:
-            raise Fault(f"sealed {sent.found:,} messages of {client_id}, not {sent.count:,}")
+            raise LinkError(f"sealed {sent.found:,} messages of {client_id}, not {sent.count:,}")
 
 
 def check_rows(rows: Iterable[tuple[str, int, bytes]], publishers: dict[str, Sent]) -> None:
@@ -196,7 +196,7 @@ def check_rows(rows: Iterable[tuple[str, int, bytes]], publishers: dict[str, Sen
         sent = publishers[client_id]
         at = sent.found % len(sent.payloads)
         if packet_id != at + 1 or payload != sent.payloads[at]:
-            raise Fault(f"sealed message {packet_id} of {client_id} in place of {at + 1}")
+            raise LinkError(f"sealed message {packet_id} of {client_id} in place of {at + 1}")
         sent.found += 1
 
 

@@ -17,7 +17,7 @@ from bench.broker.scenarios import Scenario, version_name
 from bench.store.brokers import fresh_folder, keeping
 from bench.store.load import encode_lasting
 from semel.lab.load.description import Load
-from semel.lab.load.links import Fault
+from semel.lab.load.links import LinkError
 
 PAYLOAD: Final = 200
 TOPIC: Final = "bench/topic"
@@ -77,7 +77,7 @@ def run_once(scenario: Scenario, contender: str, version: int, parent: Path | No
                 run.figures = figures(run, children, written, load.received)
             if run.lost:
                 run.fault = f"lost at QoS {described.qos}" if run.lost > 0 else "delivered twice"
-    except (Fault, DidNotStart, OSError) as problem:
+    except (LinkError, DidNotStart, OSError) as problem:
         run.fault = str(problem)
     return run
 

@@ -21,7 +21,7 @@ from bench.broker.wire import encode_stream
 from bench.store.brokers import fresh_folder, keeping
 from bench.store.durable import PAYLOAD, TOPIC
 from bench.store.load import Pages, connect_lasting, publish_one
-from semel.lab.load.links import Fault, subscribe
+from semel.lab.load.links import LinkError, subscribe
 
 COUNT: Final = 2_000
 WARM_UP: Final = 200
@@ -75,7 +75,7 @@ def measure_latency(versions: list[int], parent: Path | None) -> list[Latency]:
                 keeping(SEMEL, folder, processors) as family,
             ):
                 one_by_one(run, family.process.port, folder)
-        except (Fault, DidNotStart, OSError) as problem:
+        except (LinkError, DidNotStart, OSError) as problem:
             run.fault = str(problem)
         print(f"bench: latency {cells(run)}", file=sys.stderr)
     return runs

@@ -11,7 +11,7 @@ from bench.broker.contenders import HOST
 from bench.broker.load import build
 from bench.broker.wire import CYCLE, Prepared, Stream
 from semel.lab.load.description import WINDOW, Load
-from semel.lab.load.links import Fault, Links, open_socket, read_exactly
+from semel.lab.load.links import LinkError, Links, open_socket, read_exactly
 from semel.lab.load.wire import PUBACK, layout_of
 from semel.mqtt import MQTT5, NO_PROPERTIES, Connect, Properties, Publish, encode
 
@@ -111,5 +111,5 @@ def publish_one(link: socket.socket, packet: bytes) -> int:
     read_exactly(link, head[1])
     elapsed = time.perf_counter_ns() - began
     if head[0] != PUBACK:
-        raise Fault(f"answered a publisher with {head.hex()}")
+        raise LinkError(f"answered a publisher with {head.hex()}")
     return elapsed

@@ -18,7 +18,7 @@ from bench.broker.wire import PUBLISH, encode_connect
 from bench.store.brokers import command, first_answer, fresh_folder
 from bench.store.durable import PAYLOAD
 from bench.store.load import connect_lasting, encode_lasting
-from semel.lab.load.links import Fault, read_packet
+from semel.lab.load.links import LinkError, read_packet
 from semel.mqtt import MQTT311, Subscription
 from semel.mqtt.delivery import QUEUED as WAITS
 from semel.mqtt.delivery import Change
@@ -166,7 +166,7 @@ def start(folder: Path, session: int | None, queued: int) -> Start:
             if session is not None:
                 found.queue_ms = fetch(port, session + 1, queued)
             found.resident_after_kb = process.resident_kb()
-    except (Fault, DidNotStart, OSError) as problem:
+    except (LinkError, DidNotStart, OSError) as problem:
         found.fault = str(problem)
     return found
 
@@ -177,11 +177,13 @@ def fetch(port: int, session: int, queued: int) -> float:
     link, present = connect_lasting(port, MQTT311, client_id_of(session))
     try:
         if not present:
-            raise Fault(f"does not know {client_id_of(session)}")
+            raise LinkError(f"does not know {client_id_of(session)}")
         for number in range(1, queued + 1):
             first, body = read_packet(link)
             if first != PUBLISH[1] or not body.endswith(payload_of(session, number)):
-                raise Fault(f"delivered {first:#x} {body[:20].hex()} to {client_id_of(session)}")
+                raise LinkError(
+                    f"delivered {first:#x} {body[:20].hex()} to {client_id_of(session)}"
+                )
             at = 2 + len(topic_of(session))
             link.sendall(b"\x40\x02" + body[at : at + 2])
         return (time.monotonic() - began) * 1e3

@@ -17,7 +17,7 @@ from semel.mqtt import (
     Subscription,
 )
 from semel.mqtt.delivery import Delivery
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
 from semel.store.record import committed_records, committed_since
 from semel.store.store import Saved, Store
@@ -73,7 +73,7 @@ class Tables(Store):
         self.answered.discard(key)
         return False
 
-    def records(self, stream: int, first: int, limit: int) -> list[Record] | None:
+    def records(self, stream: int, first: int, limit: int) -> list[RecordedMessage] | None:
         if self.problem is not None:
             raise self.problem
         if self._is_late("records", stream, first):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from semel.broker.authority import Authentication, Authority, Challenge, Granted, Step
+from semel.broker.authority import Authority, Challenge, Granted, ServerAuthentication, Step
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     Auth,
@@ -66,7 +66,7 @@ class Fuse:
             raise Mistake(name)
 
 
-class Method(Authentication):
+class Method(ServerAuthentication):
     """One challenge, then yes."""
 
     def __init__(self, fuse: Fuse, client_id: str) -> None:
@@ -74,11 +74,11 @@ class Method(Authentication):
         self.client_id = client_id
 
     def start(self, data: bytes | None) -> Step:
-        self.fuse.check("Authentication.start", self.client_id)
+        self.fuse.check("ServerAuthentication.start", self.client_id)
         return Challenge()
 
     def answer(self, data: bytes | None) -> Step:
-        self.fuse.check("Authentication.answer", self.client_id)
+        self.fuse.check("ServerAuthentication.answer", self.client_id)
         return Granted()
 
 
@@ -98,7 +98,7 @@ class Hooks(Authority):
 
     def begin_authentication(
         self, method: str, packet: Connect, peer: str
-    ) -> Authentication | None:
+    ) -> ServerAuthentication | None:
         self.fuse.check("Authority.begin_authentication", packet.client_id)
         return Method(self.fuse, packet.client_id)
 
@@ -314,7 +314,7 @@ def authenticates(world: Whole) -> None:
 
 
 def begins_to_authenticate(world: Whole) -> None:
-    world.fuse.arm("Authentication.start", "victim")
+    world.fuse.arm("ServerAuthentication.start", "victim")
     world.say(world.open(), Connect("victim", properties=AUTHENTICATED))
 
 
@@ -328,12 +328,12 @@ def authenticated(world: Whole) -> Client:
 
 def authenticates_again(world: Whole) -> None:
     victim = authenticated(world)
-    world.fuse.arm("Authentication.start", "victim")
+    world.fuse.arm("ServerAuthentication.start", "victim")
     world.say(victim, Auth(0x19, properties=Properties(authentication_method="M")))
 
 
 def answers_a_challenge(world: Whole) -> None:
-    world.fuse.arm("Authentication.answer", "victim")
+    world.fuse.arm("ServerAuthentication.answer", "victim")
     authenticated(world)
 
 
@@ -341,7 +341,7 @@ def answers_a_later_challenge(world: Whole) -> None:
     victim = authenticated(world)
     method = Properties(authentication_method="M")
     world.say(victim, Auth(0x19, properties=method))
-    world.fuse.arm("Authentication.answer", "victim")
+    world.fuse.arm("ServerAuthentication.answer", "victim")
     world.say(victim, Auth(0x18, properties=method))
 
 
@@ -483,8 +483,8 @@ TABLE: dict[str, tuple[Scenario, ...]] = {
         receives_as_one_of_a_group,
         receives_a_record,
     ),
-    "Authentication.start": (begins_to_authenticate, authenticates_again),
-    "Authentication.answer": (answers_a_challenge, answers_a_later_challenge),
+    "ServerAuthentication.start": (begins_to_authenticate, authenticates_again),
+    "ServerAuthentication.answer": (answers_a_challenge, answers_a_later_challenge),
     "Store.exchanges": (comes_after_a_start, expires_after_a_start, starts_clean_after_a_start),
     "Store.queue": (reads_its_queue, leaves_a_group, ends_as_one_of_a_group),
     "Store.expired": (looks_for_expired_messages,),
@@ -508,7 +508,7 @@ def scenario_id(value: object) -> str:
 def test_every_method_that_the_loop_can_call_is_in_the_table() -> None:
     methods = {
         f"{kind.__name__}.{name}"
-        for kind in (Authority, Authentication, Store)
+        for kind in (Authority, ServerAuthentication, Store)
         for name in public_methods(kind)
     }
     assert methods == TABLE.keys() | SHARED.keys()

@@ -11,10 +11,10 @@ import random
 import pytest
 
 from semel.broker.authority import (
-    Authentication,
     Authority,
     Challenge,
     Granted,
+    ServerAuthentication,
     Step,
 )
 from semel.broker.settings import BrokerSettings
@@ -84,7 +84,7 @@ class Faulty(Authority):
 
     def begin_authentication(
         self, method: str, packet: Connect, peer: str
-    ) -> Authentication | None:
+    ) -> ServerAuthentication | None:
         self._fail("begin", packet.client_id)
         return FaultyAuthentication(self)
 
@@ -101,7 +101,7 @@ class Faulty(Authority):
         return True
 
 
-class FaultyAuthentication(Authentication):
+class FaultyAuthentication(ServerAuthentication):
     """Asks once and believes whatever it is told."""
 
     def __init__(self, authority: Faulty) -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from semel.broker.authority import Authentication, Authority, Challenge, Granted, Step
+from semel.broker.authority import Authority, Challenge, Granted, ServerAuthentication, Step
 from semel.broker.server import Server
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
@@ -37,7 +37,7 @@ class Mistake(Exception):
     """What the hooks here raise."""
 
 
-class Fragile(Authentication):
+class Fragile(ServerAuthentication):
     """One challenge; fails where the data says so."""
 
     def start(self, data: bytes | None) -> Step:
@@ -61,7 +61,7 @@ class Hook(Authority):
 
     def begin_authentication(
         self, method: str, packet: Connect, peer: str
-    ) -> Authentication | None:
+    ) -> ServerAuthentication | None:
         if packet.client_id == "begin":
             raise Mistake
         return Fragile()
@@ -74,7 +74,7 @@ class Silent(Authority):
         return None  # type: ignore[return-value]
 
 
-class SilentStep(Authentication):
+class SilentStep(ServerAuthentication):
     def start(self, data: bytes | None) -> Step:
         return None  # type: ignore[return-value]
 
@@ -82,7 +82,7 @@ class SilentStep(Authentication):
 class SilentSteps(Authority):
     def begin_authentication(
         self, method: str, packet: Connect, peer: str
-    ) -> Authentication | None:
+    ) -> ServerAuthentication | None:
         return SilentStep()
 
 

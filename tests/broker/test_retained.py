@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.broker.retained import LEVEL_BYTES, RETAINED_BYTES, Node, Retained, cost
+from semel.broker.retained import LEVEL_BYTES, RETAINED_BYTES, Retained, RetainedNode, cost
 from semel.mqtt import Message, topic_matches
 from tests.broker.by_hand import memory
 from tests.modes import repeats
@@ -48,7 +48,7 @@ def matched(retained: Retained, topic_filter: str, now: float = 0.0) -> list[str
     return sorted(message.topic_name for message in found(retained, topic_filter, now))
 
 
-def count_nodes(root: Node) -> int:
+def count_nodes(root: RetainedNode) -> int:
     """The nodes below the root; one that leads to no message fails."""
     count, pending = 0, [root]
     while pending:
@@ -504,7 +504,7 @@ def test_topics_of_65_000_levels_need_no_stack() -> None:
 
 
 def living_nodes() -> int:
-    return sum(isinstance(thing, Node) for thing in gc.get_objects())
+    return sum(isinstance(thing, RetainedNode) for thing in gc.get_objects())
 
 
 def test_a_tree_of_65_000_levels_is_freed_without_a_deep_stack() -> None:

@@ -5,7 +5,7 @@ import pytest
 from semel.broker.authority import Authority
 from semel.broker.routes import PLAIN, Route, Routes
 from semel.broker.session_state import SessionState
-from semel.broker.subscriptions import Subscriptions
+from semel.broker.subscriptions import SubscriptionTree
 from semel.mqtt import Session, Subscription
 from semel.store.streams import Streams
 
@@ -21,7 +21,7 @@ class Shelf:
     """Subscriptions, sessions, and what is cached of them."""
 
     def __init__(self, maximum: int = 1_000) -> None:
-        self.subscriptions = Subscriptions()
+        self.subscriptions = SubscriptionTree()
         self.authority = Rights()
         self.sessions: dict[str, SessionState] = {}
         self.routes = Routes(

@@ -3,11 +3,11 @@
 import pytest
 
 from semel.broker.authority import (
-    Authentication,
     Authority,
     Challenge,
     Denied,
     Granted,
+    ServerAuthentication,
     Step,
 )
 from semel.broker.settings import BrokerSettings
@@ -37,7 +37,7 @@ REFUSALS = sorted(code for code in REASONS_5[CONNACK] if code >= FAILURE)
 WORD = b"semel"
 
 
-class Rounds(Authentication):
+class Rounds(ServerAuthentication):
     """Asks so many times; every word, that of the beginning too, must be the right one."""
 
     def __init__(self, rounds: int, code: int, why: str | None) -> None:
@@ -75,7 +75,7 @@ class Gate(Authority):
 
     def begin_authentication(
         self, method: str, packet: Connect, peer: str
-    ) -> Authentication | None:
+    ) -> ServerAuthentication | None:
         self.begun.append((method, packet.client_id, peer))
         if method == "BROKEN":
             raise RuntimeError("a hook that is broken from the start")
@@ -569,7 +569,7 @@ def test_a_step_that_no_packet_could_carry_cannot_be_made() -> None:
 
 def test_a_method_that_a_hook_left_out_lets_nobody_in() -> None:
     """Class 12: nothing is granted by default"""
-    for call in (Authentication().start, Authentication().answer):
+    for call in (ServerAuthentication().start, ServerAuthentication().answer):
         with pytest.raises(NotImplementedError):
             call(WORD)
 

@@ -12,12 +12,12 @@ from semel.broker.subscriptions import (
     ENTRY_BYTES,
     MOST_CHANGED_TOPICS,
     NODE_BYTES,
-    Entry,
-    Group,
+    FilterNode,
     Leaf,
     Matches,
-    Node,
-    Subscriptions,
+    ShareGroup,
+    SubscriptionEntry,
+    SubscriptionTree,
     subscription_cost,
 )
 from semel.mqtt import Subscription, split_share, topic_matches
@@ -33,7 +33,7 @@ SHARES = ("g", "h", "__proto__")
 Row = tuple[str, str, int, bool, bool, int]
 
 
-def row(entry: Entry) -> Row:
+def row(entry: SubscriptionEntry) -> Row:
     return (
         entry.client_id,
         entry.topic_filter,
@@ -44,32 +44,32 @@ def row(entry: Entry) -> Row:
     )
 
 
-def holding(*filters: str) -> Subscriptions:
+def holding(*filters: str) -> SubscriptionTree:
     """One client, "c", with these filters."""
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     for topic_filter in filters:
         assert subscriptions.subscribe("c", Subscription(topic_filter)) is None
     return subscriptions
 
 
-def sharing(*client_ids: str, topic_filter: str = "$share/g/t") -> Subscriptions:
-    subscriptions = Subscriptions()
+def sharing(*client_ids: str, topic_filter: str = "$share/g/t") -> SubscriptionTree:
+    subscriptions = SubscriptionTree()
     for client_id in client_ids:
         subscriptions.subscribe(client_id, Subscription(topic_filter))
     return subscriptions
 
 
-def matched(subscriptions: Subscriptions, topic_name: str) -> list[str]:
+def matched(subscriptions: SubscriptionTree, topic_name: str) -> list[str]:
     """The filters that are not shared and match, sorted."""
     return sorted(entry.topic_filter for entry in subscriptions.match(topic_name).entries)
 
 
-def only_group(subscriptions: Subscriptions, topic_name: str = "t") -> Group:
+def only_group(subscriptions: SubscriptionTree, topic_name: str = "t") -> ShareGroup:
     (group,) = subscriptions.match(topic_name).groups
     return group
 
 
-def turn_of(group: Group, *, without: tuple[str, ...] = ()) -> str:
+def turn_of(group: ShareGroup, *, without: tuple[str, ...] = ()) -> str:
     """Who gets the next message when some members cannot; it is done."""
     for entry in group.members():
         if entry.client_id not in without:
@@ -78,16 +78,16 @@ def turn_of(group: Group, *, without: tuple[str, ...] = ()) -> str:
     return "nobody"
 
 
-def turns(group: Group, count: int, *, without: tuple[str, ...] = ()) -> list[str]:
+def turns(group: ShareGroup, count: int, *, without: tuple[str, ...] = ()) -> list[str]:
     return [turn_of(group, without=without) for _ in range(count)]
 
 
-def waiting(group: Group) -> list[str]:
+def waiting(group: ShareGroup) -> list[str]:
     """The members from the one whose turn it is."""
     return [entry.client_id for entry in group.members()]
 
 
-def leaves_and_nodes(root: Node) -> tuple[int, int]:
+def leaves_and_nodes(root: FilterNode) -> tuple[int, int]:
     """How many filters end in a tree, and how many nodes it has below its root."""
     leaves, nodes, pending = 0, 0, [root]
     while pending:
@@ -103,7 +103,7 @@ def leaves_and_nodes(root: Node) -> tuple[int, int]:
     return leaves, nodes
 
 
-def is_bare(subscriptions: Subscriptions) -> bool:
+def is_bare(subscriptions: SubscriptionTree) -> bool:
     return (
         subscriptions._root.is_empty()
         and subscriptions._dollar_root.is_empty()
@@ -196,7 +196,7 @@ def groups_of(matches: Matches) -> dict[tuple[str, str], list[Row]]:
     return found
 
 
-def check_same(subscriptions: Subscriptions, reference: Reference, topic_name: str) -> None:
+def check_same(subscriptions: SubscriptionTree, reference: Reference, topic_name: str) -> None:
     matches = subscriptions.match(topic_name)
     assert entries_of(matches) == reference.entries(topic_name)
     assert groups_of(matches) == reference.groups_for(topic_name)
@@ -204,7 +204,7 @@ def check_same(subscriptions: Subscriptions, reference: Reference, topic_name: s
         assert entry.share_name == ""
 
 
-def check_size(subscriptions: Subscriptions, reference: Reference) -> None:
+def check_size(subscriptions: SubscriptionTree, reference: Reference) -> None:
     """There is a node for each distinct beginning of a filter with a wildcard, and no other."""
     filters = {split_share(old[1])[1] for old in reference.rows}
     wild = {topic_filter for topic_filter in filters if has_wildcard(topic_filter)}
@@ -315,7 +315,7 @@ def test_overlapping_filters_of_one_client_all_come_back() -> None:
 
 
 def test_one_filter_of_many_clients_comes_back_once_for_each() -> None:
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     for topic_filter in ("a/b", "a/+"):
         for client_id in ("x", "y", "z"):
             subscriptions.subscribe(client_id, Subscription(topic_filter))
@@ -324,7 +324,7 @@ def test_one_filter_of_many_clients_comes_back_once_for_each() -> None:
 
 
 def test_an_entry_has_the_options_that_were_asked_for() -> None:
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     asked = Subscription("a/+", 2, no_local=True, retain_as_published=True, retain_handling=2)
     subscriptions.subscribe("x", asked, 268_435_455)
     subscriptions.subscribe("y", Subscription("a/+", 1))
@@ -348,7 +348,7 @@ def test_what_match_returns_is_not_changed_by_later_subscriptions() -> None:
 @pytest.mark.parametrize("topic_filter", ["a/b", "a/+", "a/#", "#", "$SYS/+", "$share/g/a/+"])
 def test_the_same_filter_replaces_and_another_does_not(topic_filter: str) -> None:
     """[MQTT-3.8.4-3]"""
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     assert subscriptions.subscribe("x", Subscription(topic_filter, 1), 7) is None
     replaced = subscriptions.subscribe("x", Subscription(topic_filter, 2), 8)
     assert replaced is not None
@@ -442,7 +442,7 @@ def test_one_can_ask_for_one_subscription() -> None:
 
 def test_a_group_is_one_share_name_with_one_filter() -> None:
     """[4.8.2]"""
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     for client_id, topic_filter in [
         ("x", "$share/g/a/b"),
         ("y", "$share/g/a/b"),
@@ -559,17 +559,17 @@ def test_a_group_of_thousands_is_joined_and_left_one_by_one() -> None:
     assert turns(group, 2_500) == members[1::2]
 
 
-def connected(group: Group) -> list[str]:
+def connected(group: ShareGroup) -> list[str]:
     return [entry.client_id for entry in group.connected()]
 
 
-def offline(group: Group) -> list[str]:
+def offline(group: ShareGroup) -> list[str]:
     return [entry.client_id for entry in group.offline()]
 
 
 def test_members_are_offline_until_their_client_is_connected() -> None:
     """So that nobody has to look through those who are away for one who is not."""
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     subscriptions.set_connected("y", True)
     for client_id in ("x", "y", "z"):
         subscriptions.subscribe(client_id, Subscription("$share/g/t/#"))
@@ -595,7 +595,7 @@ def test_members_are_offline_until_their_client_is_connected() -> None:
 
 @pytest.mark.parametrize("topic_filter", ["a/+", "#", "$SYS/#", "$share/g/+", "$share/+/a"])
 def test_a_filter_with_a_wildcard_changes_the_generation(topic_filter: str) -> None:
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     seen = {subscriptions.generation}
     for qos in (0, 1):
         subscriptions.subscribe("x", Subscription(topic_filter, qos))
@@ -615,7 +615,7 @@ def test_a_filter_with_a_wildcard_changes_the_generation(topic_filter: str) -> N
     [("a/b", "a/b"), ("$share/g/a/b", "a/b"), ("$SYS/x", "$SYS/x"), ("$share//a", "$share//a")],
 )
 def test_a_filter_without_a_wildcard_changes_one_topic(topic_filter: str, topic_name: str) -> None:
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     for qos in (0, 1):
         subscriptions.subscribe("x", Subscription(topic_filter, qos))
         assert subscriptions.take_changed_topics() == [topic_name]
@@ -632,7 +632,7 @@ def test_a_filter_without_a_wildcard_changes_one_topic(topic_filter: str, topic_
 
 @pytest.mark.parametrize("topic_filter", ["a/b", "a/+", "$share/g/a/b", "$share/g/a/#"])
 def test_a_subscription_repeated_word_for_word_changes_nothing(topic_filter: str) -> None:
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     subscriptions.subscribe("x", Subscription(topic_filter, 1), 5)
     subscriptions.take_changed_topics()
     generation = subscriptions.generation
@@ -659,7 +659,7 @@ def test_taking_out_what_is_not_there_changes_nothing(call: str) -> None:
 
 
 def test_as_many_changed_topics_as_fit_are_listed_and_one_more_changes_the_generation() -> None:
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     for i in range(MOST_CHANGED_TOPICS):
         subscriptions.subscribe("x", Subscription(f"t/{i}"))
     assert subscriptions.generation == 0
@@ -676,7 +676,7 @@ def test_as_many_changed_topics_as_fit_are_listed_and_one_more_changes_the_gener
 class Cache:
     """What is kept of `match` by the two signs alone."""
 
-    def __init__(self, subscriptions: Subscriptions) -> None:
+    def __init__(self, subscriptions: SubscriptionTree) -> None:
         self.subscriptions = subscriptions
         self.generation = subscriptions.generation
         self.kept: dict[str, Matches] = {}
@@ -695,7 +695,7 @@ class Cache:
 def churn(seed: int, operations: int, *, few: bool) -> None:
     """Random events on the structure, on the reference and on a cache; compared as they go."""
     source = random.Random(seed)
-    subscriptions, reference = Subscriptions(), Reference()
+    subscriptions, reference = SubscriptionTree(), Reference()
     cache = Cache(subscriptions)
     names = [any_name(source) for _ in range(40)]
     filters = [any_filter(source) for _ in range(60)] + names[:20]
@@ -758,7 +758,7 @@ FILTERS = PLAIN_FILTERS | st.builds("$share/{}/{}".format, st.sampled_from(SHARE
 def test_any_subscriptions_match_as_a_list_does_while_they_come_and_go(
     wanted: list[tuple[str, str]], names: list[str], data: st.DataObject
 ) -> None:
-    subscriptions, reference = Subscriptions(), Reference()
+    subscriptions, reference = SubscriptionTree(), Reference()
     for client_id, topic_filter in wanted:
         subscriptions.subscribe(client_id, Subscription(topic_filter))
         reference.subscribe(client_id, Subscription(topic_filter), 0)
@@ -790,7 +790,7 @@ def test_topics_of_65_000_levels_need_no_stack() -> None:
 
 
 def living_nodes() -> int:
-    return sum(isinstance(thing, Node) for thing in gc.get_objects())
+    return sum(isinstance(thing, FilterNode) for thing in gc.get_objects())
 
 
 def test_a_tree_of_65_000_levels_is_freed_without_a_deep_stack() -> None:
@@ -832,7 +832,7 @@ def test_a_leaf_without_members_is_empty_also_after_it_was_shared() -> None:
     leaf = Leaf()
     assert leaf.is_empty()
     entries = [
-        Entry(client_id, Subscription(f"{share}t"))
+        SubscriptionEntry(client_id, Subscription(f"{share}t"))
         for share in ("", "$share/g/", "$share/h/")
         for client_id in ("x", "y")
     ]
@@ -845,7 +845,7 @@ def test_a_leaf_without_members_is_empty_also_after_it_was_shared() -> None:
 
 
 def test_a_group_is_found_by_its_filter() -> None:
-    subscriptions = Subscriptions()
+    subscriptions = SubscriptionTree()
     for topic_filter in ("$share/g/a", "$share/g/a/#", "$share/h/+/b", "a/+"):
         subscriptions.subscribe("c", Subscription(topic_filter))
     for topic_filter in ("$share/g/a", "$share/g/a/#", "$share/h/+/b"):
@@ -878,7 +878,7 @@ def test_a_group_is_found_by_its_filter() -> None:
 def test_subscriptions_take_about_what_they_are_counted(form: str) -> None:
     count = repeats(500, 100)
     with memory() as held:
-        subscriptions = Subscriptions()
+        subscriptions = SubscriptionTree()
         most = 0
         for number in range(count):
             topic_filter = form.format(number)

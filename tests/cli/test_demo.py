@@ -20,8 +20,8 @@ from click.testing import CliRunner
 from semel import cli
 from semel.cli.demo import LEAST_MESSAGES, MESSAGES, as_line, command
 from semel.client import Client
-from semel.lab.demo import Demo, DemoFailed, Status, Wanted, take_all
-from semel.lab.demo_account import MOST_MESSAGES, SHOWN_FAULTS, Account, Verdict
+from semel.lab.demo import Demo, DemoFailed, DemoOptions, DemoStatus, take_all
+from semel.lab.demo_account import MOST_MESSAGES, SHOWN_FAULTS, Reconciliation, Verdict
 from semel.lab.demo_faults import (
     BEFORE_SPARK,
     BROKER,
@@ -38,7 +38,7 @@ from semel.lab.demo_faults import (
     plan_faults,
 )
 from semel.lab.fleet.devices import Devices, FleetMessage
-from semel.lab.fleet.journal import BEGIN, DONE, REFUSED, Line
+from semel.lab.fleet.journal import BEGIN, DONE, REFUSED, JournalLine
 from semel.store.reading import Holdings
 from tests.broker.live import PATIENCE
 from tests.kills.brokers import STREAM, free_port, is_alive, semel
@@ -52,9 +52,9 @@ Row = tuple[str, int, str, bytes]
 # --- the account, by itself -----------------------------------------------------------------------
 
 
-def lines(count: int = MANY) -> list[Line]:
+def lines(count: int = MANY) -> list[JournalLine]:
     names = [DEVICES.name_of(index) for index in range(count)]
-    return [Line(word, *name) for name in names for word in (BEGIN, DONE)]
+    return [JournalLine(word, *name) for name in names for word in (BEGIN, DONE)]
 
 
 # All are complete but the last, which was begun.
@@ -67,14 +67,14 @@ def rows(node: str = "n", count: int = MANY) -> list[Row]:
 
 
 def judged(
-    journal: list[Line] | None = None,
+    journal: list[JournalLine] | None = None,
     record: list[Row] | None = None,
     table: list[Row] | None = None,
     *,
     lands: bool = True,
     unknown: int = 0,
 ) -> Verdict:
-    account = Account(DEVICES, MANY, lands=lands)
+    account = Reconciliation(DEVICES, MANY, lands=lands)
     account.take_journal(lines() if journal is None else journal)
     account.take_record("n", 1, (row[1:] for row in (rows() if record is None else record)))
     if lands:
@@ -149,7 +149,7 @@ NEVER = DEVICES.message(MANY + 3)
         ({"table": changed(9, FOREIGN)}, 1, 0, "this is no message of the fleet"),
         ({"table": changed(9, NEVER)}, 1, 0, "was never published"),
         ({"journal": lines(MANY + 1)}, 0, 0, "was published, and nobody asked for it"),
-        ({"journal": [*lines(), Line(REFUSED, 0, 1)]}, 0, 0, "was refused by the broker"),
+        ({"journal": [*lines(), JournalLine(REFUSED, 0, 1)]}, 0, 0, "was refused by the broker"),
     ],
 )
 def test_an_account_with_a_fault_does_not_hold(
@@ -195,7 +195,7 @@ def test_a_message_that_was_begun_and_is_not_done_may_be_there_once_or_not_at_al
     ],
 )
 def test_an_account_of_messages_that_were_not_published_does_not_hold(
-    journal: list[Line], there: int, published: int, fault: str, lands: bool
+    journal: list[JournalLine], there: int, published: int, fault: str, lands: bool
 ) -> None:
     verdict = judged(journal, rows(count=there), rows(count=there), lands=lands)
     assert not verdict.holds
@@ -275,7 +275,7 @@ def test_a_row_that_is_missing_or_doubled_in_a_delta_table_is_found(
         (record,) = holdings.records(STREAM)
         landing = pa.concat_tables(record.tables(1, record.last()))
     deltalake.write_deltalake(str(tmp_path / "messages"), change(landing))
-    account = Account(DEVICES, MANY)
+    account = Reconciliation(DEVICES, MANY)
     table = deltalake.DeltaTable(str(tmp_path / "messages"))
     take_all(account, recorded / "fleet" / "journal", recorded / "data", table)
     verdict = account.judge(0)
@@ -376,10 +376,12 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("deltalake")
-    told: list[Status] = []
+    told: list[DemoStatus] = []
     happened: list[str] = []
     demo = Demo(
-        Wanted(tmp_path, 1_000, 60.0, 1), told.append, lambda seconds, words: happened.append(words)
+        DemoOptions(tmp_path, 1_000, 60.0, 1),
+        told.append,
+        lambda seconds, words: happened.append(words),
     )
     demo._show()
     assert re.fullmatch(r"Spark to start \(.+\), \d+ s", told[-1].waiting)
@@ -415,8 +417,8 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
 
 def test_a_demo_shows_how_it_stands_while_it_waits_for_the_end(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    told: list[Status] = []
-    wanted = Wanted(tmp_path, 1_000, 60.0, 1, lands=False)
+    told: list[DemoStatus] = []
+    wanted = DemoOptions(tmp_path, 1_000, 60.0, 1, lands=False)
     demo = Demo(wanted, told.append, lambda seconds, words: None)
 
     async def slow() -> int:
@@ -618,7 +620,7 @@ def test_a_semel_up_that_ends_is_one_sentence_with_its_reason(tmp_path: Path) ->
         # Between the start of the demo and that of the broker, somebody else is quicker.
         (folder / "data").write_text("no folder")
 
-    wanted = Wanted(folder, 1_000, 60.0, 1, lands=False)
+    wanted = DemoOptions(folder, 1_000, 60.0, 1, lands=False)
     with pytest.raises(DemoFailed, match=r"semel up has ended: broker cannot start: .*demo/data"):
         asyncio.run(Demo(wanted, lambda status: None, happened).run())
     assert told == ["starting semel up"]

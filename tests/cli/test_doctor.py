@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from semel import __version__
 from semel.cli import doctor
-from semel.cli.doctor import MISSING, OK, PROBLEM, Finding
+from semel.cli.doctor import MISSING, OK, PROBLEM, DoctorFinding
 from semel.extras import EXTRAS, missing
 
 SUBJECTS = ["python", "semel", *(f"extra {extra}" for extra in EXTRAS), "java", "sqlite"]
@@ -297,7 +297,7 @@ def test_programs_of_others_are_found_missed_or_broken(
     script = tmp_path / "tshark"
     script.write_text("#!/bin/sh\necho 'TShark (Wireshark) 4.2.5 (Git v4.2.5)'\n")
     script.chmod(0o755)
-    assert doctor.program("tshark") == Finding(
+    assert doctor.program("tshark") == DoctorFinding(
         "tshark", OK, f"4.2.5, {script}", details={"program": str(script), "version": "4.2.5"}
     )
     script.write_text("#!/no/such/shell\n")

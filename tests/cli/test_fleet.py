@@ -21,7 +21,7 @@ from semel.cli.fleet import command
 from semel.cli.numbers import MOST_RATE
 from semel.lab.fleet.devices import Devices
 from semel.lab.fleet.journal import BEGIN, DONE, KEPT, WORDS, read_journal
-from semel.lab.fleet.publishing import MOST_GATEWAYS, MOST_WINDOW, Progress
+from semel.lab.fleet.publishing import MOST_GATEWAYS, MOST_WINDOW, FleetProgress
 from semel.lab.testing import TestBroker
 from semel.mqtt import Packet, Publish, PubRec
 from tests.broker.live import PATIENCE
@@ -125,7 +125,7 @@ def test_json_ends_with_the_account(broker: TestBroker) -> None:
     assert len(told) > 1
     published = [each["published"] for each in told]
     assert published == sorted(published)
-    numbers = {each.name for each in fields(Progress)}
+    numbers = {each.name for each in fields(FleetProgress)}
     assert set(told[0]) == {"at", "event", "rate", *numbers}
     assert set(told[-1]) == {"at", "event", "rate", "qos", "reasons", *numbers}
     assert (told[-1]["published"], told[-1]["total"], told[-1]["in_flight"]) == (30, 30, 0)
@@ -397,7 +397,7 @@ def test_the_page_names_every_option_of_its_own_and_every_number() -> None:
         if isinstance(each, click.Option) and getattr(each, "section", "") == "Fleet"
     ]
     assert len(own) == 11
-    wanted = [*own, *WORDS, *(each.name for each in fields(Progress))]
+    wanted = [*own, *WORDS, *(each.name for each in fields(FleetProgress))]
     assert [word for word in wanted if f"`{word}" not in text] == []
     for bound in (MOST_GATEWAYS, MOST_WINDOW, MOST_RATE):
         assert f"{bound:,.0f}" in text

@@ -21,7 +21,7 @@ from semel import __version__, cli
 from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
 from semel.cli.ingest import as_json, as_line
-from semel.client.ingest import Counters
+from semel.client.ingest import IngestCounters
 from semel.client.ingest_settings import IngestSettings
 from semel.mqtt import Connect
 from semel.mqtt.reasons import BAD_USER_NAME_OR_PASSWORD
@@ -390,7 +390,7 @@ def test_the_page_lists_exactly_the_settings_of_the_section() -> None:
 def test_the_counters_of_the_page_are_those_that_are_printed() -> None:
     found = re.search(r'^\{"at".*?\}$', PAGE.read_text("utf-8"), re.M | re.S)
     assert found is not None
-    counters = Counters("connected", "c", "n", 5, 5, 5, 0.0, 0, 0, "open")
+    counters = IngestCounters("connected", "c", "n", 5, 5, 5, 0.0, 0, 0, "open")
     assert list(json.loads(found[0])) == list(json.loads(as_json("plant", counters, 4.5)))
 
 
@@ -407,7 +407,7 @@ def test_the_line_of_a_terminal_has_what_matters(changes: dict[str, Any], line: 
     given: dict[str, Any] = {"state": "connected", "client_id": "c", "node": "n", "store": "open"}
     given |= {"received": 1234, "stored": 1230, "sealed": 1000, "lag": 0.21}
     given |= {"reconnects": 0, "sessions_lost": 0}
-    assert as_line(Counters(**(given | changes)), 50.2).endswith(line)
+    assert as_line(IngestCounters(**(given | changes)), 50.2).endswith(line)
 
 
 def test_a_file_and_an_environment_may_serve_a_broker_and_an_ingest(tmp_path: Path) -> None:

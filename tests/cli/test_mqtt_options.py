@@ -13,14 +13,14 @@ from click.testing import CliRunner, Result
 
 from semel import cli
 from semel.cli.mqtt_client import state_folder, tls_context
-from semel.cli.mqtt_options import Connection, MqttCommand, connection_options
+from semel.cli.mqtt_options import ConnectionOptions, MqttCommand, connection_options
 from semel.cli.property_options import take_properties
 from semel.client import Address
 from semel.mqtt import MQTT5, MQTT311, Properties, Will
 from semel.mqtt.packet_types import CONNECT, DISCONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
 from semel.mqtt.session import NEVER_EXPIRES
 
-SEEN: list[Connection] = []
+SEEN: list[ConnectionOptions] = []
 PASSWORD = "correct horse"
 
 
@@ -28,7 +28,7 @@ PASSWORD = "correct horse"
 @click.option("-m", "message")
 @click.option("-v", "verbose", is_flag=True)
 @connection_options
-def command(connection: Connection, message: str | None, verbose: bool) -> None:
+def command(connection: ConnectionOptions, message: str | None, verbose: bool) -> None:
     SEEN.append(connection)
 
 
@@ -41,7 +41,7 @@ def ran(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
 
 
-def parsed(*arguments: str) -> Connection:
+def parsed(*arguments: str) -> ConnectionOptions:
     result = ran(*arguments)
     assert (result.exit_code, result.output) == (0, "")
     return SEEN[-1]

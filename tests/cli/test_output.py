@@ -11,7 +11,7 @@ import pytest
 
 from semel import cli
 from semel.cli.output import AsciiOutput, encoded, make_output_safe, safe_output
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from tests.broker.live import Process
 from tests.store.keeper import Keeper
 
@@ -66,7 +66,7 @@ def test_load_prints_its_table_in_any_encoding(encoding: str) -> None:
 def test_messages_of_a_stream_are_shown_in_any_encoding(encoding: str, tmp_path: Path) -> None:
     keeper = Keeper(tmp_path)
     commit = Commit()
-    commit.records.append(Record(1, 1, "Ω/é", b"x" * 5_000, client_id="c"))
+    commit.records.append(RecordedMessage(1, 1, "Ω/é", b"x" * 5_000, client_id="c"))
     keeper.database.apply([commit])
     keeper.close()
     text = printed(encoding, ["stream", "read", "plant", "--data", str(tmp_path), "--text"])

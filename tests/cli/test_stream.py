@@ -21,8 +21,8 @@ from semel import cli
 from semel.cli.stream import fields_of, shown_payload, shown_size, shown_time
 from semel.extras import need
 from semel.mqtt import MQTT5, Connect, Decoder, PubAck, Publish, encode
-from semel.store.commit import Commit, Record
-from semel.store.reading import Row
+from semel.store.commit import Commit, RecordedMessage
+from semel.store.reading import RecordRow
 from semel.store.roots import Segment
 from tests.broker.live import PATIENCE, Process
 from tests.store.keeper import Keeper
@@ -63,7 +63,7 @@ def seqs(result: Result) -> list[int]:
     return [line["seq"] for line in lines(result)]
 
 
-def put(keeper: Keeper, *records: Record) -> None:
+def put(keeper: Keeper, *records: RecordedMessage) -> None:
     commit = Commit()
     commit.at = received(keeper.last + 1) / 1e6
     commit.records.extend(records)
@@ -151,7 +151,7 @@ def test_read_prints_every_row_once_and_in_order(keeper: Keeper) -> None:
 
 
 def test_a_long_record_is_printed_in_pieces_and_once(keeper: Keeper) -> None:
-    put(keeper, *[Record(1, seq, "t", b"x" * 1000) for seq in range(11, 311)])
+    put(keeper, *[RecordedMessage(1, seq, "t", b"x" * 1000) for seq in range(11, 311)])
     keeper.seal(100)
     assert seqs(read(keeper)) == list(range(1, 311))
 
@@ -181,11 +181,15 @@ def test_a_row_for_programs_has_the_columns_of_a_segment(keeper: Keeper) -> None
             {"key": key, "value": value} for key, value in was.properties.user_properties
         ],
     }
-    assert list(found) == list(Row._fields)
+    assert list(found) == list(RecordRow._fields)
 
 
 def test_bytes_that_are_no_text_are_in_base64(keeper: Keeper) -> None:
-    put(keeper, Record(1, 11, "t", b"\xff\x00"), Record(1, 12, "t", "größe\n\0".encode()))
+    put(
+        keeper,
+        RecordedMessage(1, 11, "t", b"\xff\x00"),
+        RecordedMessage(1, 12, "t", "größe\n\0".encode()),
+    )
     binary, text = lines(read(keeper, "--from", 11))
     assert binary["payload"] is None
     assert b64decode(binary["payload_base64"]) == b"\xff\x00"
@@ -194,7 +198,11 @@ def test_bytes_that_are_no_text_are_in_base64(keeper: Keeper) -> None:
 
 
 def test_csv_has_a_head_and_the_same_values(keeper: Keeper) -> None:
-    put(keeper, Record(1, 11, "t", b"\xff\x00"), Record(1, 12, "t", b'a,"b"\nc', retain=True))
+    put(
+        keeper,
+        RecordedMessage(1, 11, "t", b"\xff\x00"),
+        RecordedMessage(1, 12, "t", b'a,"b"\nc', retain=True),
+    )
     result = read(keeper, "--csv")
     assert result.exit_code == 0
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
@@ -238,7 +246,7 @@ def test_a_payload_cannot_act_on_a_terminal_nor_fill_it(payload: bytes, line: st
 
 
 def test_neither_can_a_topic_or_a_property(keeper: Keeper) -> None:
-    put(keeper, Record(1, 11, "a\x9b2J", b"x", client_id="c"))
+    put(keeper, RecordedMessage(1, 11, "a\x9b2J", b"x", client_id="c"))
     assert r"  a\x9b2J  x" in read(keeper, "--text", "--from", 11).output
 
 
@@ -422,7 +430,7 @@ def test_tail_takes_in_a_node_that_is_new(keeper: Keeper, tmp_path: Path) -> Non
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(keeper: Keeper) -> None:
-    put(keeper, *[Record(1, seq, "t", b"x" * 1000) for seq in range(11, 1500)])
+    put(keeper, *[RecordedMessage(1, seq, "t", b"x" * 1000) for seq in range(11, 1500)])
     command = [sys.executable, "-m", "semel", "stream", "read", "plant"]
     process = subprocess.Popen(
         [*command, "--data", str(keeper.folder.path)],
@@ -439,7 +447,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(keeper: Keeper) -> None:
 
 
 def test_ctrl_c_ends_a_reading_quietly_but_not_as_if_it_were_done(keeper: Keeper) -> None:
-    put(keeper, *[Record(1, seq, "t", b"x" * 1000) for seq in range(11, 1500)])
+    put(keeper, *[RecordedMessage(1, seq, "t", b"x" * 1000) for seq in range(11, 1500)])
     command = [sys.executable, "-m", "semel", "stream", "read", "plant"]
     process = subprocess.Popen(
         [*command, "--data", str(keeper.folder.path)],
@@ -628,8 +636,8 @@ def test_sizes_are_for_people(size: int, text: str) -> None:
 
 
 def test_binary_correlation_data_is_in_base64_too() -> None:
-    values: list[Any] = [None] * len(Row._fields)
-    row = Row._make(values)._replace(received=0, payload=b"", correlation_data=b"\xfe")
+    values: list[Any] = [None] * len(RecordRow._fields)
+    row = RecordRow._make(values)._replace(received=0, payload=b"", correlation_data=b"\xfe")
     assert fields_of(row)["correlation_data_base64"] == "/g=="
     assert fields_of(row._replace(correlation_data=b"a"))["correlation_data"] == "a"
 

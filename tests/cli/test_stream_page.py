@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from semel import cli
 from semel.mqtt import Properties
-from semel.store.commit import Commit, Record
-from semel.store.reading import Row
+from semel.store.commit import Commit, RecordedMessage
+from semel.store.reading import RecordRow
 from semel.store.segments import schema
 from tests.store.keeper import Keeper
 
@@ -36,7 +36,7 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
         commit = Commit()
         commit.at = datetime(2026, 11, 16, 4, 0, tzinfo=UTC).timestamp() + at
         values: dict[str, Any] = {**record, "properties": properties if seq < 4 else Properties()}
-        commit.records.append(Record(1, seq, **values))
+        commit.records.append(RecordedMessage(1, seq, **values))
         made.database.apply([commit])
         made.last = seq
     made.seal(1, 1, 1)
@@ -102,7 +102,7 @@ def test_the_page_has_a_line_for_each_column_with_its_type() -> None:
         ),
     }
     assert found == {field.name: types.get(str(field.type), str(field.type)) for field in schema()}
-    assert list(found) == list(Row._fields)
+    assert list(found) == list(RecordRow._fields)
 
 
 @pytest.mark.parametrize("page", ["store.md", "streams.md"])

@@ -5,7 +5,7 @@ the same tables: what was not applied is lost, and the connection is.
 """
 
 from semel.client.core import Core
-from semel.client.events import Outcome
+from semel.client.events import PublishOutcome
 from semel.client.greeting import Greeting
 from semel.client.received import Incoming
 from semel.mqtt import (
@@ -27,7 +27,7 @@ from semel.mqtt import (
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import NO_PROPERTIES
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
 from semel.store.store import Saved, Store
 from semel.store.streams import Stream
@@ -60,7 +60,7 @@ class Tables(Store):
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
         return self.database.exchanges(session)
 
-    def inbox(self, session: int) -> list[tuple[int, str, Record]]:
+    def inbox(self, session: int) -> list[tuple[int, str, RecordedMessage]]:
         return self.database.inbox(session)
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
@@ -90,7 +90,7 @@ class World:
         self.lasts = lasts
         self.stream = stream
         # All outcomes, messages handed out and publications stored, of all runs.
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[PublishOutcome] = []
         self.handed_out: list[Incoming] = []
         self.stored: list[int] = []
         self.again: list[Incoming] = []

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from semel.broker.settings import BrokerSettings
-from semel.client.ingest import Ingest, Plan, make_plan
+from semel.client.ingest import Ingest, IngestPlan, make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.mqtt import MQTT5, MQTT311
 from semel.store.care import describe
@@ -42,7 +42,7 @@ def plan_of(
     client_id: str | None = None,
     share: str | None = None,
     store: StoreSettings | None = None,
-) -> Plan:
+) -> IngestPlan:
     """What to ingest. Nothing is sealed but what an earlier run has left."""
     wanted = IngestSettings(
         url=url,
@@ -60,7 +60,7 @@ def plan_of(
 
 
 @asynccontextmanager
-async def ingesting(plan: Plan, *, start_clean: bool = False) -> AsyncIterator[Ingest]:
+async def ingesting(plan: IngestPlan, *, start_clean: bool = False) -> AsyncIterator[Ingest]:
     """One at work. What ends it before its time comes out."""
     work = Ingest(plan, start_clean=start_clean)
     running = asyncio.get_running_loop().create_task(work.run())

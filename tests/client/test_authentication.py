@@ -6,7 +6,7 @@ import hmac
 
 import pytest
 
-from semel.client import Authentication, Client, Disconnected, Refused
+from semel.client import Client, ClientAuthentication, Disconnected, Refused
 from semel.mqtt import (
     Auth,
     ConnAck,
@@ -32,7 +32,7 @@ def said(data: bytes | None = None, method: str = METHOD) -> Properties:
     return Properties(authentication_method=method, authentication_data=data)
 
 
-class Mutual(Authentication):
+class Mutual(ClientAuthentication):
     """Each side proves to the other that it knows a secret."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Mutual(Authentication):
             raise ValueError("this is not our server")
 
 
-class Slow(Authentication):
+class Slow(ClientAuthentication):
     """The same, but each answer takes its time."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ OK = said(proof(b"nonce of the client"))
 
 
 @pytest.mark.parametrize("kind", [Mutual, Slow])
-def test_both_sides_prove_who_they_are(kind: type[Authentication]) -> None:
+def test_both_sides_prove_who_they_are(kind: type[ClientAuthentication]) -> None:
     """[4.12] and [MQTT-3.1.2-30]: nothing but AUTH leaves before the CONNACK."""
 
     async def main() -> None:
@@ -145,7 +145,9 @@ def test_nothing_but_auth_leaves_before_the_connack() -> None:
 
 
 @pytest.mark.parametrize("kind", [Mutual, Slow])
-def test_a_server_that_cannot_prove_itself_is_told_nothing(kind: type[Authentication]) -> None:
+def test_a_server_that_cannot_prove_itself_is_told_nothing(
+    kind: type[ClientAuthentication],
+) -> None:
     async def main() -> None:
         async with Scripted(ConnAck(properties=said(b"wrong"))) as server:
             client = Client(server.url, client_id="a", authentication=kind())  # type: ignore[call-arg]
@@ -176,7 +178,7 @@ def test_a_client_that_is_refused_is_refused() -> None:
     run(main())
 
 
-class Failing(Authentication):
+class Failing(ClientAuthentication):
     """One that fails at a moment of its choice."""
 
     def __init__(self, moment: str, *, later: bool) -> None:
@@ -230,7 +232,9 @@ def test_a_method_without_an_answer_cannot_be_used() -> None:
     async def main() -> None:
         async with Scripted(None) as server:
             opening = start(
-                Client(server.url, client_id="a", authentication=Authentication(METHOD)).connect()
+                Client(
+                    server.url, client_id="a", authentication=ClientAuthentication(METHOD)
+                ).connect()
             )
             visit = await server.visit()
             visit.send(Auth(CONTINUE_AUTHENTICATION, properties=said(b"?")))
@@ -273,7 +277,9 @@ def test_a_server_that_authenticates_wrongly_breaks_a_rule(packet: object, rule:
 
 
 @pytest.mark.parametrize("kind", [Mutual, Slow])
-def test_a_client_may_authenticate_anew_while_it_publishes(kind: type[Authentication]) -> None:
+def test_a_client_may_authenticate_anew_while_it_publishes(
+    kind: type[ClientAuthentication],
+) -> None:
     """[MQTT-4.12.1-1]"""
 
     async def main() -> None:
@@ -316,7 +322,7 @@ def test_one_who_is_refused_anew_is_disconnected() -> None:
 
 
 @pytest.mark.parametrize("kind", [Mutual, Slow])
-def test_a_server_that_cannot_prove_itself_anew_is_left(kind: type[Authentication]) -> None:
+def test_a_server_that_cannot_prove_itself_anew_is_left(kind: type[ClientAuthentication]) -> None:
     """[MQTT-4.12.1-2] the connection is closed, by the client, with a DISCONNECT that says so"""
 
     async def main() -> None:
@@ -397,7 +403,7 @@ def test_without_a_method_there_is_nothing_to_do_anew() -> None:
     run(main())
 
 
-class Stuck(Authentication):
+class Stuck(ClientAuthentication):
     """Asks somebody who does not answer."""
 
     async def respond(self, data: bytes | None) -> bytes | None:

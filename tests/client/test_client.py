@@ -9,10 +9,10 @@ import pytest
 
 from semel.client import (
     Address,
-    Authentication,
     Backoff,
     BadAddress,
     Client,
+    ClientAuthentication,
     Disconnected,
     Refused,
 )
@@ -712,5 +712,5 @@ def test_a_subscription_may_be_asked_for_when_the_client_is_made() -> None:
 def test_authentication_is_not_for_3_1_1() -> None:
     """[3.1.1] has no AUTH."""
     with pytest.raises((Violation, ValueError)):
-        Client("mqtt://localhost", version=MQTT311, authentication=Authentication("x"))
-    Client("mqtt://localhost", version=MQTT5, authentication=Authentication("x"))
+        Client("mqtt://localhost", version=MQTT311, authentication=ClientAuthentication("x"))
+    Client("mqtt://localhost", version=MQTT5, authentication=ClientAuthentication("x"))

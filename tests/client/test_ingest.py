@@ -11,7 +11,7 @@ import pytest
 
 from semel.broker.settings import BrokerSettings
 from semel.client.errors import Disconnected
-from semel.client.ingest import Ingest, Plan
+from semel.client.ingest import Ingest, IngestPlan
 from semel.mqtt import Publish
 from semel.store.schema import Unusable
 from semel.store.settings import StoreSettings
@@ -159,7 +159,7 @@ def test_a_session_that_another_store_began_is_not_taken_without_a_word(
 ) -> None:
     """[MQTT-3.2.2-4]"""
 
-    def plan(name: str) -> Plan:
+    def plan(name: str) -> IngestPlan:
         return plan_of(url_of(port), tmp_path / name, version=version, client_id="plant")
 
     async def main() -> None:

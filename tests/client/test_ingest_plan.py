@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.client.ingest import Plan, do_overlap, make_plan
+from semel.client.ingest import IngestPlan, do_overlap, make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.settings import SettingsError
 from semel.store.settings import StoreSettings
@@ -12,7 +12,7 @@ from semel.store.settings import StoreSettings
 GIVEN = {"url": "mqtt://host", "topic": ("a/#",), "stream": "plant"}
 
 
-def plan_from(folder: Path, **changes: object) -> Plan:
+def plan_from(folder: Path, **changes: object) -> IngestPlan:
     store = {name: changes.pop(name) for name in ("data", "root", "durability") if name in changes}
     kept = StoreSettings(**({"root": str(folder / "root")} | store))  # type: ignore[arg-type]
     return make_plan(IngestSettings(**(GIVEN | changes)), kept)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from semel import vectors
-from semel.client import Authentication, Client, Disconnected, Messages, Refused
+from semel.client import Client, ClientAuthentication, Disconnected, Messages, Refused
 from semel.mqtt import (
     LARGEST_PACKET,
     MQTT5,
@@ -217,7 +217,7 @@ def test_what_only_a_client_sends_is_refused_from_a_server_right_or_wrong(file: 
     run(main())
 
 
-class Ready(Authentication):
+class Ready(ClientAuthentication):
     """Answers whatever it is asked."""
 
     def respond(self, data: bytes | None) -> bytes | None:

@@ -16,7 +16,7 @@ import pytest
 
 from semel.client import Backoff, Client, Disconnected
 from semel.lab.demo import rows_of
-from semel.lab.demo_account import Account, Verdict
+from semel.lab.demo_account import Reconciliation, Verdict
 from semel.lab.faults import CUT_AFTER, CUT_BEFORE, REPEAT, Fault, Faults
 from semel.lab.fleet.devices import BINARY, FORMS, JSON, MIXED, Devices, read_name
 from semel.lab.fleet.journal import (
@@ -26,10 +26,10 @@ from semel.lab.fleet.journal import (
     REFUSED,
     BadJournal,
     Journal,
-    Line,
+    JournalLine,
     read_journal,
 )
-from semel.lab.fleet.publishing import Begun, Fleet, Pace
+from semel.lab.fleet.publishing import Begun, Fleet, FleetPace
 from semel.lab.proxy import HOST, Proxy
 from semel.lab.recording import Recording
 from semel.mqtt import CLIENT, MQTT5, MQTT311, SERVER, Publish
@@ -179,12 +179,12 @@ def test_another_file_is_no_journal(tmp_path: Path, text: str) -> None:
 
 def test_what_earlier_runs_have_left_is_known_from_the_journal() -> None:
     lines = [
-        *(Line(BEGIN, device, counter) for counter in (1, 2) for device in range(3)),
-        Line(DONE, 0, 1),
-        Line(KEPT, 1, 1),
-        Line(KEPT, 2, 1),
-        Line(DONE, 2, 1),
-        Line(REFUSED, 0, 2),
+        *(JournalLine(BEGIN, device, counter) for counter in (1, 2) for device in range(3)),
+        JournalLine(DONE, 0, 1),
+        JournalLine(KEPT, 1, 1),
+        JournalLine(KEPT, 2, 1),
+        JournalLine(DONE, 2, 1),
+        JournalLine(REFUSED, 0, 2),
     ]
     begun = Begun(Devices(1, 4), lines)
     assert begun.last == [2, 2, 2, 0]
@@ -200,14 +200,14 @@ class Run:
 
     def __init__(self, folder: Path, *, qos: int, version: int, count: int = MANY) -> None:
         self.folder = folder
-        self.pace = Pace(qos, None, 30, count)
+        self.pace = FleetPace(qos, None, 30, count)
         self.version = version
         self.devices = Devices(5, 40)
         self.recording = Recording()
         self.proxy: Proxy | None = None
         self.fleet: Fleet | None = None
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[JournalLine]:
         path = self.folder / "journal"
         return list(read_journal(path)) if path.exists() else []
 
@@ -245,7 +245,7 @@ class Run:
 
     def verdict(self, broker: Broker, *, unknown: int = 0) -> Verdict:
         """The account, once the broker has ended."""
-        account = Account(self.devices, self.pace.count or 0, lands=False)
+        account = Reconciliation(self.devices, self.pace.count or 0, lands=False)
         account.take_journal(self.lines())
         with Holdings(broker.data, None) as holdings:
             for record in holdings.records(STREAM):

@@ -18,7 +18,7 @@ import pytest
 from semel.lab.load.description import SCENARIOS, Load
 from semel.lab.load.result import Result
 from semel.lab.load.traffic import STATE, Counts
-from semel.lab.load.workers import GO, STOP, Job, Progress, Target, Worker, result_of, run
+from semel.lab.load.workers import GO, STOP, Job, LoadProgress, Target, Worker, result_of, run
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -364,7 +364,7 @@ def test_a_window_is_not_narrower_for_what_was_passed_over(scenario: str) -> Non
         return [packet] if number % 2 else []
 
     load = SCENARIOS[scenario].changed({"publishers": 1, "qos": 1, "window": 10})
-    told: list[Progress] = []
+    told: list[LoadProgress] = []
     with OddBroker(deliver=deliver) as odd:
         target = Target("127.0.0.1", odd.port)
         result = run(Job(load, target, messages=60, patience=SHORT), told.append)
@@ -527,7 +527,7 @@ def test_a_broker_that_does_not_read_is_not_waited_for() -> None:
 
 
 def test_a_process_of_the_load_that_is_gone_ends_it(broker: int) -> None:
-    def kill_one(progress: Progress) -> None:
+    def kill_one(progress: LoadProgress) -> None:
         if progress.sent:
             for child in multiprocessing.active_children()[:1]:
                 child.kill()
@@ -545,7 +545,7 @@ def test_a_process_of_the_load_that_is_gone_ends_it(broker: int) -> None:
 
 
 def test_progress_tells_where_the_load_stands(broker: int) -> None:
-    told: list[Progress] = []
+    told: list[LoadProgress] = []
     load = Load(publishers=2, subscribers=3, qos=1)
     job = Job(load, Target("127.0.0.1", broker), messages=2_000, processes=2)
     result = run(job, told.append)
@@ -561,7 +561,7 @@ def test_progress_tells_where_the_load_stands(broker: int) -> None:
 def test_an_interrupt_ends_the_load_with_what_there_is(broker: int) -> None:
     sent = False
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: LoadProgress) -> None:
         nonlocal sent
         if progress.sent and not sent:
             sent = True
@@ -588,7 +588,7 @@ def test_an_interrupt_while_clients_connect_ends_it_without_a_load(broker: int, 
 
 
 def test_two_interrupts_end_it_at_once() -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: LoadProgress) -> None:
         signal.raise_signal(signal.SIGINT)
 
     # Nobody ever answers.

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.lab.load.account import MOST_GAPS, Account, Latencies
+from semel.lab.load.account import MOST_GAPS, DeliveryAccount, Latencies
 from semel.lab.load.clients import Publisher, Subscriber
 from semel.lab.load.description import PAIRS, PLANT, SCENARIOS, Load, Unfit
-from semel.lab.load.links import Fault, Link
-from semel.lab.load.traffic import LATE_SECONDS, Pace
+from semel.lab.load.links import LinkError, LoadLink
+from semel.lab.load.traffic import LATE_SECONDS, TrafficPace
 from semel.lab.load.wire import COUNTER_BITS, MARK, Stamped, layout_of, plain_acks
 from semel.mqtt import (
     MQTT5,
@@ -252,9 +252,9 @@ def mark(lane: int, number: int) -> int:
     return lane << COUNTER_BITS | number
 
 
-def account(*numbers: int, lanes: range = range(1)) -> Account:
+def account(*numbers: int, lanes: range = range(1)) -> DeliveryAccount:
     """The account of a subscriber that got these messages of lane 0."""
-    made = Account(lanes, Latencies())
+    made = DeliveryAccount(lanes, Latencies())
     made.note([(mark(0, number), 0) for number in numbers])
     return made
 
@@ -285,7 +285,7 @@ def test_what_is_lost_doubled_or_out_of_order_is_told_apart(
 def test_an_account_agrees_with_one_that_remembers_everything(
     messages: list[tuple[int, int]], at_once: int
 ) -> None:
-    got = Account(range(3), Latencies())
+    got = DeliveryAccount(range(3), Latencies())
     fresh = 0
     for at in range(0, len(messages), at_once):
         some = messages[at : at + at_once]
@@ -304,7 +304,7 @@ def test_an_account_agrees_with_one_that_remembers_everything(
 def test_a_message_of_a_lane_that_is_not_the_subscribers_is_a_fault() -> None:
     got = account(0, lanes=range(2))
     assert got.note([(mark(1, 0), 0)]) == 1
-    with pytest.raises(Fault, match="none of this subscriber's"):
+    with pytest.raises(LinkError, match="none of this subscriber's"):
         got.note([(mark(2, 0), 0)])
 
 
@@ -343,12 +343,12 @@ def test_latencies_of_several_processes_are_put_together() -> None:
 
 
 @contextmanager
-def linked(version: int = MQTT5) -> Iterator[tuple[Link, socket.socket]]:
+def linked(version: int = MQTT5) -> Iterator[tuple[LoadLink, socket.socket]]:
     """A link, and the socket of the broker at its other end."""
     ours, broker = socket.socketpair()
     broker.settimeout(20)
     with select.epoll() as epoll, ours, broker:
-        yield Link(ours, version, epoll), broker
+        yield LoadLink(ours, version, epoll), broker
 
 
 def packets_from(broker: socket.socket, version: int = MQTT5) -> list[Packet]:
@@ -369,7 +369,7 @@ def ids_of(packets: list[Packet]) -> list[int]:
     return [packet.packet_id for packet in packets if isinstance(packet, Publish | PubRel)]
 
 
-def publisher_of(link: Link, qos: int, window: int) -> Publisher:
+def publisher_of(link: LoadLink, qos: int, window: int) -> Publisher:
     load = Load(qos=qos, version=link.version)
     return Publisher(link, Stamped(load, "prefix", 0), qos=qos, window=window)
 
@@ -458,7 +458,7 @@ def test_a_wrong_answer_is_a_fault(qos: int, answer: Packet, word: str) -> None:
         publisher = publisher_of(link, qos, 9)
         publisher.send(1)
         broker.send(encode(answer))
-        with pytest.raises(Fault) as fault:
+        with pytest.raises(LinkError) as fault:
             publisher.receive()
         assert word in str(fault.value)
 
@@ -468,7 +468,7 @@ def test_a_second_answer_is_a_fault() -> None:
         publisher = publisher_of(link, 1, 9)
         publisher.send(3)
         broker.send(encode(PubAck(2)) + encode(PubAck(2)))
-        with pytest.raises(Fault, match="identifier 2, which was not in use"):
+        with pytest.raises(LinkError, match="identifier 2, which was not in use"):
             publisher.receive()
 
 
@@ -476,9 +476,9 @@ def test_a_connection_that_ends_is_a_fault() -> None:
     with linked() as (link, broker):
         publisher = publisher_of(link, 1, 9)
         broker.close()
-        with pytest.raises(Fault, match="closed a connection"):
+        with pytest.raises(LinkError, match="closed a connection"):
             publisher.receive()
-        with pytest.raises(Fault, match="closed a connection"):
+        with pytest.raises(LinkError, match="closed a connection"):
             publisher.send(1)
 
 
@@ -532,7 +532,7 @@ def test_a_subscriber_answers_alike_however_packets_are_cut(
     data = deliveries(load, 20)
     with linked(version) as (link, broker):
         layout = layout_of(version, load.topic_name("prefix", 0), load.payload, qos)
-        subscriber = Subscriber(link, layout, Account(load.lanes(0), Latencies()))
+        subscriber = Subscriber(link, layout, DeliveryAccount(load.lanes(0), Latencies()))
         received = 0
         for at in range(0, len(data), size):
             broker.send(data[at : at + size])
@@ -554,7 +554,7 @@ def test_a_message_in_another_form_is_counted_too() -> None:
     load = Load(qos=1)
     with linked() as (link, broker):
         layout = layout_of(MQTT5, load.topic_name("prefix", 0), load.payload, 1)
-        subscriber = Subscriber(link, layout, Account(load.lanes(0), Latencies()))
+        subscriber = Subscriber(link, layout, DeliveryAccount(load.lanes(0), Latencies()))
         for number, dup in enumerate((False, True)):
             payload = MARK.pack(number, 0)
             properties = Properties(message_expiry_interval=5)
@@ -577,9 +577,9 @@ def test_a_delivery_that_cannot_be_is_a_fault(packet: Packet, word: str) -> None
     load = Load(qos=1)
     with linked() as (link, broker):
         layout = layout_of(MQTT5, load.topic_name("prefix", 0), load.payload, 1)
-        subscriber = Subscriber(link, layout, Account(load.lanes(0), Latencies()))
+        subscriber = Subscriber(link, layout, DeliveryAccount(load.lanes(0), Latencies()))
         broker.send(encode(packet))
-        with pytest.raises(Fault, match=word):
+        with pytest.raises(LinkError, match=word):
             subscriber.receive()
 
 
@@ -587,9 +587,9 @@ def test_bytes_that_are_not_mqtt_are_a_fault() -> None:
     load = Load()
     with linked() as (link, broker):
         layout = layout_of(MQTT5, load.topic_name("prefix", 0), load.payload, 0)
-        subscriber = Subscriber(link, layout, Account(load.lanes(0), Latencies()))
+        subscriber = Subscriber(link, layout, DeliveryAccount(load.lanes(0), Latencies()))
         broker.send(b"\x00\x00")
-        with pytest.raises(Fault, match="not MQTT: PACKET_TYPE_KNOWN"):
+        with pytest.raises(LinkError, match="not MQTT: PACKET_TYPE_KNOWN"):
             subscriber.receive()
 
 
@@ -599,7 +599,7 @@ def test_bytes_that_are_not_mqtt_are_a_fault() -> None:
 def test_publishers_take_turns_and_nobody_makes_up_for_more_than_a_second() -> None:
     with linked() as (link, _):
         publishers = [publisher_of(link, 0, 9) for _ in range(4)]
-        pace = Pace(publishers, 10.0)
+        pace = TrafficPace(publishers, 10.0)
         assert all(publisher.send(5) == 0 for publisher in publishers)
         pace.began -= 1_000.0
         chosen = pace.allow()

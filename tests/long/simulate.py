@@ -3,12 +3,12 @@
     python -m tests.long.simulate --seeds 100000
     python -m tests.long.simulate --seed 4711 --trace
 
-See `semel.lab.simulation`. A seed that fails is printed with a short trace, and replays exactly.
+See `tests.simulation`. A seed that fails is printed with a short trace, and replays exactly.
 """
 
 import sys
 
-from semel.lab.simulation.runs import main
+from tests.simulation.runs import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,7 @@
 import pytest
 
 from semel.mqtt import Delivery, Message
-from semel.mqtt.waiting import Waiting
+from semel.mqtt.waiting import Backlog
 
 
 def delivery(
@@ -16,15 +16,15 @@ def numbers(deliveries: list[Delivery]) -> list[int]:
     return [each.number for each in deliveries]
 
 
-def filled(*deliveries: Delivery) -> Waiting:
-    waiting = Waiting()
+def filled(*deliveries: Delivery) -> Backlog:
+    waiting = Backlog()
     for each in deliveries:
         waiting.add(each)
     return waiting
 
 
 def test_it_is_empty_until_something_waits_and_again_when_all_is_taken() -> None:
-    waiting = Waiting()
+    waiting = Backlog()
     assert waiting.is_empty()
     assert (len(waiting), waiting.size, waiting.listed()) == (0, 0, [])
     waiting.add(delivery(1, b"12"))
@@ -63,7 +63,7 @@ def test_one_that_is_put_back_is_the_first_and_is_counted() -> None:
 
 
 def test_one_that_is_put_back_into_nothing_is_all_that_waits() -> None:
-    waiting = Waiting()
+    waiting = Backlog()
     waiting.put_back(delivery(1, b"12"))
     assert numbers(waiting.listed()) == [1]
     assert not waiting.is_empty()
@@ -80,7 +80,7 @@ def test_one_that_is_put_back_expires_in_its_time() -> None:
 
 
 def test_one_that_is_put_back_is_at_hand_also_where_the_window_is_full() -> None:
-    waiting = Waiting()
+    waiting = Backlog()
     waiting.window = 2
     for number in (3, 4, 5):
         waiting.add(delivery(number, b"x"))
@@ -110,7 +110,7 @@ def test_those_of_shared_subscriptions_are_taken_together() -> None:
     assert numbers(waiting.take_shared({"h", "x"})) == [3]
     assert numbers(waiting.take_shared(None)) == [1]
     assert numbers(waiting.listed()) == [2]
-    assert Waiting().take_shared(None) == []
+    assert Backlog().take_shared(None) == []
 
 
 def test_expiry_is_still_seen_after_others_were_taken() -> None:
@@ -122,8 +122,8 @@ def test_expiry_is_still_seen_after_others_were_taken() -> None:
 # --- a queue that is longer than what is at hand --------------------------------------------------
 
 
-def long_queue(count: int, window: int) -> Waiting:
-    waiting = Waiting()
+def long_queue(count: int, window: int) -> Backlog:
+    waiting = Backlog()
     waiting.window = window
     for number in range(1, count + 1):
         waiting.add(delivery(number, b"%d" % number))

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema
 
-from semel.pipeline.files import Layout, write_files
-from semel.pipeline.table import Batch, Table
+from semel.pipeline.files import TableLayout, write_files
+from semel.pipeline.table import LandingBatch, Table
 from semel.store.segments import table_of
 
 # 2026-03-01, 12:00 UTC, in microseconds; a day of them.
@@ -38,12 +38,12 @@ def rows_of(first: int, last: int, *, node: str = "n1", day: int = 0, size: int 
 
 def batch_of_rows(
     address: str, first: int, last: int, *, day: int = 0, stream: str = "plant", size: int = 20
-) -> Batch:
+) -> LandingBatch:
     """Files with these rows, and the batch that commits them."""
     rows = rows_of(first, last, day=day, size=size)
-    files = write_files(rows.to_batches(), Layout(address, ("date",), is_numbered=True))
+    files = write_files(rows.to_batches(), TableLayout(address, ("date",), is_numbered=True))
     schema = Schema.from_arrow(rows.schema).to_json()
-    return Batch(files, schema, ("date",), stream=stream)
+    return LandingBatch(files, schema, ("date",), stream=stream)
 
 
 def land_seqs(

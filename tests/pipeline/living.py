@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import semel
 from semel.pipeline.live_options import read_options
-from semel.pipeline.live_place import CONNECTED, Place, Status
+from semel.pipeline.live_place import CONNECTED, IngestStatus, Place
 from tests.kills.record import pick
 
 STREAM = "plant"
@@ -146,13 +146,13 @@ def place_of(root: Path) -> Place:
     return Place(root / ".semel-ingest" / STREAM)
 
 
-def status_of(root: Path) -> Status:
+def status_of(root: Path) -> IngestStatus:
     status = place_of(root).status()
     assert status is not None
     return status
 
 
-def ingest_ended(root: Path) -> Status:
+def ingest_ended(root: Path) -> IngestStatus:
     """What the ingest said last; wait until it is gone."""
     place = place_of(root)
     until(lambda: not place.is_alive(), "the ingest does not end")
@@ -160,7 +160,7 @@ def ingest_ended(root: Path) -> Status:
 
 
 @contextmanager
-def intruding(options: dict[str, str], root: Path) -> Iterator[Status]:
+def intruding(options: dict[str, str], root: Path) -> Iterator[IngestStatus]:
     """An ingest that was started by who asks nobody; its status when it is connected."""
     place = place_of(root)
     task = {

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from semel.pipeline.offsets import Offset
-from semel.pipeline.source import MqttSource, SegmentStreamReader
+from semel.pipeline.source import MqttSource, MqttStreamReader
 from semel.store.segments import schema
 
 Row = tuple[str, int]
@@ -45,7 +45,7 @@ class Query:
         self.offset: Offset | None = None
         self.rows: list[Row] = []
         self.batches: list[tuple[Offset, Offset]] = []
-        self.reader: SegmentStreamReader
+        self.reader: MqttStreamReader
         self.begin(**options)
 
     def begin(self, **options: str) -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from semel.pipeline import files
 from semel.pipeline.errors import TableError
-from semel.pipeline.files import DataFile, Layout, in_utc, write_files
+from semel.pipeline.files import DataFile, TableLayout, in_utc, write_files
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def written(folder: Path, table: pa.Table, *partition_by: str, **more: Any) -> list[DataFile]:
-    return write_files(table.to_batches(), Layout(str(folder), partition_by, **more))
+    return write_files(table.to_batches(), TableLayout(str(folder), partition_by, **more))
 
 
 def statistics(folder: Path, **columns: Any) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def test_memory_is_bounded_by_writing_the_largest_partition(
 ) -> None:
     monkeypatch.setattr(files, "HELD_BYTES", 10_000)
     table = pa.table({"a": list(range(4_000)), "k": ["x"] * 3_000 + ["y"] * 1_000})
-    found = write_files(table.to_batches(max_chunksize=100), Layout(str(tmp_path), ("k",)))
+    found = write_files(table.to_batches(max_chunksize=100), TableLayout(str(tmp_path), ("k",)))
     assert len(found) > 4
     assert sum(file.rows for file in found) == 4_000
     rows = [

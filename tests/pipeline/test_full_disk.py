@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from semel.pipeline.errors import PipelineError, TableError
-from semel.pipeline.files import DataFile, Layout, write_files
-from semel.pipeline.table import Batch, Table
+from semel.pipeline.files import DataFile, TableLayout, write_files
+from semel.pipeline.table import LandingBatch, Table
 from tests.pipeline.made import write_messages
 from tests.pipeline.test_landing import Place
 from tests.pipeline.test_table import PLAIN, plain, values
@@ -77,7 +77,7 @@ def test_a_file_that_cannot_be_written_is_a_sentence_wherever_space_ends(
     table = wide(3_000)
 
     def write() -> list[DataFile]:
-        return write_files(table.to_batches(), Layout(str(tmp_path / "table")))
+        return write_files(table.to_batches(), TableLayout(str(tmp_path / "table")))
 
     with largest_file(size), pytest.raises(TableError, match="File too large") as told:
         write()
@@ -98,7 +98,9 @@ def fill(filler: Path) -> None:
 def test_a_commit_without_space_for_its_entry_changes_nothing(small: Path) -> None:
     table = small / "table"
     plain(table, 1)
-    batch = Batch(write_files(pa.table({"a": [2]}).to_batches(), Layout(str(table))), PLAIN)
+    batch = LandingBatch(
+        write_files(pa.table({"a": [2]}).to_batches(), TableLayout(str(table))), PLAIN
+    )
     filler = small / "filler"
     fill(filler)
     with pytest.raises(TableError, match="No space left on device"):

@@ -59,7 +59,7 @@ def test_the_java_of_java_home_is_taken_before_that_of_path(tmp_path: Path) -> N
     program = make_java(tmp_path / "home" / "bin", SAYS_17)
     other = make_java(tmp_path / "path", SAYS_21)
     environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")}
-    assert java.look(environ) == java.Look(java.Java(program, 17, "17.0.15", "JAVA_HOME"), ())
+    assert java.look(environ) == java.JavaSearch(java.Java(program, 17, "17.0.15", "JAVA_HOME"), ())
     assert found({"PATH": environ["PATH"]}) == java.Java(other, 21, "21.0.8", "PATH")
 
 
@@ -153,7 +153,7 @@ def test_relative_entries_of_path_are_not_searched(
     make_java(tmp_path, SAYS_17)
     monkeypatch.chdir(tmp_path)
     for path in ("", ".", f":{tmp_path.name}"):
-        assert java.look({"PATH": path}) == java.Look(None, ())
+        assert java.look({"PATH": path}) == java.JavaSearch(None, ())
     assert found({"PATH": f".:{tmp_path}"}).program == tmp_path / "java"
 
 

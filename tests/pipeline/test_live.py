@@ -22,7 +22,7 @@ from semel.broker.authority import Authority
 from semel.client.ingest import DATA_FOLDER
 from semel.lab.testing import TestBroker
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
-from semel.pipeline.live_place import CONNECTED, CONNECTING, ENDED, FAILED, Status
+from semel.pipeline.live_place import CONNECTED, CONNECTING, ENDED, FAILED, IngestStatus
 from semel.pipeline.source import MqttSource
 from tests.client.ingests import publish
 from tests.client.mosquitto import NEEDS_MOSQUITTO, mosquitto
@@ -554,7 +554,7 @@ def test_the_word_of_one_that_had_the_same_process_number_is_not_that_of_a_new_i
             fcntl.flock(lock, fcntl.LOCK_SH)
             refused = pool.submit(worker.refused, options, tmp_path)
             pid = child_of(worker.pid)
-            place.say(Status("long ago", pid, 1, state, {}, problem="it failed long ago"))
+            place.say(IngestStatus("long ago", pid, 1, state, {}, problem="it failed long ago"))
             os.kill(pid, signal.SIGKILL)
             sentence = refused.result(PATIENCE)
         assert sentence.startswith("PipelineError: the ingest ended before it began: ")

@@ -7,14 +7,14 @@ import pytest
 from semel.client.ingest_settings import IngestSettings
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.pipeline.errors import OptionError
-from semel.pipeline.live_options import OPTIONS, Wanted, read_options
+from semel.pipeline.live_options import OPTIONS, LiveOptions, read_options
 from semel.settings import settings_of
 from semel.store.settings import StoreSettings
 
 BROKER = {"url": "mqtt://host", "topics": "plant/#"}
 
 
-def read(options: dict[str, str], root: str = "/record") -> Wanted:
+def read(options: dict[str, str], root: str = "/record") -> LiveOptions:
     return read_options(options, root=root, stream="plant")
 
 

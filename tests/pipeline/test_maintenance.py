@@ -409,7 +409,7 @@ def end_after(place, name, before=False):
 
 step = {step!r}
 if step == "written":
-    end_after(files.Folder, "settle", before=True)
+    end_after(files.TableFolder, "settle", before=True)
 elif step == "synced":
     end_after(compaction, "_commit", before=True)
 elif step == "committed":

@@ -25,11 +25,11 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from semel.cli import group
 from semel.client import Client
 from semel.pipeline.errors import PipelineError, TableError, sentence_of
-from semel.pipeline.files import Layout, write_files
+from semel.pipeline.files import TableLayout, write_files
 from semel.pipeline.landing import Event, Landing, make_plan
 from semel.pipeline.places import split_address, table_address
 from semel.pipeline.settings import LandSettings
-from semel.pipeline.table import Batch, Table, probe
+from semel.pipeline.table import LandingBatch, Table, probe
 from tests.broker.live import Process
 from tests.pipeline.living import until
 from tests.pipeline.made import root_of, write_messages
@@ -330,9 +330,9 @@ def test_a_table_that_others_have_made_is_tried_before_the_first_commit(
     uri, storage = split_address(careful)
     write_deltalake(uri, rows_of_others, storage_options=storage)
 
-    def batch(number: int) -> Batch:
-        files = write_files(rows_of_others.to_batches(), Layout(careful))
-        return Batch(files, schema, query="q", number=number)
+    def batch(number: int) -> LandingBatch:
+        files = write_files(rows_of_others.to_batches(), TableLayout(careful))
+        return LandingBatch(files, schema, query="q", number=number)
 
     with pytest.raises(TableError, match="lets two writers make the same file"):
         Table(careless).commit(batch(0))
@@ -344,19 +344,21 @@ def test_a_table_that_others_have_made_is_tried_before_the_first_commit(
     monkeypatch.setattr("semel.pipeline.table.probe", tried.append)
     Table(careful).commit(batch(1))
     assert tried == []
-    Table(careful).commit(Batch(batch(0).files, schema, query="another", number=0))
+    Table(careful).commit(LandingBatch(batch(0).files, schema, query="another", number=0))
     assert tried == [careful]
     assert DeltaTable(uri, storage_options=storage).count() == 8
 
 
-def numbered(address: str, node: str, first: int, last: int) -> Batch:
+def numbered(address: str, node: str, first: int, last: int) -> LandingBatch:
     """The rows first to last of a node, in files, for a commit."""
     seqs = list(range(first, last + 1))
     days = [f"d{seq // 10}" for seq in seqs]
     table = pa.table({"node": [node] * len(seqs), "seq": seqs, "day": days})
-    files = write_files(table.to_batches(), Layout(address, ("day",), is_numbered=True))
+    files = write_files(table.to_batches(), TableLayout(address, ("day",), is_numbered=True))
     schema = Schema.from_arrow(table.schema).to_json()
-    return Batch(files, schema, ("day",), stream="all", record=record(**{node: [(1, 1_000)]}))
+    return LandingBatch(
+        files, schema, ("day",), stream="all", record=record(**{node: [(1, 1_000)]})
+    )
 
 
 def test_writers_at_once_neither_double_nor_skip(store: Store) -> None:

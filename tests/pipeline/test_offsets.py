@@ -8,8 +8,8 @@ import pytest
 
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.offsets import (
-    Extent,
     Losses,
+    NodeExtent,
     Offset,
     first_offset,
     last_offset,
@@ -23,11 +23,11 @@ from semel.store.roots import LocalRoot, Segment
 from tests.pipeline.made import compact, trim_before, write_messages
 
 
-def extent(node: str, *ranges: tuple[int, int], trimmed: int = 0, size: int = 100) -> Extent:
-    return Extent(node, trimmed, tuple(Segment(*each, size, 0.0) for each in ranges))
+def extent(node: str, *ranges: tuple[int, int], trimmed: int = 0, size: int = 100) -> NodeExtent:
+    return NodeExtent(node, trimmed, tuple(Segment(*each, size, 0.0) for each in ranges))
 
 
-def by_node(*extents: Extent) -> dict[str, Extent]:
+def by_node(*extents: NodeExtent) -> dict[str, NodeExtent]:
     return {each.node: each for each in extents}
 
 
@@ -39,19 +39,19 @@ def points(text: str) -> Points:
     return parse_source_options({"root": "/root", "start": text}).start
 
 
-def since(extent: Extent, time: int) -> int | None:
+def since(extent: NodeExtent, time: int) -> int | None:
     """Row n is received at n seconds, up to row 100."""
     found = max(-(-time // 1_000_000), 1)
     return found if found <= 100 else None
 
 
-def begin(text: str, *extents: Extent, fail: bool = True) -> Offset:
+def begin(text: str, *extents: NodeExtent, fail: bool = True) -> Offset:
     return first_offset(points(text), by_node(*extents), since, losses(fail=fail))
 
 
 def step(
     start: Offset,
-    *extents: Extent,
+    *extents: NodeExtent,
     limit: int | None = None,
     fail: bool = True,
     target: Offset | None = None,

@@ -17,9 +17,9 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.pipeline.compaction import list_files
-from semel.pipeline.files import Layout, write_files
+from semel.pipeline.files import TableLayout, write_files
 from semel.pipeline.lake import dataset_of
-from semel.pipeline.table import Batch, Table
+from semel.pipeline.table import LandingBatch, Table
 from tests.pipeline.landing_rows import land_seqs
 from tests.pipeline.test_table import schema
 
@@ -86,8 +86,8 @@ def test_a_filter_finds_what_is_there(tmp_path: Path, kind: str, seed: int) -> N
         values = [value() for _ in range(choose.randint(1, 4))]
         rows = pa.table({"i": range(number, number + len(values)), "v": pa.array(values, arrow)})
         number += len(values)
-        files = write_files(rows.to_batches(), Layout(str(tmp_path)))
-        batch = Batch(files, schema(("i", "long"), ("v", kind)))
+        files = write_files(rows.to_batches(), TableLayout(str(tmp_path)))
+        batch = LandingBatch(files, schema(("i", "long"), ("v", kind)))
         Table(str(tmp_path)).commit(batch)
     if choose.random() < 0.5:
         DeltaTable(str(tmp_path)).create_checkpoint()
@@ -129,11 +129,11 @@ def test_a_filter_finds_what_is_there(tmp_path: Path, kind: str, seed: int) -> N
 
 
 def test_a_column_that_came_later_is_null_in_older_files(tmp_path: Path) -> None:
-    narrow = write_files(pa.table({"a": [1, 2]}).to_batches(), Layout(str(tmp_path)))
-    Table(str(tmp_path)).commit(Batch(narrow, schema(("a", "long"))))
-    wide = write_files(pa.table({"a": [3], "v": ["x"]}).to_batches(), Layout(str(tmp_path)))
+    narrow = write_files(pa.table({"a": [1, 2]}).to_batches(), TableLayout(str(tmp_path)))
+    Table(str(tmp_path)).commit(LandingBatch(narrow, schema(("a", "long"))))
+    wide = write_files(pa.table({"a": [3], "v": ["x"]}).to_batches(), TableLayout(str(tmp_path)))
     both = schema(("a", "long"), ("v", "string"))
-    Table(str(tmp_path)).commit(Batch(wide, both, may_add_columns=True))
+    Table(str(tmp_path)).commit(LandingBatch(wide, both, may_add_columns=True))
     found = dataset_of(DeltaTable(str(tmp_path))).to_table(filter=ds.field("v").is_null())
     assert sorted(found["a"].to_pylist()) == [1, 2]
 

@@ -21,7 +21,7 @@ from semel.pipeline.errors import DataLoss, OptionError, PipelineError
 from semel.pipeline.source_columns import COLUMNS
 from semel.pipeline.source_partitions import SegmentPartition
 from semel.store.reading import NodeRecord
-from semel.store.roots import Entry, LocalRoot, open_root
+from semel.store.roots import LocalRoot, RootEntry, open_root
 from semel.store.segment_writer import write_segment
 from semel.store.segments import schema, table_of
 from tests.pipeline.made import compact, lose, trim_before, write_messages
@@ -534,7 +534,7 @@ def test_a_batch_lists_each_node_once(tmp_path: Path, monkeypatch: pytest.Monkey
     listed: list[str] = []
     real = LocalRoot.entries
 
-    def entries(self: LocalRoot, folder: str) -> list[Entry]:
+    def entries(self: LocalRoot, folder: str) -> list[RootEntry]:
         listed.append(folder)
         return real(self, folder)
 
@@ -561,7 +561,7 @@ def test_a_listing_without_rows_that_were_there_is_not_believed_at_once(
     query.drain()
     real = LocalRoot.entries_by_node
 
-    def without_the_last(self: LocalRoot, stream: str) -> dict[str, list[Entry]]:
+    def without_the_last(self: LocalRoot, stream: str) -> dict[str, list[RootEntry]]:
         found = real(self, stream)
         return {node: entries[:1] for node, entries in found.items()}
 

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from semel.pipeline.source_filters import Condition, Wanted, condition_of
+from semel.pipeline.source_filters import Condition, RowSelection, condition_of
 from semel.store.roots import open_root
 from semel.store.segment_writer import write_segment
 from semel.store.segments import table_of
@@ -213,7 +213,7 @@ def test_row_groups_are_passed_over_by_their_statistics(tmp_path: Path) -> None:
     metadata = pq.ParquetFile(path).metadata
 
     def wanted(*conditions: Condition) -> list[int]:
-        test = Wanted(conditions)
+        test = RowSelection(conditions)
         return [seq for seq in range(1, 5) if test(metadata, seq - 1)]
 
     assert wanted(Condition("topic", "starts", "b/")) == [2, 3]

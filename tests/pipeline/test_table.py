@@ -17,9 +17,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from semel.pipeline.errors import DataLoss, TableError
-from semel.pipeline.files import DataFile, Layout, Run, write_files
+from semel.pipeline.files import DataFile, Run, TableLayout, write_files
 from semel.pipeline.stream_record import StreamRecord
-from semel.pipeline.table import Batch, Outcome, Table, position_id, query_id
+from semel.pipeline.table import CommitOutcome, LandingBatch, Table, position_id, query_id
 
 Range = tuple[str, int, int]
 
@@ -44,13 +44,13 @@ def numbered(folder: Path, *ranges: Range, task_rows: int = 1_000) -> list[DataF
             seqs = list(range(start, min(start + task_rows, last + 1)))
             days = [f"d{seq // 10}" for seq in seqs]
             table = pa.table({"node": [node] * len(seqs), "seq": seqs, "day": days})
-            layout = Layout(str(folder), ("day",), is_numbered=True)
+            layout = TableLayout(str(folder), ("day",), is_numbered=True)
             found += write_files(table.to_batches(), layout)
     return found
 
 
-def of_stream(files: Sequence[DataFile], **more: Any) -> Batch:
-    return Batch(files, NUMBERED, ("day",), stream="all", **more)
+def of_stream(files: Sequence[DataFile], **more: Any) -> LandingBatch:
+    return LandingBatch(files, NUMBERED, ("day",), stream="all", **more)
 
 
 class Made(StreamRecord):
@@ -77,14 +77,14 @@ def owned(**owners: list[str]) -> StreamRecord:
     return Made({node: [(1, 1_000)] for node in owners}, owners)
 
 
-def land(folder: Path, *ranges: Range, task_rows: int = 1_000, **more: Any) -> Outcome:
+def land(folder: Path, *ranges: Range, task_rows: int = 1_000, **more: Any) -> CommitOutcome:
     files = numbered(folder, *ranges, task_rows=task_rows)
     return Table(str(folder)).commit(of_stream(files, **more))
 
 
-def plain(folder: Path, *values: int, **more: Any) -> Outcome:
-    files = write_files(pa.table({"a": list(values)}).to_batches(), Layout(str(folder)))
-    return Table(str(folder)).commit(Batch(files, PLAIN, **more))
+def plain(folder: Path, *values: int, **more: Any) -> CommitOutcome:
+    files = write_files(pa.table({"a": list(values)}).to_batches(), TableLayout(str(folder)))
+    return Table(str(folder)).commit(LandingBatch(files, PLAIN, **more))
 
 
 def rows(folder: Path) -> list[tuple[str, int]]:
@@ -156,7 +156,7 @@ def test_an_overwrite_replaces_everything_and_is_done_once(tmp_path: Path) -> No
 
 def test_an_overwrite_with_no_rows_leaves_none(tmp_path: Path) -> None:
     plain(tmp_path, 1, 2)
-    outcome = Table(str(tmp_path)).commit(Batch([], PLAIN, overwrite=True))
+    outcome = Table(str(tmp_path)).commit(LandingBatch([], PLAIN, overwrite=True))
     assert outcome.is_committed
     assert values(tmp_path) == []
 
@@ -164,16 +164,16 @@ def test_an_overwrite_with_no_rows_leaves_none(tmp_path: Path) -> None:
 def test_an_overwrite_with_a_new_column_is_treated_as_an_append_with_one(tmp_path: Path) -> None:
     plain(tmp_path, 1, 2)
     wide = schema(("a", "long"), ("b", "string"))
-    files = write_files(pa.table({"a": [3], "b": ["x"]}).to_batches(), Layout(str(tmp_path)))
+    files = write_files(pa.table({"a": [3], "b": ["x"]}).to_batches(), TableLayout(str(tmp_path)))
     with pytest.raises(TableError, match="has no column b"):
-        Table(str(tmp_path)).commit(Batch(files, wide, overwrite=True))
-    Table(str(tmp_path)).commit(Batch(files, wide, overwrite=True, may_add_columns=True))
+        Table(str(tmp_path)).commit(LandingBatch(files, wide, overwrite=True))
+    Table(str(tmp_path)).commit(LandingBatch(files, wide, overwrite=True, may_add_columns=True))
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist() == [{"a": 3, "b": "x"}]
 
 
 def test_the_files_of_a_killed_attempt_are_no_rows(tmp_path: Path) -> None:
     plain(tmp_path, 1)
-    write_files(pa.table({"a": [9]}).to_batches(), Layout(str(tmp_path)))
+    write_files(pa.table({"a": [9]}).to_batches(), TableLayout(str(tmp_path)))
     assert values(tmp_path) == [1]
 
 
@@ -329,7 +329,9 @@ def test_a_table_of_a_stream_takes_no_other_rows(tmp_path: Path) -> None:
     files = numbered(tmp_path, ("a", 1, 10))
     for overwrite in (False, True):
         with pytest.raises(TableError, match="takes the rows of a stream, each once"):
-            Table(str(tmp_path)).commit(Batch(files, NUMBERED, ("day",), overwrite=overwrite))
+            Table(str(tmp_path)).commit(
+                LandingBatch(files, NUMBERED, ("day",), overwrite=overwrite)
+            )
     assert rows(tmp_path) == of("a", 1, 10)
 
 
@@ -337,7 +339,7 @@ def test_a_table_takes_one_stream(tmp_path: Path) -> None:
     land(tmp_path, ("a", 1, 10))
     files = numbered(tmp_path, ("a", 1, 10))
     with pytest.raises(TableError, match="is not a table of stream other"):
-        Table(str(tmp_path)).commit(Batch(files, NUMBERED, ("day",), stream="other"))
+        Table(str(tmp_path)).commit(LandingBatch(files, NUMBERED, ("day",), stream="other"))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -447,8 +449,8 @@ def test_a_partition_with_any_sign_is_found_by_its_readers(
     tmp_path: Path, text: str | None
 ) -> None:
     table = pa.table({"a": [1], "t": pa.array([text], pa.string())})
-    files = write_files(table.to_batches(), Layout(str(tmp_path), ("t",)))
-    Table(str(tmp_path)).commit(Batch(files, schema(("a", "long"), ("t", "string")), ("t",)))
+    files = write_files(table.to_batches(), TableLayout(str(tmp_path), ("t",)))
+    Table(str(tmp_path)).commit(LandingBatch(files, schema(("a", "long"), ("t", "string")), ("t",)))
     expected = [{"a": 1, "t": text}]
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist() == expected
     assert polars.read_delta(str(tmp_path)).to_dicts() == expected
@@ -457,8 +459,10 @@ def test_a_partition_with_any_sign_is_found_by_its_readers(
 def test_a_partition_by_a_moment_is_found_by_its_readers(tmp_path: Path) -> None:
     moment = datetime(2026, 3, 1, 12, 0, 0, 1, tzinfo=UTC)
     table = pa.table({"a": [1], "t": pa.array([moment], pa.timestamp("us", tz="UTC"))})
-    files = write_files(table.to_batches(), Layout(str(tmp_path), ("t",)))
-    Table(str(tmp_path)).commit(Batch(files, schema(("a", "long"), ("t", "timestamp")), ("t",)))
+    files = write_files(table.to_batches(), TableLayout(str(tmp_path), ("t",)))
+    Table(str(tmp_path)).commit(
+        LandingBatch(files, schema(("a", "long"), ("t", "timestamp")), ("t",))
+    )
     assert DeltaTable(str(tmp_path)).to_pyarrow_table()["t"].to_pylist() == [moment]
     assert polars.read_delta(str(tmp_path))["t"].to_list() == [moment]
 
@@ -477,10 +481,10 @@ def test_the_protocol_is_one_that_every_reader_knows(tmp_path: Path) -> None:
 def test_a_column_that_is_new_is_added_if_that_is_wanted(tmp_path: Path) -> None:
     plain(tmp_path, 1)
     wide = schema(("a", "long"), ("b", "string"))
-    files = write_files(pa.table({"a": [2], "b": ["x"]}).to_batches(), Layout(str(tmp_path)))
+    files = write_files(pa.table({"a": [2], "b": ["x"]}).to_batches(), TableLayout(str(tmp_path)))
     with pytest.raises(TableError, match="has no column b: set mergeSchema to true"):
-        Table(str(tmp_path)).commit(Batch(files, wide))
-    Table(str(tmp_path)).commit(Batch(files, wide, may_add_columns=True))
+        Table(str(tmp_path)).commit(LandingBatch(files, wide))
+    Table(str(tmp_path)).commit(LandingBatch(files, wide, may_add_columns=True))
     plain(tmp_path, 3)
     found = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("a").to_pydict()
     assert found == {"a": [1, 2, 3], "b": [None, "x", None]}
@@ -488,17 +492,21 @@ def test_a_column_that_is_new_is_added_if_that_is_wanted(tmp_path: Path) -> None
 
 def test_a_column_of_another_type_is_refused_by_name(tmp_path: Path) -> None:
     plain(tmp_path, 1)
-    files = write_files(pa.table({"a": ["x"]}).to_batches(), Layout(str(tmp_path)))
+    files = write_files(pa.table({"a": ["x"]}).to_batches(), TableLayout(str(tmp_path)))
     with pytest.raises(TableError, match="column a is long there and string here"):
-        Table(str(tmp_path)).commit(Batch(files, schema(("a", "string")), may_add_columns=True))
+        Table(str(tmp_path)).commit(
+            LandingBatch(files, schema(("a", "string")), may_add_columns=True)
+        )
     assert values(tmp_path) == [1]
 
 
 def test_a_column_that_differs_by_case_alone_is_refused(tmp_path: Path) -> None:
     plain(tmp_path, 1)
-    files = write_files(pa.table({"A": [1]}).to_batches(), Layout(str(tmp_path)))
+    files = write_files(pa.table({"A": [1]}).to_batches(), TableLayout(str(tmp_path)))
     with pytest.raises(TableError, match="column A is called a there"):
-        Table(str(tmp_path)).commit(Batch(files, schema(("A", "long")), may_add_columns=True))
+        Table(str(tmp_path)).commit(
+            LandingBatch(files, schema(("A", "long")), may_add_columns=True)
+        )
 
 
 def test_what_may_be_null_here_is_refused_by_a_column_that_is_not(tmp_path: Path) -> None:
@@ -506,9 +514,9 @@ def test_what_may_be_null_here_is_refused_by_a_column_that_is_not(tmp_path: Path
     write_deltalake(str(tmp_path), pa.table({"a": [1]}, schema=strict))
     with pytest.raises(TableError, match="column a is NOT NULL there"):
         plain(tmp_path, 2)
-    files = write_files(pa.table({"a": [2]}).to_batches(), Layout(str(tmp_path)))
+    files = write_files(pa.table({"a": [2]}).to_batches(), TableLayout(str(tmp_path)))
     never = PLAIN.replace('"nullable": true', '"nullable": false')
-    Table(str(tmp_path)).commit(Batch(files, never))
+    Table(str(tmp_path)).commit(LandingBatch(files, never))
     assert values(tmp_path) == [1, 2]
 
 
@@ -517,8 +525,8 @@ def test_a_new_table_may_have_nulls_everywhere(tmp_path: Path) -> None:
     given = schema(("a", kind)).replace('"nullable": true', '"nullable": false')
     data = pa.table({"a": pa.array([[1]], pa.list_(pa.int64()))})
     for _ in range(2):
-        files = write_files(data.to_batches(), Layout(str(tmp_path)))
-        Table(str(tmp_path)).commit(Batch(files, given))
+        files = write_files(data.to_batches(), TableLayout(str(tmp_path)))
+        Table(str(tmp_path)).commit(LandingBatch(files, given))
         given = schema(("a", {**kind, "containsNull": True}))
     (found,) = DeltaTable(str(tmp_path)).schema().fields
     assert found.nullable
@@ -538,9 +546,9 @@ def test_an_overwrite_of_a_table_that_only_grows_is_refused_in_its_own_words(
 
 def test_another_partitioning_is_refused(tmp_path: Path) -> None:
     land(tmp_path, ("a", 1, 3))
-    files = write_files(pa.table({"a": [1]}).to_batches(), Layout(str(tmp_path)))
+    files = write_files(pa.table({"a": [1]}).to_batches(), TableLayout(str(tmp_path)))
     with pytest.raises(TableError, match="partitioned by day, not by nothing"):
-        Table(str(tmp_path)).commit(Batch(files, PLAIN))
+        Table(str(tmp_path)).commit(LandingBatch(files, PLAIN))
 
 
 def test_a_table_of_others_is_appended_to(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.side import CLIENT, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, SERVER
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 
 TEXTS = ("", "a", "sensor/1", "größe", "日本語", "🌡", "x" * 300)
 TOPICS = ("t", "a/b", "a/b/c", "größe/1", "$SYS/x", "/", "x" * 500)
@@ -32,7 +32,7 @@ class Live:
     # By filter: subscription, identifier, cursor.
     subscriptions: dict[str, tuple[Subscription, int, int | None]] = field(default_factory=dict)
     # What a client's program has not acknowledged, by number: key and message.
-    inbox: dict[int, tuple[str, Record]] = field(default_factory=dict)
+    inbox: dict[int, tuple[str, RecordedMessage]] = field(default_factory=dict)
     last_incoming: int = 0
 
     def opened(self, *stages: int) -> list[int]:
@@ -55,7 +55,7 @@ class History:
         self.retained: dict[str, Message] = {}
         self.wills: dict[str, tuple[str | None, Will, float | None]] = {}
         # By number of the stream: its records so far.
-        self.records: dict[int, list[Record]] = {1: [], 2: []}
+        self.records: dict[int, list[RecordedMessage]] = {1: [], 2: []}
         # What the store says of itself.
         self.facts: dict[str, str] = {}
         self._commit = Commit()
@@ -251,7 +251,7 @@ class History:
             key = f"{choose.choice(TEXTS)}-{number}"
             packet_id, version = choose.choice((1, 65_535)), choose.choice((4, 5))
             message = self.message(qos=choose.choice((1, 2)))
-        held = Record(
+        held = RecordedMessage(
             0,
             0,
             message.topic_name,
@@ -343,7 +343,7 @@ class History:
             qos = choose.randrange(3)
             version = choose.choice((4, 5))
             message = self.message(qos=qos)
-            record = Record(
+            record = RecordedMessage(
                 stream,
                 len(records) + 1,
                 message.topic_name,

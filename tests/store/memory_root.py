@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from semel.extras import need
-from semel.store.roots import Entry, ObjectRoot, Root
+from semel.store.roots import ObjectRoot, Root, RootEntry
 
 pa = need("pyarrow", extra="broker", by="this test")
 fs = need("pyarrow.fs", extra="broker", by="this test")
@@ -27,15 +27,17 @@ class MemoryRoot(Root):
         twin.now = self.now
         return twin
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[RootEntry]:
         self.hook("list", folder)
         prefix = f"{folder}/" if folder else ""
-        found: dict[str, Entry] = {}
+        found: dict[str, RootEntry] = {}
         for path, (data, modified) in self.files.items():
             if path.startswith(prefix):
                 name, slash, _ = path[len(prefix) :].partition("/")
                 found[name] = (
-                    Entry(name, True, 0, 0.0) if slash else Entry(name, False, len(data), modified)
+                    RootEntry(name, True, 0, 0.0)
+                    if slash
+                    else RootEntry(name, False, len(data), modified)
                 )
         return list(found.values())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.store import schema
-from semel.store.commit import Record
+from semel.store.commit import RecordedMessage
 from semel.store.rows import properties_value
 
 # The time at which row 0 would have been received, in microseconds; a row takes a millisecond.
@@ -22,10 +22,10 @@ def received(seq: int) -> int:
     return START + seq * MILLISECOND
 
 
-def message(seq: int, stream: int = 1) -> Record:
+def message(seq: int, stream: int = 1) -> RecordedMessage:
     """Row `seq` of a stream: each is different, and each kind comes by."""
     qos = seq % 3
-    return Record(
+    return RecordedMessage(
         stream,
         seq,
         f"plant/line{seq % 5}/temperature",
@@ -50,7 +50,7 @@ def message(seq: int, stream: int = 1) -> Record:
     )
 
 
-def row_of(record: Record, at: int) -> tuple[Any, ...]:
+def row_of(record: RecordedMessage, at: int) -> tuple[Any, ...]:
     """The row of table `record`."""
     content = (
         record.stream,
@@ -74,7 +74,7 @@ def plain_row(stream: int, seq: int, received: int, payload: bytes) -> tuple[Any
     return schema.with_checksum("record", content)
 
 
-def fields(record: Record) -> tuple[Any, ...]:
+def fields(record: RecordedMessage) -> tuple[Any, ...]:
     """What a record says, so that two can be compared."""
     return (
         record.stream,
@@ -105,7 +105,7 @@ def insert(connection: sqlite3.Connection, first: int, last: int, stream: int = 
     put(connection, (message(seq, stream) for seq in range(first, last + 1)))
 
 
-def put(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
+def put(connection: sqlite3.Connection, records: Iterable[RecordedMessage]) -> None:
     """Commit these records."""
     connection.execute("BEGIN")
     connection.executemany(INSERT, (row_of(each, received(each.seq)) for each in records))

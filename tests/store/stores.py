@@ -11,7 +11,7 @@ from semel.mqtt.delivery import QUEUED, STORED, Change
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.session import NEVER_EXPIRES
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.folder import open_folder
 from semel.store.pages import Page, Pages
 from semel.store.schema import COLUMNS, KEYS, column_names, content_of, with_checksum
@@ -58,10 +58,12 @@ def make_small(path: Path) -> Path:
     for topic in ("t", "u"):
         commit.retained.append((topic, Message(topic, b"kept", retain=True)))
     for seq in range(1, 6):
-        commit.records.append(Record(1, seq, "t", b"%d" % seq, qos=1, packet_id=seq))
-    commit.inbox.append((1, 1, "run-1", Record(0, 0, "t", b"\xff", qos=1, dup=True, packet_id=3)))
+        commit.records.append(RecordedMessage(1, seq, "t", b"%d" % seq, qos=1, packet_id=seq))
+    commit.inbox.append(
+        (1, 1, "run-1", RecordedMessage(0, 0, "t", b"\xff", qos=1, dup=True, packet_id=3))
+    )
     properties = Properties(content_type="x", user_properties=[("k", "v")])
-    kept = Record(0, 0, "u", b"in", qos=2, retain=True, packet_id=4, properties=properties)
+    kept = RecordedMessage(0, 0, "u", b"in", qos=2, retain=True, packet_id=4, properties=properties)
     commit.inbox.append((1, 4, "run-4", kept))
     with open_folder(path) as opened, closing(opened.open()) as database:
         database.stream("plant")
@@ -86,7 +88,9 @@ def make_large(path: Path) -> Path:
             commit.changes.append((5_300, queued(number + 1, b"x" * 100)))
         for records in history.records.values():
             for _ in range(1_000):
-                record = Record(records[0].stream, len(records) + 1, "a/b", b"payload of a row")
+                record = RecordedMessage(
+                    records[0].stream, len(records) + 1, "a/b", b"payload of a row"
+                )
                 records.append(record)
                 commit.records.append(record)
         for number in range(150):

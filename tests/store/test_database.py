@@ -12,10 +12,10 @@ from semel.mqtt.delivery import ASSIGNED, FINISHED, QUEUED, RECALLED, STORED, Ch
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES
 from semel.mqtt.session import NEVER_EXPIRES
-from semel.store.check import Report, check_tables
-from semel.store.commit import SHARED_PAYLOAD, Commit, Record
+from semel.store.check import CheckReport, check_tables
+from semel.store.commit import SHARED_PAYLOAD, Commit, RecordedMessage
 from semel.store.database import Database, checked, is_lack_of_space
-from semel.store.rows import Batch, properties_from
+from semel.store.rows import WriteBatch, properties_from
 from semel.store.store import Saved
 from tests.modes import repeats
 from tests.store.histories import History
@@ -35,7 +35,7 @@ def opened(path: Path | str = ":memory:") -> Iterator[Database]:
 
 
 def findings(database: Database) -> list[tuple[str, str, str]]:
-    report = Report()
+    report = CheckReport()
     check_tables(database.connection, report)
     return [(each.table, each.row, each.problem) for each in report.findings]
 
@@ -83,7 +83,7 @@ def restored(database: Database, saved: Saved) -> dict[str, Facts]:
     return found
 
 
-def values_of(held: Record) -> tuple[object, ...]:
+def values_of(held: RecordedMessage) -> tuple[object, ...]:
     """A message in an inbox, as values that can be compared."""
     flags = (held.qos, held.retain, held.dup, held.packet_id, held.version)
     return (held.stream, held.seq, held.topic_name, held.payload, *flags, held.properties)
@@ -354,11 +354,11 @@ def test_a_large_payload_is_kept_once_until_nobody_waits_for_it(size: int) -> No
 # --- what a client keeps --------------------------------------------------------------------------
 
 
-def held(payload: bytes, packet_id: int = 1) -> Record:
-    return Record(0, 0, "t", payload, qos=2, packet_id=packet_id)
+def held(payload: bytes, packet_id: int = 1) -> RecordedMessage:
+    return RecordedMessage(0, 0, "t", payload, qos=2, packet_id=packet_id)
 
 
-def inbox_commit(*entries: tuple[int, str, Record | None]) -> Commit:
+def inbox_commit(*entries: tuple[int, str, RecordedMessage | None]) -> Commit:
     commit = Commit()
     for number, key, message in entries:
         commit.inbox.append((1, number, key, message))
@@ -529,8 +529,10 @@ def test_records_keep_every_property_and_the_time_of_their_commit() -> None:
     )
     commit = Commit()
     commit.at = 1_700_000_000.123456
-    commit.records.append(Record(1, 1, "t", b"x", qos=2, properties=properties, packet_id=3))
-    commit.records.append(Record(1, 2, "t", b"", properties=NO_PROPERTIES))
+    commit.records.append(
+        RecordedMessage(1, 1, "t", b"x", qos=2, properties=properties, packet_id=3)
+    )
+    commit.records.append(RecordedMessage(1, 2, "t", b"", properties=NO_PROPERTIES))
     with opened() as database:
         database.apply([commit])
         rows = database.connection.execute("SELECT received, properties FROM record").fetchall()
@@ -579,7 +581,7 @@ def everything(database: Database) -> dict[str, list[tuple[object, ...]]]:
     }
 
 
-def failure(database: Database, batch: Batch) -> sqlite3.Error | None:
+def failure(database: Database, batch: WriteBatch) -> sqlite3.Error | None:
     try:
         database.write(batch)
     except sqlite3.Error as problem:

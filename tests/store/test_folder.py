@@ -21,7 +21,7 @@ from semel.mqtt.delivery import QUEUED, Change
 from semel.store.commit import Commit
 from semel.store.database import Database
 from semel.store.folder import (
-    Folder,
+    StoreFolder,
     check_log_mode,
     explain,
     open_folder,
@@ -619,7 +619,7 @@ def test_rows_that_cannot_be_what_they_say_are_damage(folder: Path, statement: s
 # --- the log --------------------------------------------------------------------------------------
 
 
-def sessions_in(folder: Folder) -> int:
+def sessions_in(folder: StoreFolder) -> int:
     with closing(folder.open()) as database:
         return len(database.restore().sessions)
 

@@ -10,7 +10,7 @@ import pytest
 from semel.store.folder import open_folder
 from semel.store.gaps import without
 from semel.store.log import Log, log_of
-from semel.store.pages import Gap, Page, Pages, Row, Unreadable, read_payload, varint
+from semel.store.pages import Gap, Page, PageRow, Pages, Unreadable, read_payload, varint
 from tests.store.histories import History
 from tests.store.stores import pages_of, rows, wipe
 
@@ -27,11 +27,11 @@ def by_pages(path: Path) -> dict[str, list[tuple[object, ...]]]:
             if kind == "table":
                 found[name] = []
                 for each in pages.walk(root):
-                    assert isinstance(each, Row)
+                    assert isinstance(each, PageRow)
                     row = each.values
                     found[name].append(row if each.rowid is None else (each.rowid, *row[1:]))
             elif root:
-                assert all(isinstance(each, Row) for each in pages.walk(root))
+                assert all(isinstance(each, PageRow) for each in pages.walk(root))
         # Every page has been seen, or is free.
         assert len(pages.used) + len(pages.free()) == pages.count
     return found
@@ -115,7 +115,7 @@ def test_a_page_that_is_wiped_costs_its_rows_and_no_others(large: Path) -> None:
         root = next(root for _, name, root in pages.tables() if name == "record")
         found = list(pages.walk(root))
     assert sum(isinstance(each, Gap) for each in found) == 2
-    kept = [each.values for each in found if isinstance(each, Row)]
+    kept = [each.values for each in found if isinstance(each, PageRow)]
     assert [row for row in before if row in set(kept)] == kept
     assert 0 < len(before) - len(kept) < len(before) / 4
 
@@ -141,7 +141,7 @@ def test_no_file_is_too_odd_to_be_walked(tmp_path: Path, seed: int) -> None:
     with Pages(path) as pages:
         for root in range(1, pages.count + 1):
             for found in pages.walk(root):
-                assert isinstance(found, Row | Gap)
+                assert isinstance(found, PageRow | Gap)
         try:
             free = pages.free()
         except Unreadable:
@@ -168,7 +168,7 @@ def test_a_page_that_two_others_point_to_is_read_once(large: Path) -> None:
     assert [each.why for each in found if isinstance(each, Gap)] == [
         f"page {int.from_bytes(first, 'big')} is in two places"
     ]
-    keys = [each.values[:2] for each in found if isinstance(each, Row)]
+    keys = [each.values[:2] for each in found if isinstance(each, PageRow)]
     assert len(keys) == len(set(keys))
 
 
@@ -179,7 +179,7 @@ def test_a_payload_that_goes_on_in_itself_is_unreadable(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE a (number INTEGER PRIMARY KEY, x)")
         connection.execute("INSERT INTO a VALUES (1, ?)", (b"x" * 5000,))
     with Pages(path) as pages:
-        assert [type(each) for each in pages.walk(2)] == [Row]
+        assert [type(each) for each in pages.walk(2)] == [PageRow]
     data = bytearray(path.read_bytes())
     # One of ten pages, which are one after the other, goes back to an earlier one.
     assert data[7 * 512 : 7 * 512 + 4] == (9).to_bytes(4, "big")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from semel.store.gaps import gap_fact
-from semel.store.reading import Holdings, MissingRows, NodeRecord, Row, StoreRows, rows_of
-from semel.store.roots import Entry, Segment
+from semel.store.reading import Holdings, MissingRows, NodeRecord, RecordRow, StoreRows, rows_of
+from semel.store.roots import RootEntry, Segment
 from semel.store.row_checksums import set_stream
 from semel.store.schema import Unusable
 from semel.store.segments import BATCH_ROWS, CHUNK_BYTES, RecordError
@@ -37,7 +37,7 @@ def only(holdings: Holdings, stream: str = "plant") -> NodeRecord:
     return record
 
 
-def rows(record: NodeRecord, first: int = 1, last: int | None = None) -> list[Row]:
+def rows(record: NodeRecord, first: int = 1, last: int | None = None) -> list[RecordRow]:
     last = record.last() if last is None else last
     return [row for table in record.tables(first, last) for row in rows_of(table)]
 
@@ -46,11 +46,11 @@ def seqs(record: NodeRecord, first: int = 1, last: int | None = None) -> list[in
     return [row.seq for row in rows(record, first, last)]
 
 
-def expected(seq: int, node: str = "n1") -> Row:
+def expected(seq: int, node: str = "n1") -> RecordRow:
     """Row `seq` as it was committed."""
     was = message(seq)
     pairs = [{"key": key, "value": value} for key, value in was.properties.user_properties]
-    return Row(
+    return RecordRow(
         seq=seq,
         node=node,
         received=received(seq),
@@ -190,7 +190,7 @@ def test_each_row_comes_once_and_in_order_whatever_happens_meanwhile(
 
     with Holdings(keeper.folder.path, None) as holdings:
         record = only(holdings)
-        found: list[Row] = []
+        found: list[RecordRow] = []
         for _ in range(6):
             last = record.last()
             for table in record.tables(len(found) + 1, last):
@@ -210,7 +210,7 @@ class MovingRoot(MemoryRoot):
         self.before: Callable[[], None] = lambda: None
         self.after: Callable[[], None] = lambda: None
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[RootEntry]:
         self.before()
         found = super().entries(folder)
         self.after()
@@ -291,7 +291,7 @@ class HastyRoot(MemoryRoot):
         super().__init__()
         self.incomplete = 0
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[RootEntry]:
         found = super().entries(folder)
         if self.incomplete and folder == "plant/n1":
             self.incomplete -= 1

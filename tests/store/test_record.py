@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from semel.mqtt import Properties
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
 from semel.store.gaps import gap_fact
 from semel.store.record import (
@@ -89,7 +89,7 @@ class Place:
             commit = Commit()
             commit.at = at or float(seq)
             commit.records.append(
-                Record(
+                RecordedMessage(
                     self.id,
                     seq,
                     f"plant/{seq % 7}",
@@ -120,7 +120,9 @@ class Place:
         """What the thread has done reaches the loop."""
         self.posted.get(timeout=PATIENCE)()
 
-    def read(self, first: int, limit: int = 50, reader: RecordReader | None = None) -> list[Record]:
+    def read(
+        self, first: int, limit: int = 50, reader: RecordReader | None = None
+    ) -> list[RecordedMessage]:
         """What there is from `first` on, however long it takes."""
         while True:
             found = (reader or self.reader).records(self.id, first, limit)
@@ -145,7 +147,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     made.close()
 
 
-def seqs(records: list[Record]) -> list[int]:
+def seqs(records: list[RecordedMessage]) -> list[int]:
     return [record.seq for record in records]
 
 

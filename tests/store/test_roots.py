@@ -15,11 +15,11 @@ import pytest
 
 from semel.extras import need
 from semel.store.roots import (
-    Entry,
     LocalRoot,
     NotOwned,
     ObjectRoot,
     Root,
+    RootEntry,
     RootError,
     check_folder_name,
     open_root,
@@ -132,7 +132,7 @@ def test_all_nodes_of_a_stream_are_listed_at_once_as_they_are_one_by_one(root: R
     for path in ("plant/n1/a", "plant/n1/_b", "plant/n2/c", "plant/f", "all/n1/i"):
         root.write(path, text(b"xyz"))
 
-    def by_name(entries: list[Entry]) -> list[Entry]:
+    def by_name(entries: list[RootEntry]) -> list[RootEntry]:
         return sorted(entries, key=lambda each: each.name)
 
     found = root.entries_by_node("plant")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from semel.extras import need
 from semel.mqtt.properties import NO_PROPERTIES, Properties
-from semel.store.commit import Record
+from semel.store.commit import RecordedMessage
 from semel.store.roots import LocalRoot
 from semel.store.segment_checksums import KEY
 from semel.store.segment_reader import SegmentReader, read_records
@@ -204,7 +204,7 @@ def test_the_row_is_that_of_the_record() -> None:
     assert all(field.nullable for field in schema())
 
 
-FULL = Record(
+FULL = RecordedMessage(
     1,
     42,
     "plant/ö/temperature",
@@ -225,10 +225,10 @@ FULL = Record(
         user_properties=[("b", "1"), ("a", "2"), ("b", "1")],
     ),
 )
-EMPTY = Record(1, 43, "t", b"", version=4)
+EMPTY = RecordedMessage(1, 43, "t", b"", version=4)
 
 
-def columns_of(record: Record) -> tuple[Any, ...]:
+def columns_of(record: RecordedMessage) -> tuple[Any, ...]:
     """A row as the sealer selects it: without its stream, at a time of its own."""
     _, seq, _, *rest = row_of(record, received(record.seq))
     return (seq, *rest)
@@ -295,7 +295,7 @@ section = st.builds(
     user_properties=st.lists(st.tuples(texts, texts), max_size=3),
 )
 messages = st.builds(
-    Record,
+    RecordedMessage,
     st.just(7),
     st.just(0),
     st.sampled_from(["a", "a/b", "ß/+".replace("+", "x")]),
@@ -313,9 +313,9 @@ messages = st.builds(
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(messages, min_size=1, max_size=8))
-def test_every_record_comes_back_from_its_file(drawn: list[Record]) -> None:
+def test_every_record_comes_back_from_its_file(drawn: list[RecordedMessage]) -> None:
     written = [
-        Record(
+        RecordedMessage(
             7,
             seq,
             each.topic_name,
@@ -436,7 +436,7 @@ def test_an_open_reader_would_hold_up_a_checkpoint(
 
 def test_large_payloads_make_chunks_of_few_rows(database: sqlite3.Connection) -> None:
     payload = bytes(CHUNK_BYTES // 4)
-    put(database, (Record(1, seq, "t", payload) for seq in range(1, 81)))
+    put(database, (RecordedMessage(1, seq, "t", payload) for seq in range(1, 81)))
     sizes = [len(rows) for rows in read_rows(database, 1, 1, 80)]
     assert sum(sizes) == 80
     assert max(sizes[1:]) <= 4
@@ -529,7 +529,7 @@ def test_going_on_opens_each_segment_once(sealed: MemoryRoot) -> None:
 def test_a_large_segment_is_read_from_the_middle(tmp_path: Path) -> None:
     connection = make_database(":memory:")
     last = 2 * GROUP_ROWS
-    put(connection, (Record(1, seq, "t", b"%d" % seq) for seq in range(1, last + 1)))
+    put(connection, (RecordedMessage(1, seq, "t", b"%d" % seq) for seq in range(1, last + 1)))
     root = LocalRoot(tmp_path)
     seal(connection, root, 1, last)
     connection.close()

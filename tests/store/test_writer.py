@@ -10,9 +10,9 @@ import pytest
 
 from semel.mqtt.delivery import QUEUED, Change
 from semel.mqtt.message import Message
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
-from semel.store.writer import Sealing, Writer
+from semel.store.writer import Sealing, StoreWriter
 
 PATIENCE = 60.0
 
@@ -46,9 +46,11 @@ class Owner:
             assert self.event.wait_for(for_what, PATIENCE)
 
 
-def started(database: Database) -> tuple[Writer, Owner]:
+def started(database: Database) -> tuple[StoreWriter, Owner]:
     owner = Owner()
-    writer = Writer(database, safe=owner.note_safe, full=owner.note_full, failed=owner.note_failed)
+    writer = StoreWriter(
+        database, safe=owner.note_safe, full=owner.note_full, failed=owner.note_failed
+    )
     writer.start()
     return writer, owner
 
@@ -164,7 +166,7 @@ class Sealer:
         self.begun = 0
         self.ranges: list[tuple[int, int, int]] = []
         self.finished: list[tuple[int, int]] = []
-        self.writer: Writer | None = None
+        self.writer: StoreWriter | None = None
 
     def committed(self, commits: Sequence[Commit], now: float) -> None:
         for commit in commits:
@@ -200,7 +202,7 @@ def test_rows_go_when_they_are_sealed_and_not_before(tmp_path: Path) -> None:
     database.chunk = 2
     database.stream("s")
     owner, sealer = Owner(), Sealer()
-    writer = Writer(
+    writer = StoreWriter(
         database,
         safe=owner.note_safe,
         full=owner.note_full,
@@ -211,7 +213,7 @@ def test_rows_go_when_they_are_sealed_and_not_before(tmp_path: Path) -> None:
     writer.start()
     for seq in range(1, 101):
         commit = Commit()
-        commit.records.append(Record(1, seq, "t", b"x"))
+        commit.records.append(RecordedMessage(1, seq, "t", b"x"))
         writer.put(commit)
     owner.wait(lambda: len(owner.safe) == 100)
     deadline = time.monotonic() + PATIENCE
@@ -269,7 +271,7 @@ def seal(tmp_path: Path, sealer: Sealer) -> Owner:
     database = Database.open(tmp_path / "store.db")
     database.stream("s")
     owner = Owner()
-    writer = Writer(
+    writer = StoreWriter(
         database,
         safe=owner.note_safe,
         full=owner.note_full,
@@ -280,7 +282,7 @@ def seal(tmp_path: Path, sealer: Sealer) -> Owner:
     writer.start()
     for seq in range(1, 101):
         commit = Commit()
-        commit.records.append(Record(1, seq, "t", b"x"))
+        commit.records.append(RecordedMessage(1, seq, "t", b"x"))
         writer.put(commit)
     owner.wait(lambda: len(owner.safe) == 100 or bool(owner.failed))
     deadline = time.monotonic() + PATIENCE
@@ -337,7 +339,7 @@ def test_the_size_of_what_is_not_sealed_is_judged_by_its_first_rows(tmp_path: Pa
     assert database.unsealed_size(row) == 0
     commit = Commit()
     for seq in range(1, 3_001):
-        commit.records.append(Record(row.id, seq, "topic", bytes(200)))
+        commit.records.append(RecordedMessage(row.id, seq, "topic", bytes(200)))
     database.apply([commit])
     assert database.unsealed_size(database.stream("s")) == 3_000 * (100 + 5 + 200)
     database.end_sealing(row.id, 1_000)

@@ -8,7 +8,7 @@ from deltalake import write_deltalake
 
 from semel.store.reading import NodeRecord
 from semel.store.roots import open_root
-from semel.up.sql import Answer, LakeSql, Record
+from semel.up.sql import LakeSql, QueryResult, RecordLocation
 from tests.store.keeper import Keeper
 from tests.up.landed import land
 
@@ -32,9 +32,9 @@ class Kept:
         return self.keepers[0]
 
     @property
-    def record(self) -> Record:
+    def record(self) -> RecordLocation:
         """What a stranger knows: the root, and the store of the first node."""
-        return Record(str(self.root), self.keeper.folder.path, "plant", "messages")
+        return RecordLocation(str(self.root), self.keeper.folder.path, "plant", "messages")
 
     def close(self) -> None:
         for keeper in self.keepers:
@@ -60,7 +60,7 @@ def ask(sql: LakeSql, question: str) -> list[dict[str, Any]]:
         return rows_of(answer)
 
 
-def rows_of(answer: Answer) -> list[dict[str, Any]]:
+def rows_of(answer: QueryResult) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for batch in answer.batches:
         found += batch.to_pylist()

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema
 
-from semel.pipeline.files import Layout, write_files
+from semel.pipeline.files import TableLayout, write_files
 from semel.pipeline.places import table_address
-from semel.pipeline.table import Batch, Table
+from semel.pipeline.table import LandingBatch, Table
 from semel.store.reading import NodeRecord
 
 PARTITION = ("date",)
@@ -32,6 +32,6 @@ def land_rows(
 ) -> None:
     """Land rows of a stream that begin with its first, or follow those that are there."""
     address = table_address(str(lake), table)
-    files = write_files(rows.to_batches(), Layout(address, PARTITION, is_numbered=True))
+    files = write_files(rows.to_batches(), TableLayout(address, PARTITION, is_numbered=True))
     schema = Schema.from_arrow(rows.schema).to_json()
-    Table(address).commit(Batch(files, schema, PARTITION, stream=stream))
+    Table(address).commit(LandingBatch(files, schema, PARTITION, stream=stream))

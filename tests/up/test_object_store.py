@@ -9,7 +9,7 @@ from semel.pipeline.errors import TableError
 from semel.pipeline.lake import history, open_table, optimize, tables, vacuum
 from semel.store.reading import NodeRecord
 from semel.store.roots import open_root
-from semel.up.sql import LakeSql, Record, SqlError
+from semel.up.sql import LakeSql, RecordLocation, SqlError
 from tests.pipeline.object_store import Store, running
 from tests.store.keeper import Keeper
 from tests.up.landed import land
@@ -23,7 +23,7 @@ def store() -> Iterator[Store]:
         yield made
 
 
-def ask(lake: str, record: Record | None, question: str) -> list[dict[str, object]]:
+def ask(lake: str, record: RecordLocation | None, question: str) -> list[dict[str, object]]:
     with LakeSql(lake, record=record) as sql:
         found: list[dict[str, object]] = []
         for batch in sql.ask(question).batches:
@@ -38,7 +38,7 @@ def test_tables_are_listed_asked_merged_and_cleaned(store: Store, tmp_path: Path
     keeper.commit(10)
     keeper.seal(3, 3, 2)
     assert tables(lake) == []
-    record = Record(root, keeper.folder.path, "plant", "messages")
+    record = RecordLocation(root, keeper.folder.path, "plant", "messages")
     question = "select landed, count(*) as n, sum(seq)::int as s from messages_now group by 1"
     assert ask(lake, record, question) == [{"landed": False, "n": 10, "s": 55}]
     rows = NodeRecord(keeper.root, "plant", "n1")

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from semel.cli import up
-from semel.cli.up import Report
-from semel.up.parts import BROKER, LANDING, Plan, hear_broker, hear_landing, make_lake, to_try
+from semel.cli.up import UpReport
+from semel.up.parts import BROKER, LANDING, UpPlan, hear_broker, hear_landing, make_lake, to_try
 from semel.up.supervisor import STDERR, STDOUT, Event, Supervisor
 from tests.broker.live import PATIENCE
 from tests.broker.live import Process as Broker
@@ -58,13 +58,13 @@ def batch(landed: int, **facts: object) -> Event:
 class Told:
     """What a report says after some events."""
 
-    def __init__(self, plan: Plan, events: Sequence[Event], *, quiet: bool = False) -> None:
+    def __init__(self, plan: UpPlan, events: Sequence[Event], *, quiet: bool = False) -> None:
         self.standing: Mapping[str, object] = {}
         self.line = ""
         asyncio.run(asyncio.wait_for(self._tell(plan, events, quiet), PATIENCE))
 
-    async def _tell(self, plan: Plan, events: Sequence[Event], quiet: bool) -> None:
-        report = Report(plan, json_wanted=True, quiet=quiet)
+    async def _tell(self, plan: UpPlan, events: Sequence[Event], quiet: bool) -> None:
+        report = UpReport(plan, json_wanted=True, quiet=quiet)
         report.begin(Supervisor([], report.tell))
         for each in events:
             report.tell(each)
@@ -102,7 +102,7 @@ def test_a_latency_of_long_ago_is_not_told_but_how_long_rows_wait_is(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = event("ready", landed_before=0, positions={"n1": 0})
-    report = Report(plan_of(data=str(data)), json_wanted=False, quiet=True)
+    report = UpReport(plan_of(data=str(data)), json_wanted=False, quiet=True)
     now = 1_000.0
     # The loop goes by its own clock.
     clock = SimpleNamespace(monotonic=lambda: now, strftime=time.strftime)

@@ -17,7 +17,7 @@ from semel.pipeline.errors import TableError
 from semel.store.reading import Holdings, NodeRecord
 from semel.store.roots import open_root
 from semel.store.segments import segment_name
-from semel.up.sql import LakeSql, Record, SqlError, record_beside
+from semel.up.sql import LakeSql, RecordLocation, SqlError, record_beside
 from tests.modes import repeats
 from tests.store.keeper import Keeper
 from tests.store.recorded import message
@@ -90,7 +90,7 @@ def test_without_a_record_there_is_what_is_landed(kept: Kept) -> None:
 
 
 def test_without_a_store_there_is_what_is_sealed(kept: Kept) -> None:
-    record = Record(str(kept.root), None, "plant", "messages")
+    record = RecordLocation(str(kept.root), None, "plant", "messages")
     sql = LakeSql(str(kept.lake), record=record)
     assert ask(sql, "select max(seq) as m, count(*) as n from messages_now") == [{"m": 8, "n": 8}]
 
@@ -264,7 +264,7 @@ def test_the_data_folder_that_a_lake_lies_in_has_its_record(tmp_path: Path) -> N
     lake = str(tmp_path / "lake")
     far = str(tmp_path / "far" / "lake")
     found = record_beside(lake, root=None, data=None, stream="plant", table="messages")
-    assert found == Record(None, tmp_path, "plant", "messages")
+    assert found == RecordLocation(None, tmp_path, "plant", "messages")
     assert record_beside(far, root=None, data=None, stream="plant", table="messages") is None
     keeper.close()
 
@@ -273,14 +273,14 @@ def test_the_store_that_lies_in_or_around_a_root_belongs_to_it(tmp_path: Path) -
     root = tmp_path / "root"
     ingest = Keeper(root / ".semel-ingest" / "plant", root=open_root(root))
     found = record_beside("x/lake", root=str(root), data=None, stream="plant", table="t")
-    assert found == Record(str(root), root / ".semel-ingest" / "plant", "plant", "t")
+    assert found == RecordLocation(str(root), root / ".semel-ingest" / "plant", "plant", "t")
     other = record_beside("x/lake", root=str(root), data=None, stream="yard", table="t")
-    assert other == Record(str(root), None, "yard", "t")
+    assert other == RecordLocation(str(root), None, "yard", "t")
     ingest.close()
     broker = Keeper(tmp_path / "data")
     streams = str(tmp_path / "data" / "streams")
     found = record_beside("x/lake", root=streams, data=None, stream="plant", table="t")
-    assert found == Record(streams, tmp_path / "data", "plant", "t")
+    assert found == RecordLocation(streams, tmp_path / "data", "plant", "t")
     broker.close()
 
 

@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from semel.pipeline.errors import TableError
-from semel.up.sql import LakeSql, Record, SqlError
+from semel.up.sql import LakeSql, RecordLocation, SqlError
 from tests.up.asked import NUMBERS, Kept, ask, simple_lake
 
 
@@ -69,7 +69,7 @@ def test_a_table_with_the_name_of_a_view_is_that_table_in_capitals_too(kept: Kep
 
 
 def test_a_table_that_is_to_come_has_no_views_beside_one_of_its_name(kept: Kept) -> None:
-    record = Record(str(kept.root), kept.keeper.folder.path, "plant", "Messages")
+    record = RecordLocation(str(kept.root), kept.keeper.folder.path, "plant", "Messages")
     sql = LakeSql(str(kept.lake), record=record)
     assert ask(sql, "select count(*) as n, sum(landed::int) as l from messages_now") == [
         {"n": 10, "l": 5}

@@ -26,7 +26,7 @@ from semel.up.supervisor import (
     TETHER,
     CannotStart,
     Event,
-    Heard,
+    LineEvent,
     Part,
     Supervisor,
     Waits,
@@ -59,12 +59,12 @@ FAMILY = (
 STUBBORN_FAMILY = BEGIN + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAMILY
 
 
-def hear(source: int, line: str) -> Heard | None:
+def hear(source: int, line: str) -> LineEvent | None:
     if line == "ready":
-        return Heard(READY, line, {"source": source})
+        return LineEvent(READY, line, {"source": source})
     if line.startswith("Error: "):
-        return Heard(PROBLEM, line.removeprefix("Error: "))
-    return Heard(SAID, line)
+        return LineEvent(PROBLEM, line.removeprefix("Error: "))
+    return LineEvent(SAID, line)
 
 
 def part(name: str, program: str, *arguments: str, **how: Any) -> Part:

@@ -33,8 +33,8 @@ from semel.store.schema import VERSION
 from semel.up.parts import (
     BROKER,
     LANDING,
-    Extent,
-    Plan,
+    RecordExtent,
+    UpPlan,
     as_called,
     check_extras,
     declare,
@@ -58,7 +58,7 @@ from semel.up.supervisor import (
     STDOUT,
     STOPPED,
     CannotStart,
-    Heard,
+    LineEvent,
     Supervisor,
 )
 from semel.up.tether import processes
@@ -78,7 +78,7 @@ def plan_of(
     environ: dict[str, str] | None = None,
     folder: Path | None = None,
     **flags: Any,
-) -> Plan:
+) -> UpPlan:
     """A plan from a file, variables and flags."""
     path = None
     if folder is not None:
@@ -123,7 +123,7 @@ def test_maintenance_of_the_table_can_be_turned_off() -> None:
 def test_what_maintenance_did_is_said_and_nothing_is_wrong_with_it() -> None:
     event = {"event": "maintenance", "at": "…", "text": "deleted 2 files", "action": "vacuumed"}
     heard = hear_landing(STDOUT, json.dumps({**event, "files": 2}))
-    assert heard == Heard(
+    assert heard == LineEvent(
         SAID, "deleted 2 files", {"action": "vacuumed", "files": 2, "level": "info"}
     )
 
@@ -248,20 +248,20 @@ def test_packages_that_are_not_installed_are_named_in_one_sentence(
     [
         (
             "<6>listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files",
-            Heard(
+            LineEvent(
                 READY,
                 "listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files",
                 {"host": "::1", "port": 1884},
             ),
         ),
-        ("<6>stopping", Heard(SAID, "stopping", {"level": "info"})),
-        ("<4>the sealer: no", Heard(SAID, "the sealer: no", {"level": "warning"})),
-        ("<3>  File x", Heard(SAID, "  File x", {"level": "error"})),
-        ("MemoryError", Heard(SAID, "MemoryError")),
-        ("Error: 127.0.0.1:1883 is in use", Heard(PROBLEM, "127.0.0.1:1883 is in use")),
+        ("<6>stopping", LineEvent(SAID, "stopping", {"level": "info"})),
+        ("<4>the sealer: no", LineEvent(SAID, "the sealer: no", {"level": "warning"})),
+        ("<3>  File x", LineEvent(SAID, "  File x", {"level": "error"})),
+        ("MemoryError", LineEvent(SAID, "MemoryError")),
+        ("Error: 127.0.0.1:1883 is in use", LineEvent(PROBLEM, "127.0.0.1:1883 is in use")),
     ],
 )
-def test_lines_of_a_broker_are_understood(line: str, heard: Heard) -> None:
+def test_lines_of_a_broker_are_understood(line: str, heard: LineEvent) -> None:
     assert hear_broker(STDERR, line) == heard
 
 
@@ -312,7 +312,7 @@ def test_the_lines_to_try_name_another_port_host_folder_and_lake() -> None:
     assert read == "semel stream read all --data semel-data --root 'my root'"
 
 
-def question_of(plan: Plan) -> list[str]:
+def question_of(plan: UpPlan) -> list[str]:
     """The words of the question, as a shell takes them."""
     _, ask = to_try(plan, "semel", host="127.0.0.1", port=1883)
     return shlex.split(ask)
@@ -380,12 +380,12 @@ def test_the_command_is_named_as_it_can_be_called(
 # --- the broker -----------------------------------------------------------------------------------
 
 
-def supervise(plan: Plan, story: Story) -> Log:
+def supervise(plan: UpPlan, story: Story) -> Log:
     """Run the parts of a plan while the story happens."""
     return supervise_parts(parts(plan, os.environ), story, QUICK)
 
 
-def broker_plan(folder: Path, **flags: Any) -> Plan:
+def broker_plan(folder: Path, **flags: Any) -> UpPlan:
     pytest.importorskip("pyarrow")
     return replace(plan_of(data=str(folder / "data"), **{"port": "0", **flags}), lands=False)
 
@@ -461,7 +461,7 @@ def test_retention_knows_of_the_landing_as_soon_as_the_broker_is_there(
     monkeypatch.setattr(up_command, "parts", lambda _, environ: parts(without, environ))
 
     async def story() -> None:
-        report = up_command.Report(plan, json_wanted=False, quiet=True)
+        report = up_command.UpReport(plan, json_wanted=False, quiet=True)
         running = asyncio.ensure_future(up_command.supervise(plan, report))
         async with asyncio.timeout(PATIENCE):
             while not landings_of(open_root(plan.record), "all"):
@@ -673,7 +673,7 @@ def test_what_is_published_lands_once_and_nothing_is_left_of_what_was_killed(
     plan = plan_of(data=str(tmp_path / "semel-data"))
     found = extent(plan)
     assert found is not None
-    assert found == Extent(found.node, 80, 80)
+    assert found == RecordExtent(found.node, 80, 80)
     assert landed(plan, found.node) == 80
     from deltalake import DeltaTable
 

@@ -13,7 +13,7 @@ identifiers) is not mentioned, which means in 5.0 that it is there.
 from collections.abc import Callable, Collection
 from typing import Final, final
 
-from semel.broker.authority import Authentication, Authority, Challenge, Granted, Step
+from semel.broker.authority import Authority, Challenge, Granted, ServerAuthentication, Step
 from semel.broker.memory import Memory
 from semel.broker.session_shares import SessionShares
 from semel.broker.settings import BrokerSettings
@@ -61,7 +61,7 @@ _RETURN_CODES: Final = {
 
 
 @final
-class Refused:
+class ConnectRefused:
     """The client is told and closed. `reason` is 5.0's code, whatever the version."""
 
     reason: Final[int]
@@ -79,16 +79,16 @@ class Refused:
 class Asked:
     """The client is neither in nor out: `auth` asks it for more, and nothing has happened yet."""
 
-    authentication: Final[Authentication]
+    authentication: Final[ServerAuthentication]
     auth: Final[Auth]
 
-    def __init__(self, authentication: Authentication, auth: Auth) -> None:
+    def __init__(self, authentication: ServerAuthentication, auth: Auth) -> None:
         self.authentication = authentication
         self.auth = auth
 
 
 @final
-class Accepted:
+class ConnectAccepted:
     """The terms of a connection: the core holds to them, and `properties` tell the client."""
 
     client_id: Final[str]
@@ -99,7 +99,7 @@ class Accepted:
     window: Final[int]
     properties: Final[Properties]
     # By which it may authenticate again.
-    authentication: Final[Authentication | None]
+    authentication: Final[ServerAuthentication | None]
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Accepted:
         keep_alive: int,
         window: int,
         properties: Properties,
-        authentication: Authentication | None,
+        authentication: ServerAuthentication | None,
     ) -> None:
         self.client_id = client_id
         self.expiry_interval = expiry_interval
@@ -119,7 +119,7 @@ class Accepted:
         self.authentication = authentication
 
 
-Verdict = Refused | Asked | Accepted
+Verdict = ConnectRefused | Asked | ConnectAccepted
 
 
 @final
@@ -182,7 +182,7 @@ class Doorkeeper:
         return self.weigh(packet, authentication, step, connections)
 
     def weigh(
-        self, packet: Connect, authentication: Authentication, step: Step, connections: int
+        self, packet: Connect, authentication: ServerAuthentication, step: Step, connections: int
     ) -> Verdict:
         """What becomes of a CONNECT whose enhanced authentication has got as far as `step`."""
         if isinstance(step, Granted):
@@ -205,17 +205,17 @@ class Doorkeeper:
             return False
         return packet.client_id not in self._taken
 
-    def _too_many(self, packet: Connect) -> Refused:
+    def _too_many(self, packet: Connect) -> ConnectRefused:
         why = f"no more than {self._settings.maximum_connections} connections at a time"
         return refused(packet, SERVER_BUSY, why)
 
-    def _full(self, packet: Connect) -> Refused:
+    def _full(self, packet: Connect) -> ConnectRefused:
         why = f"no more than {self._settings.maximum_sessions} sessions at a time"
         return refused(packet, QUOTA_EXCEEDED, why)
 
     def _accepted(
-        self, packet: Connect, authentication: Authentication | None, data: bytes | None
-    ) -> Accepted:
+        self, packet: Connect, authentication: ServerAuthentication | None, data: bytes | None
+    ) -> ConnectAccepted:
         settings = self._settings
         client_id = packet.client_id or self._assigned_id()
         asked = asked_expiry(packet)
@@ -237,7 +237,7 @@ class Doorkeeper:
                 authentication_data=data,
             )
             properties = self._with_response_information(packet, client_id, properties)
-        return Accepted(
+        return ConnectAccepted(
             client_id,
             expiry_interval=expiry,
             keep_alive=keep_alive,
@@ -298,20 +298,22 @@ def response_topic(prefix: str, client_id: str) -> str | None:
     return topic_name if len(topic_name.encode()) <= MAXIMUM_TWO_BYTES else None
 
 
-def refused(packet: Connect, reason: int, why: str | None = None) -> Refused:
+def refused(packet: Connect, reason: int, why: str | None = None) -> ConnectRefused:
     """The refusal of a CONNECT, in the words of its version."""
     if reason not in REASONS_5[CONNACK]:
         # An Authority's code that CONNACK has not: it means no all the same.
         reason = UNSPECIFIED_ERROR
     if packet.version == MQTT311:
-        return Refused(reason, why, ConnAck(_RETURN_CODES.get(reason, REFUSED_NOT_AUTHORIZED)))
+        return ConnectRefused(
+            reason, why, ConnAck(_RETURN_CODES.get(reason, REFUSED_NOT_AUTHORIZED))
+        )
     # [MQTT-3.1.2-29] in CONNACK whether or not the client asked for Problem Information
     told = ConnAck(reason, properties=Properties(reason_string=why))
     # [MQTT-3.2.2-19]
-    return Refused(reason, why, told if _fits(told, packet) else ConnAck(reason))
+    return ConnectRefused(reason, why, told if _fits(told, packet) else ConnAck(reason))
 
 
-def refused_by_rule(packet: Connect, violation: Violation) -> Refused:
+def refused_by_rule(packet: Connect, violation: Violation) -> ConnectRefused:
     """The refusal of a CONNECT whose client then broke a rule before it was in."""
     # [MQTT-3.1.2-30] a packet whose own code CONNACK does not have may not come now anyway
     return refused(packet, _code_of(violation, PROTOCOL_ERROR), violation.rule.name)

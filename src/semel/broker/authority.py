@@ -4,9 +4,10 @@ Everything a client wants passes `Authority`: connecting, publishing (its will t
 and receiving. The default allows everything; a later Authority asks a password file and a list of
 rights, and nothing else in the broker has to know.
 
-Enhanced authentication [4.12] is an `Authentication` that the Authority makes for one connection:
+Enhanced authentication [4.12] is a `ServerAuthentication` that the Authority makes for one
+connection:
 
-    CONNECT with a method ─▶ Authority.begin_authentication ─▶ Authentication
+    CONNECT with a method ─▶ Authority.begin_authentication ─▶ ServerAuthentication
         its data ─▶ start ─┐
     AUTH 0x18    ─▶ answer ┴─▶ Challenge   AUTH 0x18 with data, and the client owes an answer
                                Granted     CONNACK 0, or AUTH 0x00 to a client that was connected
@@ -81,7 +82,7 @@ def _check_data(data: bytes | None) -> None:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Authentication:
+class ServerAuthentication:
     """One client's enhanced authentication, for as long as its connection lasts: to be extended.
 
     No ABC, since a compiled one does not notice that a subclass left a method out.
@@ -123,7 +124,7 @@ class Authority:
 
     def begin_authentication(
         self, method: str, packet: Connect, peer: str
-    ) -> Authentication | None:
+    ) -> ServerAuthentication | None:
         """Who judges a client that authenticates by this method; None: the method is unknown.
 
         An unknown one is refused with 0x8C [MQTT-4.12.0-1]. Without this, every one is.

@@ -10,7 +10,7 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from semel.broker.addresses import address_of
-from semel.broker.authority import Authentication
+from semel.broker.authority import ServerAuthentication
 from semel.broker.session_state import SessionState
 from semel.mqtt.codec import Decoder, Packet, decode, encode
 from semel.mqtt.exchange import CONNECTED, Exchange
@@ -39,7 +39,7 @@ class Connection:
     exchange: Exchange
     state: SessionState | None
     # Enhanced authentication, and the CONNECT that waits for its end.
-    authentication: Authentication | None
+    authentication: ServerAuthentication | None
     applicant: Connect | None
     # Seconds of silence that it may keep, 0 for any number; when it was last heard.
     keep_alive: int

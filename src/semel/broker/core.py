@@ -14,10 +14,10 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.admission import (
-    Accepted,
     Asked,
+    ConnectAccepted,
+    ConnectRefused,
     Doorkeeper,
-    Refused,
     Verdict,
     answer_to_broken_connect,
     next_auth,
@@ -31,14 +31,14 @@ from semel.broker.faults import told
 from semel.broker.hot_path import HotPath
 from semel.broker.lifetimes import WINDOW, Lifetimes
 from semel.broker.memory import BOUNDLESS, ROOM_WHEN_SHORT, Memory
-from semel.broker.outbox import Outbox
+from semel.broker.outbox import SendQueue
 from semel.broker.pressure import Pressure
 from semel.broker.replay import Replays, is_of_stream, suback
 from semel.broker.router import Router
 from semel.broker.session_state import SessionState, shown
 from semel.broker.settings import BrokerSettings
 from semel.broker.store_pressure import StorePressure
-from semel.broker.sys_topics import Counters, sys_topics
+from semel.broker.sys_topics import BrokerCounters, sys_topics
 from semel.broker.turns import (
     COPY_SHIFT,
     ITEM_BYTES_SHIFT,
@@ -105,7 +105,7 @@ class Broker:
     ready: dict[int, Connection]
     # Connections that were served again, and may be read from again if nothing else is against it.
     resumed: list[Connection]
-    counters: Final[Counters]
+    counters: Final[BrokerCounters]
     # None: every packet goes the plain way.
     hot_path: HotPath | None
     replays: Final[Replays]
@@ -116,7 +116,7 @@ class Broker:
     turn_work: int
     # Why the store could not even be given a commit; "": it could. The broker is at its end then.
     store_failure: str
-    _outbox: Final[Outbox]
+    _outbox: Final[SendQueue]
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
     # Sessions for whom this tick had no time to find retained messages.
@@ -172,14 +172,14 @@ class Broker:
         self.connections = {}
         self.ready = {}
         self.resumed = []
-        self.counters = Counters()
+        self.counters = BrokerCounters()
         self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
         self.pressure = Pressure(settings.publisher_patience)
         self.store_pressure = StorePressure(self.router, settings.full_disk_patience)
         self.turns = Turns()
         self.turn_work = TURN_WORK
         self.store_failure = ""
-        self._outbox = Outbox(self.connections)
+        self._outbox = SendQueue(self.connections)
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
         self._unsearched = []
@@ -771,7 +771,7 @@ class Broker:
     def _carry_out(
         self, connection: Connection, packet: Connect, verdict: Verdict, now: float
     ) -> None:
-        if isinstance(verdict, Accepted):
+        if isinstance(verdict, ConnectAccepted):
             if self.store.condition == FULL and self._would_be_stored(verdict, packet):
                 refusal = refused(packet, QUOTA_EXCEEDED, _FULL)
                 self._turn_away(connection, packet, refusal, now)
@@ -786,7 +786,7 @@ class Broker:
         else:
             self._turn_away(connection, packet, verdict, now)
 
-    def _would_be_stored(self, terms: Accepted, packet: Connect) -> bool:
+    def _would_be_stored(self, terms: ConnectAccepted, packet: Connect) -> bool:
         """Whether a session on these terms, or its will, is a matter of the store."""
         if terms.expiry_interval or packet.will is not None:
             return True
@@ -794,7 +794,7 @@ class Broker:
         return old is not None and old.number > 0
 
     def _turn_away(
-        self, connection: Connection, packet: Connect, verdict: Refused, now: float
+        self, connection: Connection, packet: Connect, verdict: ConnectRefused, now: float
     ) -> None:
         why = "" if verdict.why is None else f", {verdict.why!a}"
         code = f"0x{verdict.reason:02x}"
@@ -802,7 +802,9 @@ class Broker:
         self._answer(connection, verdict.connack)
         self._drop(connection, now)
 
-    def _accept(self, connection: Connection, packet: Connect, terms: Accepted, now: float) -> None:
+    def _accept(
+        self, connection: Connection, packet: Connect, terms: ConnectAccepted, now: float
+    ) -> None:
         client_id = terms.client_id
         old = self.router.sessions.get(client_id)
         if old is not None and old.connection:
@@ -830,7 +832,10 @@ class Broker:
             # broker has to know, and a clean start gives it up.
             refusal = refused(packet, SERVER_UNAVAILABLE, "the stored session cannot be read")
             self._turn_away(
-                connection, packet, Refused(refusal.reason, state.damage, refusal.connack), now
+                connection,
+                packet,
+                ConnectRefused(refusal.reason, state.damage, refusal.connack),
+                now,
             )
             return
         connection.state = state

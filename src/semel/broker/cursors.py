@@ -7,7 +7,7 @@ sent yet is little, and forgotten when there is no connection: the record itself
 from collections import OrderedDict
 from typing import Final, final
 
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.streams import Stream
 
 # What a subscription to a stream begins with, and the topics of what is sent to it.
@@ -40,7 +40,7 @@ class Cursor:
     missed_first: int
     missed_last: int
     # What was read, and how much of that has been dealt with.
-    _records: list[Record]
+    _records: list[RecordedMessage]
     _at: int
     limit: int
 
@@ -86,7 +86,7 @@ class Cursor:
         self._at = 0
         self.limit = FEW
 
-    def put(self, records: list[Record]) -> None:
+    def put(self, records: list[RecordedMessage]) -> None:
         """What the store has from `position` on, or from later on if that is no longer kept."""
         first = records[0].seq
         # Who begins at the beginning, or by a time, takes what there is.
@@ -98,7 +98,7 @@ class Cursor:
         self._records = records
         self._at = 0
 
-    def record(self) -> Record | None:
+    def record(self) -> RecordedMessage | None:
         """The record that is next, if it has been read."""
         if self._at < len(self._records):
             return self._records[self._at]

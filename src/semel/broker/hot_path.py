@@ -20,7 +20,7 @@ from semel.broker.connection import Connection
 from semel.broker.router import Router, queued_bytes
 from semel.broker.routes import PLAIN, Route, Routes
 from semel.broker.session_state import SessionState
-from semel.broker.sys_topics import Counters
+from semel.broker.sys_topics import BrokerCounters
 from semel.broker.turns import (
     COPY_SHIFT,
     HOT_DELIVERY_WORK,
@@ -87,10 +87,10 @@ class HotPath:
     taken: int
     _router: Final[Router]
     _authority: Final[Authority]
-    _counters: Final[Counters]
+    _counters: Final[BrokerCounters]
     _run: Final[Run]
 
-    def __init__(self, router: Router, counters: Counters, route_cache: int) -> None:
+    def __init__(self, router: Router, counters: BrokerCounters, route_cache: int) -> None:
         self.routes = Routes(
             router.subscriptions,
             router.authority,

@@ -49,7 +49,7 @@ def is_answer(packet: Outgoing) -> bool:
 
 
 @final
-class Outbox:
+class SendQueue:
     """Packets of one tick, by the number of their connection, in their order."""
 
     # The last commit that the store has.

@@ -31,7 +31,7 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.cursors import STREAM_TOPICS, Cursor, Cursors
-from semel.broker.outbox import Outbox
+from semel.broker.outbox import SendQueue
 from semel.broker.router import Router
 from semel.broker.session_state import SessionState, shown
 from semel.mqtt.codec import encode
@@ -58,7 +58,7 @@ from semel.mqtt.reasons import (
 )
 from semel.mqtt.topics import has_wildcard, quoted, split_share, topic_matches
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES, text_size
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.store import OPEN, Saved
 from semel.store.streams import Stream
 
@@ -160,7 +160,7 @@ def _reason_string(why: list[str]) -> str:
     return text if len(distinct) <= _REASONS else f"{text}; and {len(distinct) - _REASONS} more"
 
 
-def replayed(record: Record, cursor: Cursor, qos: int) -> Message | None:
+def replayed(record: RecordedMessage, cursor: Cursor, qos: int) -> Message | None:
     """The message for a record; None if its topic is too long to have something before it."""
     topic_name = cursor.prefix + record.topic_name
     if text_size(topic_name) > MAXIMUM_TWO_BYTES:
@@ -184,7 +184,7 @@ class Replays:
     """All subscriptions to streams, of all sessions."""
 
     _router: Final[Router]
-    _outbox: Final[Outbox]
+    _outbox: Final[SendQueue]
     _log: Final[Callable[[str], None]]
     # By stream, and by client identifier: sessions with a cursor that has come to the end of the
     # record, and those with one whose next records are being read.
@@ -194,7 +194,7 @@ class Replays:
     def __init__(
         self,
         router: Router,
-        outbox: Outbox,
+        outbox: SendQueue,
         log: Callable[[str], None],
     ) -> None:
         self._router = router
@@ -413,7 +413,9 @@ class Replays:
         cursor.advance()
         return True
 
-    def _next(self, state: SessionState, cursors: Cursors, cursor: Cursor) -> Record | None:
+    def _next(
+        self, state: SessionState, cursors: Cursors, cursor: Cursor
+    ) -> RecordedMessage | None:
         record = cursor.record()
         if record is not None:
             return record
@@ -426,7 +428,7 @@ class Replays:
                 self._sleep(self._reading, stream, state)
                 return None
             cursor.position = found
-        records: list[Record] | None = []
+        records: list[RecordedMessage] | None = []
         if cursor.position <= stream.last_seq:
             cursors.left -= 1
             records = store.records(stream.id, cursor.position, cursor.limit)
@@ -460,7 +462,7 @@ class Replays:
         state: SessionState,
         cursors: Cursors,
         cursor: Cursor,
-        record: Record,
+        record: RecordedMessage,
         qos: int,
         now: float,
     ) -> None:

@@ -35,10 +35,10 @@ _BATCH: Final = 1_000
 
 
 @final
-class Node:
+class RetainedNode:
     """A place in the tree: the levels of a name up to here, and the message of that name."""
 
-    children: Final[dict[str, "Node"]]  # in the order of their births
+    children: Final[dict[str, "RetainedNode"]]  # in the order of their births
     birth: Final[int]
     message: Message | None
     put: int  # which of all messages ever put it is
@@ -59,13 +59,13 @@ class Branch:
     """
 
     depth: Final[int]  # of the filter's levels, which the children are compared with
-    _node: Final[Node]
-    _batch: list[Node]
+    _node: Final[RetainedNode]
+    _batch: list[RetainedNode]
     _at: int
     _position: int
     _last_birth: int
 
-    def __init__(self, node: Node, depth: int) -> None:
+    def __init__(self, node: RetainedNode, depth: int) -> None:
         self.depth = depth
         self._node = node
         self._batch = []
@@ -73,7 +73,7 @@ class Branch:
         self._position = 0
         self._last_birth = 0
 
-    def next(self) -> Node | None:
+    def next(self) -> RetainedNode | None:
         """The next child, None after the last."""
         if self._at == len(self._batch):
             self._fetch()
@@ -119,10 +119,15 @@ class RetainedSearch:
     _levels: Final[list[str]]
     _last_put: Final[int]
     _branches: Final[list[Branch]]
-    _first: Node | None
+    _first: RetainedNode | None
 
     def __init__(
-        self, retained: "Retained", first: Node | None, levels: list[str], qos: int, identifier: int
+        self,
+        retained: "Retained",
+        first: RetainedNode | None,
+        levels: list[str],
+        qos: int,
+        identifier: int,
     ) -> None:
         self.qos = qos
         self.identifier = identifier
@@ -158,7 +163,7 @@ class RetainedSearch:
         """Whether there is no other."""
         return self._first is None and not self._branches
 
-    def _look_at(self, node: Node, depth: int, now: float) -> Message | None:
+    def _look_at(self, node: RetainedNode, depth: int, now: float) -> Message | None:
         """Go down from a node that `depth` levels of the filter have led to; its message, if that
         is one of those."""
         levels = self._levels
@@ -194,10 +199,12 @@ class Retained:
     maximum: Final[int]
     maximum_bytes: Final[int]
     size: int  # what all of them cost, in bytes
-    _by_name: Final[dict[str, Node]]
-    _expiring: Final[OrderedDict[str, Node]]  # those with an expiry; the first is swept next
-    _root: Final[Node]
-    _dollar_root: Final[Node]
+    _by_name: Final[dict[str, RetainedNode]]
+    _expiring: Final[
+        OrderedDict[str, RetainedNode]
+    ]  # those with an expiry; the first is swept next
+    _root: Final[RetainedNode]
+    _dollar_root: Final[RetainedNode]
     _last_birth: int
     last_put: int  # how many messages were put
     # Topics whose message has expired and was dropped: for the owner to take.
@@ -209,8 +216,8 @@ class Retained:
         self.size = 0
         self._by_name = {}
         self._expiring = OrderedDict()
-        self._root = Node(0)
-        self._dollar_root = Node(0)
+        self._root = RetainedNode(0)
+        self._dollar_root = RetainedNode(0)
         self._last_birth = 0
         self.last_put = 0
         self.expired = []
@@ -296,16 +303,16 @@ class Retained:
         self.delete(topic_name)
         self.expired.append(topic_name)
 
-    def _root_for(self, topic: str) -> Node:
+    def _root_for(self, topic: str) -> RetainedNode:
         return self._dollar_root if topic.startswith("$") else self._root
 
-    def _new_node(self, topic_name: str) -> Node:
+    def _new_node(self, topic_name: str) -> RetainedNode:
         node = self._root_for(topic_name)
         for level in topic_name.split("/"):
             child = node.children.get(level)
             if child is None:
                 self._last_birth += 1
-                child = Node(self._last_birth)
+                child = RetainedNode(self._last_birth)
                 node.children[level] = child
             node = child
         return node
@@ -313,7 +320,7 @@ class Retained:
     def _prune(self, topic_name: str) -> None:
         levels = topic_name.split("/")
         node = self._root_for(topic_name)
-        above: list[Node] = []
+        above: list[RetainedNode] = []
         for level in levels:
             above.append(node)
             node = node.children[level]

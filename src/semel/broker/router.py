@@ -13,7 +13,13 @@ from semel.broker.memory import Memory
 from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
 from semel.broker.session_state import SessionState
-from semel.broker.subscriptions import Entry, Group, Matches, Subscriptions, subscription_cost
+from semel.broker.subscriptions import (
+    Matches,
+    ShareGroup,
+    SubscriptionEntry,
+    SubscriptionTree,
+    subscription_cost,
+)
 from semel.broker.turns import (
     COPY_SHIFT,
     DELIVERY_WORK,
@@ -35,7 +41,7 @@ from semel.mqtt.properties import (
 from semel.mqtt.reasons import QUOTA_EXCEEDED
 from semel.mqtt.session import Session
 from semel.mqtt.topics import is_shared
-from semel.store.commit import QUEUED_BYTES, SHARED_PAYLOAD, Commit, Record
+from semel.store.commit import QUEUED_BYTES, SHARED_PAYLOAD, Commit, RecordedMessage
 from semel.store.store import Store
 from semel.store.streams import Stream, Streams
 
@@ -59,7 +65,7 @@ class Copy:
         self.retain_as_published = False
         self.identifiers = []
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: SubscriptionEntry) -> None:
         """One more subscription matches."""
         self.qos = max(self.qos, entry.qos)
         if entry.retain_as_published:
@@ -73,7 +79,7 @@ class Router:
     """All sessions, all subscriptions, all retained messages, and what this tick changes."""
 
     sessions: Final[dict[str, SessionState]]
-    subscriptions: Final[Subscriptions]
+    subscriptions: Final[SubscriptionTree]
     retained: Final[Retained]
     authority: Final[Authority]
     store: Final[Store]
@@ -135,7 +141,7 @@ class Router:
         maximum_retained_bytes: int,
     ) -> None:
         self.sessions = {}
-        self.subscriptions = Subscriptions()
+        self.subscriptions = SubscriptionTree()
         self.retained = Retained(maximum_retained, maximum_retained_bytes)
         self.authority = authority
         self.store = store
@@ -231,7 +237,7 @@ class Router:
             stream.last_seq += 1
             self.unwritten += QUEUED_BYTES + message.size
             self.commit.records.append(
-                Record(
+                RecordedMessage(
                     stream.id,
                     stream.last_seq,
                     message.topic_name,
@@ -329,10 +335,10 @@ class Router:
         """Whether it may be retained: while memory is short, only in the place of another."""
         return not self.memory.is_short or self.retained.get(message.topic_name) is not None
 
-    def _deliver_shared(self, group: Group, message: Message, now: float) -> None:
+    def _deliver_shared(self, group: ShareGroup, message: Message, now: float) -> None:
         """One member gets it: the next that is connected and keeps up, or else one that keeps it
         for later, or else the next."""
-        chosen: Entry | None = None
+        chosen: SubscriptionEntry | None = None
         keeps_up = False
         for entry in group.connected():
             self.work += ENTRY_WORK

@@ -17,7 +17,7 @@ from typing import Final, final
 
 from semel.broker.authority import Authority
 from semel.broker.session_state import SessionState
-from semel.broker.subscriptions import Matches, Subscriptions
+from semel.broker.subscriptions import Matches, SubscriptionTree
 from semel.mqtt.wire import text_size
 from semel.store.streams import Stream, Streams
 
@@ -75,7 +75,7 @@ class Route:
 class Routes:
     """The cache. `maximum` bounds its entries; 0 caches nothing."""
 
-    _subscriptions: Final[Subscriptions]
+    _subscriptions: Final[SubscriptionTree]
     _authority: Final[Authority]
     _may_receive: Final[Callable[[str, str], bool]]
     _sessions: Final[dict[str, SessionState]]
@@ -90,7 +90,7 @@ class Routes:
 
     def __init__(
         self,
-        subscriptions: Subscriptions,
+        subscriptions: SubscriptionTree,
         authority: Authority,
         may_receive: Callable[[str, str], bool],
         sessions: dict[str, SessionState],

@@ -1,12 +1,12 @@
 """Who subscribes to what, and which subscriptions a Topic Name meets.
 
-    client_id ─▶ topic_filter ─▶ Entry          what a client holds, as it wrote it
-    topic_name ─────────────────▶ Leaf          filters without a wildcard: one look-up
-    level ─▶ level ─▶ … ─▶ Node ─▶ Leaf         filters with one: a tree, a level at a time
+    client_id ─▶ topic_filter ─▶ SubscriptionEntry   what a client holds, as it wrote it
+    topic_name ────────────────▶ Leaf                filters without a wildcard: one look-up
+    level ─▶ level ─▶ FilterNode ─▶ … ─▶ Leaf        filters with one: a tree, a level at a time
 
 A `Leaf` holds what was subscribed with one filter: the entry of each client, and for each ShareName
-a `Group`. There are two trees. Filters that begin with `$` are in a tree of their own, and a name
-that begins with `$` is looked up in that tree alone, where nothing begins with a wildcard: so
+a `ShareGroup`. There are two trees. Filters that begin with `$` have a tree of their own, and a
+name that begins with `$` is looked up in that tree alone, where nothing begins with a wildcard: so
 [MQTT-4.7.2-1] holds by construction. Levels are compared as strings, character by character
 [MQTT-4.7.3-4].
 
@@ -43,7 +43,7 @@ MOST_CHANGED_TOPICS: Final = 1_024
 @final
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
-class Entry:
+class SubscriptionEntry:
     """One subscription of one client.
 
     `topic_filter` is as the client wrote it; `share_name` is "" if it is not shared; `identifier`
@@ -70,7 +70,7 @@ class Entry:
 
 
 @final
-class Group:
+class ShareGroup:
     """The clients that share a subscription: same ShareName, same filter [4.8.2].
 
     Those that are connected take turns, and those that are not, in the order in which they joined
@@ -84,8 +84,8 @@ class Group:
     share_name: Final[str]
     topic_filter: Final[str]  # without $share/ShareName/
     # The first is the next; who had its turn goes last.
-    _connected: Final[OrderedDict[str, Entry]]
-    _offline: Final[OrderedDict[str, Entry]]
+    _connected: Final[OrderedDict[str, SubscriptionEntry]]
+    _offline: Final[OrderedDict[str, SubscriptionEntry]]
 
     def __init__(self, share_name: str, topic_filter: str) -> None:
         self.share_name = share_name
@@ -93,20 +93,20 @@ class Group:
         self._connected = OrderedDict()
         self._offline = OrderedDict()
 
-    def connected(self) -> ValuesView[Entry]:
+    def connected(self) -> ValuesView[SubscriptionEntry]:
         """Members with a connection, from the one whose turn it is: not a copy, so stop before
         `advance`."""
         return self._connected.values()
 
-    def offline(self) -> ValuesView[Entry]:
+    def offline(self) -> ValuesView[SubscriptionEntry]:
         """Likewise those without one."""
         return self._offline.values()
 
-    def members(self) -> list[Entry]:
+    def members(self) -> list[SubscriptionEntry]:
         """All of them."""
         return [*self._connected.values(), *self._offline.values()]
 
-    def advance(self, entry: Entry) -> None:
+    def advance(self, entry: SubscriptionEntry) -> None:
         """This member had its turn: the next is the one after it.
 
         One that has left meanwhile passes no turn on.
@@ -122,7 +122,7 @@ class Group:
         """Whether the last member has left."""
         return not self._connected and not self._offline
 
-    def put(self, entry: Entry, is_connected: bool) -> None:
+    def put(self, entry: SubscriptionEntry, is_connected: bool) -> None:
         """Let its client join, or change its options, or come, or go offline."""
         members, others = self._connected, self._offline
         if not is_connected:
@@ -143,8 +143,8 @@ class Matches:
     A client with overlapping filters has several entries; merging them is the caller's.
     """
 
-    entries: Final[list[Entry]]
-    groups: Final[list[Group]]
+    entries: Final[list[SubscriptionEntry]]
+    groups: Final[list[ShareGroup]]
     visited: int  # nodes of the tree that were looked at: what the search cost
 
     def __init__(self) -> None:
@@ -157,14 +157,14 @@ class Matches:
 class Leaf:
     """All that was subscribed with one filter."""
 
-    entries: Final[dict[str, Entry]]  # by client
-    groups: dict[str, Group] | None  # by ShareName; most filters are never shared
+    entries: Final[dict[str, SubscriptionEntry]]  # by client
+    groups: dict[str, ShareGroup] | None  # by ShareName; most filters are never shared
 
     def __init__(self) -> None:
         self.entries = {}
         self.groups = None
 
-    def put(self, entry: Entry, topic_filter: str, is_connected: bool) -> None:
+    def put(self, entry: SubscriptionEntry, topic_filter: str, is_connected: bool) -> None:
         """Add an entry, or replace the one of the same client and ShareName."""
         if not entry.share_name:
             self.entries[entry.client_id] = entry
@@ -175,11 +175,11 @@ class Leaf:
             self.groups = groups
         group = groups.get(entry.share_name)
         if group is None:
-            group = Group(entry.share_name, topic_filter)
+            group = ShareGroup(entry.share_name, topic_filter)
             groups[entry.share_name] = group
         group.put(entry, is_connected)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: SubscriptionEntry) -> None:
         """Take out an entry that is here."""
         if not entry.share_name:
             del self.entries[entry.client_id]
@@ -208,11 +208,11 @@ class Leaf:
 
 
 @final
-class Node:
+class FilterNode:
     """A place in the tree: the levels of a filter up to here."""
 
-    children: Final[dict[str, "Node"]]
-    plus: "Node | None"  # the next level is +
+    children: Final[dict[str, "FilterNode"]]
+    plus: "FilterNode | None"  # the next level is +
     here: Leaf | None  # the filter ends here
     below: Leaf | None  # the filter goes on with # and ends
 
@@ -228,16 +228,16 @@ class Node:
 
 
 @final
-class Subscriptions:
+class SubscriptionTree:
     """All subscriptions of all clients."""
 
     generation: int  # another one whenever a filter with a wildcard comes, changes or goes
     size: int  # about how many bytes all of them take
-    _clients: Final[dict[str, dict[str, Entry]]]
+    _clients: Final[dict[str, dict[str, SubscriptionEntry]]]
     _connected: Final[set[str]]
     _exact: Final[dict[str, Leaf]]
-    _root: Final[Node]
-    _dollar_root: Final[Node]
+    _root: Final[FilterNode]
+    _dollar_root: Final[FilterNode]
     _changed_topics: list[str]
 
     def __init__(self) -> None:
@@ -246,19 +246,19 @@ class Subscriptions:
         self._clients = {}
         self._connected = set()
         self._exact = {}
-        self._root = Node()
-        self._dollar_root = Node()
+        self._root = FilterNode()
+        self._dollar_root = FilterNode()
         self._changed_topics = []
 
     def subscribe(
         self, client_id: str, subscription: Subscription, identifier: int = 0
-    ) -> Entry | None:
+    ) -> SubscriptionEntry | None:
         """Add a subscription; the one with the same filter that it replaces [MQTT-3.8.4-3].
 
         A client that repeats a subscription word for word, as many do whenever they connect,
         changes nothing that is cached.
         """
-        entry = Entry(client_id, subscription, identifier)
+        entry = SubscriptionEntry(client_id, subscription, identifier)
         held = self._clients.get(client_id)
         if held is None:
             held = {}
@@ -296,7 +296,7 @@ class Subscriptions:
                 assert group is not None
                 group.put(entry, is_connected)
 
-    def unsubscribe(self, client_id: str, topic_filter: str) -> Entry | None:
+    def unsubscribe(self, client_id: str, topic_filter: str) -> SubscriptionEntry | None:
         """Take out the client's subscription with this very filter, if any [MQTT-3.10.4-1]."""
         held = self._clients.get(client_id)
         if held is None:
@@ -324,16 +324,16 @@ class Subscriptions:
         held = self._clients.get(client_id)
         return held is not None and topic_filter in held
 
-    def entry(self, client_id: str, topic_filter: str) -> Entry:
+    def entry(self, client_id: str, topic_filter: str) -> SubscriptionEntry:
         """The client's subscription with this very filter, which it must hold."""
         return self._clients[client_id][topic_filter]
 
-    def of(self, client_id: str) -> list[Entry]:
+    def of(self, client_id: str) -> list[SubscriptionEntry]:
         """All that a client holds, in the order in which it first asked."""
         held = self._clients.get(client_id)
         return [] if held is None else list(held.values())
 
-    def group(self, topic_filter: str) -> Group | None:
+    def group(self, topic_filter: str) -> ShareGroup | None:
         """Who shares this filter, which is given with its `$share/ShareName/`."""
         share_name, inner = split_share(topic_filter)
         leaf = self._leaf(inner)
@@ -375,7 +375,7 @@ class Subscriptions:
         self._changed_topics = []
         return changed
 
-    def _root_for(self, topic: str) -> Node:
+    def _root_for(self, topic: str) -> FilterNode:
         return self._dollar_root if topic.startswith("$") else self._root
 
     def _note_topic(self, topic_name: str) -> None:
@@ -385,7 +385,7 @@ class Subscriptions:
             return
         self._changed_topics.append(topic_name)
 
-    def _put_in_tree(self, entry: Entry, topic_filter: str) -> None:
+    def _put_in_tree(self, entry: SubscriptionEntry, topic_filter: str) -> None:
         node = self._root_for(topic_filter)
         leaf: Leaf | None = None
         for level in topic_filter.split("/"):
@@ -397,14 +397,14 @@ class Subscriptions:
             elif level == "+":
                 following = node.plus
                 if following is None:
-                    following = Node()
+                    following = FilterNode()
                     self.size += NODE_BYTES
                     node.plus = following
                 node = following
             else:
                 following = node.children.get(level)
                 if following is None:
-                    following = Node()
+                    following = FilterNode()
                     self.size += NODE_BYTES + len(level)
                     node.children[level] = following
                 node = following
@@ -416,7 +416,7 @@ class Subscriptions:
         leaf.put(entry, topic_filter, entry.client_id in self._connected)
         self.generation += 1
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: SubscriptionEntry) -> None:
         self.size -= _entry_cost(entry.topic_filter)
         _, topic_filter = split_share(entry.topic_filter)
         if has_wildcard(topic_filter):
@@ -428,13 +428,13 @@ class Subscriptions:
             del self._exact[topic_filter]
         self._note_topic(topic_filter)
 
-    def _remove_from_tree(self, entry: Entry, topic_filter: str) -> None:
+    def _remove_from_tree(self, entry: SubscriptionEntry, topic_filter: str) -> None:
         levels = topic_filter.split("/")
         ends_below = levels[-1] == "#"
         if ends_below:
             levels.pop()
         node = self._root_for(topic_filter)
-        above: list[Node] = []
+        above: list[FilterNode] = []
         for level in levels:
             above.append(node)
             following = node.plus if level == "+" else node.children[level]
@@ -478,12 +478,12 @@ def _entry_cost(topic_filter: str) -> int:
     return cost
 
 
-def collect_from_tree(root: Node, topic_name: str, matches: Matches) -> None:
+def collect_from_tree(root: FilterNode, topic_name: str, matches: Matches) -> None:
     """Add what the filters of a tree that match the name hold."""
     nodes = [root]
     visited = 1
     for level in topic_name.split("/"):
-        following: list[Node] = []
+        following: list[FilterNode] = []
         for node in nodes:
             below = node.below
             if below is not None:

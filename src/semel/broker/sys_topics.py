@@ -8,7 +8,7 @@ PREFIX: Final = "$SYS/broker/"
 
 
 @final
-class Counters:
+class BrokerCounters:
     """What has happened since the broker started."""
 
     bytes_received: int
@@ -28,7 +28,7 @@ class Counters:
 
 
 def sys_topics(
-    counters: Counters,
+    counters: BrokerCounters,
     *,
     uptime: float,
     connected: int,

@@ -17,7 +17,7 @@ import click
 from semel.cli.numbers import MOST_RATE, NumberRange
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.counts import count
-from semel.lab.demo import Demo, DemoFailed, Status, Wanted
+from semel.lab.demo import Demo, DemoFailed, DemoOptions, DemoStatus
 from semel.lab.demo_account import MOST_MESSAGES, Verdict
 from semel.lab.fleet.devices import MOST_SEED
 
@@ -95,7 +95,7 @@ def command(
             if any(folder.iterdir()):
                 raise click.UsageError(f"--data {folder} is not empty: a demo begins with nothing")
         display = JsonDisplay() if json_wanted else Display(lands=not no_land)
-        wanted = Wanted(folder, messages, seconds, seed, rate, lands=not no_land)
+        wanted = DemoOptions(folder, messages, seconds, seed, rate, lands=not no_land)
         demo = Demo(wanted, display.tell, display.happened)
         try:
             verdict = asyncio.run(until_signal(demo))
@@ -154,7 +154,7 @@ class Display:
         self._every = LINE_SECONDS if self._is_terminal else PLAIN_SECONDS
         self._shown_at = 0.0
 
-    def tell(self, status: Status) -> None:
+    def tell(self, status: DemoStatus) -> None:
         """Numbers."""
         now = time.monotonic()
         if now - self._shown_at < self._every:
@@ -197,7 +197,7 @@ class JsonDisplay:
     def __init__(self) -> None:
         self._shown_at = 0.0
 
-    def tell(self, status: Status) -> None:
+    def tell(self, status: DemoStatus) -> None:
         """Numbers, once a second."""
         now = time.monotonic()
         if now - self._shown_at >= 1.0:
@@ -220,7 +220,7 @@ class JsonDisplay:
         click.echo(json.dumps({"event": event, **facts}))
 
 
-def as_line(status: Status, *, lands: bool) -> str:
+def as_line(status: DemoStatus, *, lands: bool) -> str:
     """How a demo stands."""
     landed = f" · landed {status.landed:,}" if lands else ""
     # First: what does not fit into the line of a terminal is cut.

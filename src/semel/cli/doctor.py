@@ -68,7 +68,7 @@ _ORDER: Final = {"<": (-1,), "<=": (-1, 0), "==": (0,), "!=": (-1, 1), ">=": (0,
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """What one check came to."""
 
     subject: str
@@ -109,7 +109,7 @@ def command(spark: bool, folder: Path, as_json: bool) -> None:
         sys.exit(1)
 
 
-def show(finding: Finding) -> None:
+def show(finding: DoctorFinding) -> None:
     """A line for people, and one more if there is something to do."""
     colour = {OK: "green", MISSING: "yellow", PROBLEM: "red"}[finding.state]
     state = click.style(f"{finding.state:<8}", fg=colour)
@@ -118,10 +118,10 @@ def show(finding: Finding) -> None:
         click.echo(f"{'':<22} -> {shown_text(finding.todo)}")
 
 
-def examine(folder: Path, *, spark: bool) -> Iterator[Finding]:
+def examine(folder: Path, *, spark: bool) -> Iterator[DoctorFinding]:
     """All findings, in order; those that take time come as they are made."""
     yield python()
-    yield Finding(
+    yield DoctorFinding(
         "semel",
         OK,
         f"{__version__}, {'compiled' if is_compiled() else 'interpreted'}, in {_home()}",
@@ -146,16 +146,16 @@ def _home() -> Path:
     return Path(semel.__file__).parent
 
 
-def python() -> Finding:
+def python() -> DoctorFinding:
     """The Python that runs this; an older one than it needs could not have installed it."""
     name = f"{platform.python_implementation()} {platform.python_version()}"
-    return Finding("python", OK, f"{name}, {sys.executable}", details={"version": name})
+    return DoctorFinding("python", OK, f"{name}, {sys.executable}", details={"version": name})
 
 
 # --- packages -------------------------------------------------------------------------------------
 
 
-def packages(extra: str) -> Finding:
+def packages(extra: str) -> DoctorFinding:
     """The packages of an extra: are they there, are they of the right version, do they load."""
     subject = f"extra {extra}"
     names = {name: names[0] for name, names in packages_distributions().items()}
@@ -180,13 +180,13 @@ def packages(extra: str) -> Finding:
     details: dict[str, object] = {"packages": versions}
     if faults:
         text = "; ".join(faults)
-        return Finding(subject, PROBLEM, text, todo, broken=not absent, details=details)
+        return DoctorFinding(subject, PROBLEM, text, todo, broken=not absent, details=details)
     if absent:
         text = f"lacks {', '.join(absent)}"
         if there:
             text += f"; has {', '.join(there)}"
-        return Finding(subject, MISSING, text, todo, details=details)
-    return Finding(subject, OK, ", ".join(there), details=details)
+        return DoctorFinding(subject, MISSING, text, todo, details=details)
+    return DoctorFinding(subject, OK, ", ".join(there), details=details)
 
 
 def unloadable(module: str) -> list[str]:
@@ -238,7 +238,7 @@ def _plain(name: str) -> str:
 # --- Java and Spark -------------------------------------------------------------------------------
 
 
-def javas(*, wanted: bool) -> Iterator[Finding]:
+def javas(*, wanted: bool) -> Iterator[DoctorFinding]:
     """The Java that Spark will get, after those that it will not get, and why."""
     result = java.look()
     for each in result.passed_over:
@@ -246,11 +246,11 @@ def javas(*, wanted: bool) -> Iterator[Finding]:
         state = PROBLEM if each.origin == "JAVA_HOME" else OK
         todo = "unset JAVA_HOME, or point it to Java 17 or newer" if state == PROBLEM else ""
         text = f"passed over: {each.program} ({each.origin}) {each.reason}"
-        yield Finding("java", state, text, todo, details=asdict(each))
+        yield DoctorFinding("java", state, text, todo, details=asdict(each))
     found = result.java
     if found is None:
         state = PROBLEM if wanted else MISSING
-        yield Finding("java", state, "none that Spark can use", java.INSTALL, broken=wanted)
+        yield DoctorFinding("java", state, "none that Spark can use", java.INSTALL, broken=wanted)
         return
     details: dict[str, object] = {
         "program": os.fspath(found.program),
@@ -261,12 +261,12 @@ def javas(*, wanted: bool) -> Iterator[Finding]:
     try:
         java.java_home(found)
     except PipelineError as problem:
-        yield Finding("java", PROBLEM, f"{text}; {problem}", broken=wanted, details=details)
+        yield DoctorFinding("java", PROBLEM, f"{text}; {problem}", broken=wanted, details=details)
         return
-    yield Finding("java", OK, text, details=details)
+    yield DoctorFinding("java", OK, text, details=details)
 
 
-def spark_home(*, wanted: bool) -> Iterator[Finding]:
+def spark_home(*, wanted: bool) -> Iterator[DoctorFinding]:
     """SPARK_HOME, if it is set: pyspark then runs the Spark that is there, not its own."""
     home = os.environ.get("SPARK_HOME")
     if not home:
@@ -276,7 +276,7 @@ def spark_home(*, wanted: bool) -> Iterator[Finding]:
     jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
     if not jars:
         text = f"SPARK_HOME is {home}, and there is no Spark"
-        yield Finding("spark", PROBLEM, text, todo, broken=wanted, details=details)
+        yield DoctorFinding("spark", PROBLEM, text, todo, broken=wanted, details=details)
         return
     there = jars[0].stem.rpartition("-")[2]
     text = f"SPARK_HOME is {home}, with Spark {there}"
@@ -284,15 +284,17 @@ def spark_home(*, wanted: bool) -> Iterator[Finding]:
         ours = version("pyspark")
         if ours != there:
             text += f", and pyspark is {ours}"
-            yield Finding("spark", PROBLEM, text, todo, broken=wanted, details=details)
+            yield DoctorFinding("spark", PROBLEM, text, todo, broken=wanted, details=details)
             return
-    yield Finding("spark", OK, text, details=details)
+    yield DoctorFinding("spark", OK, text, details=details)
 
 
-def session(*, wanted: bool) -> Finding:
+def session(*, wanted: bool) -> DoctorFinding:
     """Start Spark in a process of its own, because it may hang or print what it likes."""
     if not wanted:
-        return Finding("session", MISSING, "not tried without Spark", "pip install 'semel[spark]'")
+        return DoctorFinding(
+            "session", MISSING, "not tried without Spark", "pip install 'semel[spark]'"
+        )
     code = "import json; from semel.pipeline.session import trial; print(json.dumps(trial()))"
     try:
         process = subprocess.run(
@@ -305,36 +307,38 @@ def session(*, wanted: bool) -> Finding:
         )
     except subprocess.TimeoutExpired:
         text = f"Spark has not started and answered within {SPARK_PATIENCE} s"
-        return Finding("session", PROBLEM, text, "look at what java and python do", broken=True)
+        return DoctorFinding(
+            "session", PROBLEM, text, "look at what java and python do", broken=True
+        )
     lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
     if process.returncode != 0:
         text = lines[-1].removeprefix("semel.pipeline.errors.PipelineError: ")
-        return Finding(
+        return DoctorFinding(
             "session", PROBLEM, text, broken=True, details={"stderr": process.stderr[-20000:]}
         )
     seen = json.loads(process.stdout.splitlines()[-1])
     text = f"Spark {seen['spark']} on Java {seen['java']} started, and its Python worker answered"
     if seen["faults"]:
         text = "; ".join([text, *seen["faults"]])
-        return Finding("session", PROBLEM, text, broken=True, details=seen)
-    return Finding("session", OK, f"{text}, as did both of our formats", details=seen)
+        return DoctorFinding("session", PROBLEM, text, broken=True, details=seen)
+    return DoctorFinding("session", OK, f"{text}, as did both of our formats", details=seen)
 
 
 # --- the machine ----------------------------------------------------------------------------------
 
 
-def sqlite() -> Finding:
+def sqlite() -> DoctorFinding:
     """The SQLite of this Python, which keeps what has to last."""
     details: dict[str, object] = {"version": sqlite3.sqlite_version}
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         text = f"{sqlite3.sqlite_version} is older than {oldest}"
         todo = "use a Python with a newer SQLite"
-        return Finding("sqlite", PROBLEM, text, todo, broken=True, details=details)
-    return Finding("sqlite", OK, sqlite3.sqlite_version, details=details)
+        return DoctorFinding("sqlite", PROBLEM, text, todo, broken=True, details=details)
+    return DoctorFinding("sqlite", OK, sqlite3.sqlite_version, details=details)
 
 
-def file_system(folder: Path) -> Finding:
+def file_system(folder: Path) -> DoctorFinding:
     """Whether files in `folder` can be flushed, locked and shared as a store needs it."""
     kind = _kind(folder)
     where = f"{folder.resolve()} ({kind})"
@@ -344,15 +348,15 @@ def file_system(folder: Path) -> Finding:
             fault = _fault(Path(place))
     except OSError as problem:
         text = f"{where} cannot be written to ({problem.strerror})"
-        return Finding("folder", PROBLEM, text, "give another --folder", details=details)
+        return DoctorFinding("folder", PROBLEM, text, "give another --folder", details=details)
     if fault is None and kind in REMOTE:
         fault = "is on another machine, whose locks and flushes cannot be seen from here"
     if fault is None and kind in ("tmpfs", "ramfs"):
         fault = "is in memory: what it holds is gone after a restart of the machine"
     if fault is not None:
         text = f"{where} {fault}"
-        return Finding("folder", PROBLEM, text, "put stores on a local disk", details=details)
-    return Finding("folder", OK, f"{where} flushes, locks and shares files", details=details)
+        return DoctorFinding("folder", PROBLEM, text, "put stores on a local disk", details=details)
+    return DoctorFinding("folder", OK, f"{where} flushes, locks and shares files", details=details)
 
 
 def _fault(place: Path) -> str | None:
@@ -397,19 +401,19 @@ def _kind(folder: Path) -> str:
     return kind
 
 
-def space(folder: Path) -> Finding:
+def space(folder: Path) -> DoctorFinding:
     """How much `folder` can still take."""
     free = shutil.disk_usage(folder).free
     text = f"{free / (1 << 30):,.1f} GiB free"
     details: dict[str, object] = {"free_bytes": free}
     if free < LEAST_FREE:
-        return Finding(
+        return DoctorFinding(
             "disk", PROBLEM, text, "make room: a full disk stops a broker", False, details
         )
-    return Finding("disk", OK, text, details=details)
+    return DoctorFinding("disk", OK, text, details=details)
 
 
-def open_files() -> Finding:
+def open_files() -> DoctorFinding:
     """How many files and connections one process may have; a broker takes all it can get."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     unlimited = limit == resource.RLIM_INFINITY
@@ -418,18 +422,18 @@ def open_files() -> Finding:
     if not unlimited and limit < LEAST_FILES:
         todo = f"raise it: ulimit -Hn {LEAST_FILES}, or LimitNOFILE of a systemd unit"
         text += ": that many connections at most"
-        return Finding("open files", PROBLEM, text, todo, details=details)
-    return Finding("open files", OK, text, details=details)
+        return DoctorFinding("open files", PROBLEM, text, todo, details=details)
+    return DoctorFinding("open files", OK, text, details=details)
 
 
-def program(name: str) -> Finding:
+def program(name: str) -> DoctorFinding:
     """A program of others that semel can work beside."""
     arguments, use = PEERS[name]
     path = shutil.which(
         name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
     )
     if path is None:
-        return Finding(name, MISSING, "not installed, and not needed", use)
+        return DoctorFinding(name, MISSING, "not installed, and not needed", use)
     try:
         said = subprocess.run(
             [path, *arguments],
@@ -439,10 +443,12 @@ def program(name: str) -> Finding:
             timeout=30,
         ).stdout.decode(errors="replace")
     except (OSError, subprocess.TimeoutExpired) as problem:
-        return Finding(name, PROBLEM, f"{path} does not run ({_one_line(problem)})", use)
+        return DoctorFinding(name, PROBLEM, f"{path} does not run ({_one_line(problem)})", use)
     found = re.search(r"\d+\.\d+(?:\.\d+)?", said)
     number = found[0] if found else "of unknown version"
-    return Finding(name, OK, f"{number}, {path}", details={"program": path, "version": number})
+    return DoctorFinding(
+        name, OK, f"{number}, {path}", details={"program": path, "version": number}
+    )
 
 
 def _one_line(problem: BaseException) -> str:

@@ -33,7 +33,13 @@ from semel.cli.mqtt_client import (
     say,
     tls_context,
 )
-from semel.cli.mqtt_options import QOS, Connection, MqttCommand, check_topic, connection_options
+from semel.cli.mqtt_options import (
+    QOS,
+    ConnectionOptions,
+    MqttCommand,
+    check_topic,
+    connection_options,
+)
 from semel.cli.mqtt_options import option as section_option
 from semel.cli.numbers import MOST_RATE, NumberRange
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
@@ -50,8 +56,8 @@ from semel.lab.fleet.publishing import (
     WINDOW,
     Begun,
     Fleet,
-    Pace,
-    Progress,
+    FleetPace,
+    FleetProgress,
 )
 from semel.mqtt import MQTT311, Properties, Violation
 from semel.mqtt.packet_types import CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
@@ -268,7 +274,7 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
 @fleet_options
 @connection_options
 def command(
-    connection: Connection,
+    connection: ConnectionOptions,
     devices: int,
     gateways: int | None,
     rate: float,
@@ -313,10 +319,10 @@ def command(
         check_topic(connection.topic)
         prefix = connection.topic
     prefix = PREFIX if prefix is None else prefix
-    pace = Pace(qos, rate or None, window, count)
+    pace = FleetPace(qos, rate or None, window, count)
     name = connection.client_id or f"fleet-{secrets.token_hex(4)}"
     wanted = Description(seed, devices, gateways, qos, payload, prefix, name)
-    report = Report(pace, json_wanted=json_wanted, quiet=connection.quiet)
+    report = FleetReport(pace, json_wanted=json_wanted, quiet=connection.quiet)
     sys.exit(run(connection, wanted, pace, state, report))
 
 
@@ -324,11 +330,11 @@ def command(
 
 
 def run(
-    connection: Connection,
+    connection: ConnectionOptions,
     wanted: Description,
-    pace: Pace,
+    pace: FleetPace,
     folder: Path | None,
-    report: "Report",
+    report: "FleetReport",
 ) -> int:
     """Run the fleet to its end: the exit code."""
     LOG.propagate = False
@@ -352,7 +358,7 @@ def run(
             return failure.code
 
 
-def make_client(connection: Connection, state: State, number: int, qos: int) -> Client:
+def make_client(connection: ConnectionOptions, state: State, number: int, qos: int) -> Client:
     """The client of one gateway. Raises Failure."""
     given = connection.properties_of(CONNECT)
     method = given.authentication_method
@@ -381,7 +387,12 @@ def make_client(connection: Connection, state: State, number: int, qos: int) -> 
 
 
 async def work(
-    connection: Connection, state: State, pace: Pace, report: "Report", *, is_kept: bool
+    connection: ConnectionOptions,
+    state: State,
+    pace: FleetPace,
+    report: "FleetReport",
+    *,
+    is_kept: bool,
 ) -> int:
     """Connect, publish, tell: the exit code. Raises Failure."""
     described = state.description
@@ -444,7 +455,7 @@ async def connect(clients: list[Client]) -> None:
             raise Failure(heard.problem or "the server cannot be reached")
 
 
-async def leave(connection: Connection, client: Client, *, keep: bool) -> None:
+async def leave(connection: ConnectionOptions, client: Client, *, keep: bool) -> None:
     """Disconnect; unless it is to be kept, the session ends."""
     was_connected = client.connected
     leaving = Properties() if keep else Properties(session_expiry_interval=0)
@@ -463,7 +474,7 @@ async def leave(connection: Connection, client: Client, *, keep: bool) -> None:
             )
 
 
-async def publish(fleet: Fleet, report: "Report") -> None:
+async def publish(fleet: Fleet, report: "FleetReport") -> None:
     """Publish until the end or a signal; a second one does not wait for anything."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(fleet.run())
@@ -489,7 +500,7 @@ async def publish(fleet: Fleet, report: "Report") -> None:
             loop.remove_signal_handler(number)
 
 
-async def keep_reporting(fleet: Fleet, report: "Report") -> None:
+async def keep_reporting(fleet: Fleet, report: "FleetReport") -> None:
     while True:
         await asyncio.sleep(report.seconds)
         try:
@@ -503,10 +514,10 @@ async def keep_reporting(fleet: Fleet, report: "Report") -> None:
 # --- what people see ------------------------------------------------------------------------------
 
 
-class Report:
+class FleetReport:
     """What is told of a fleet: a line on a terminal, or objects for a program; then the account."""
 
-    def __init__(self, pace: Pace, *, json_wanted: bool, quiet: bool) -> None:
+    def __init__(self, pace: FleetPace, *, json_wanted: bool, quiet: bool) -> None:
         self.pace = pace
         self.json_wanted = json_wanted
         self.quiet = quiet
@@ -515,7 +526,7 @@ class Report:
         self._published = 0
         self._at = time.monotonic()
 
-    def show(self, now: Progress) -> None:
+    def show(self, now: FleetProgress) -> None:
         """Tell how it stands. Raises OSError if nobody reads that."""
         at = time.monotonic()
         rate = (now.published - self._published) / max(at - self._at, 1e-3)
@@ -529,7 +540,7 @@ class Report:
             sys.stderr.write(f"{CLEAR_LINE}{line}")
             sys.stderr.flush()
 
-    def _print(self, event: str, now: Progress, rate: float, **more: Any) -> None:
+    def _print(self, event: str, now: FleetProgress, rate: float, **more: Any) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         said = {"at": at, "event": event, **asdict(now), "rate": round(rate, 1), **more}
         said["seconds"] = round(now.seconds, 3)
@@ -558,7 +569,7 @@ class Report:
         return code
 
 
-def as_line(now: Progress, rate: float, count: int | None) -> str:
+def as_line(now: FleetProgress, rate: float, count: int | None) -> str:
     """How a fleet stands, for a terminal."""
     of = "" if count is None else f" of {count:,}"
     parts = [
@@ -576,7 +587,7 @@ def as_line(now: Progress, rate: float, count: int | None) -> str:
     return "  ".join(parts)
 
 
-def account(fleet: Fleet, now: Progress, rate: float, state: State | None) -> list[str]:
+def account(fleet: Fleet, now: FleetProgress, rate: float, state: State | None) -> list[str]:
     """The account for people."""
     devices = len(fleet.devices)
     lines = [

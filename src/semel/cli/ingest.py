@@ -17,11 +17,11 @@ from typing import Final, TextIO
 import click
 
 from semel import __version__
-from semel.cli.pipes import Output
+from semel.cli.pipes import PipeOutput
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.cli.sections import SECTIONS
 from semel.client.errors import Disconnected, Refused
-from semel.client.ingest import Counters, Ingest, Plan, make_plan
+from semel.client.ingest import Ingest, IngestCounters, IngestPlan, make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.counts import count
 from semel.mqtt.violation import Violation
@@ -68,7 +68,7 @@ def command(
         given["ingest"]["url"] = url
     settings = load(SECTIONS, path=config, environ=os.environ, flags=given)
     plan = make_plan(settings.of(IngestSettings), settings.of(StoreSettings))
-    report = Report(plan.stream.name, json_wanted=json_wanted, quiet=quiet)
+    report = IngestReport(plan.stream.name, json_wanted=json_wanted, quiet=quiet)
     set_up_log(report, quiet=quiet)
     try:
         run(plan, report, start_clean=start_clean)
@@ -87,7 +87,7 @@ def command(
 # --- running --------------------------------------------------------------------------------------
 
 
-def run(plan: Plan, report: "Report", *, start_clean: bool) -> None:
+def run(plan: IngestPlan, report: "IngestReport", *, start_clean: bool) -> None:
     """Ingest on the quickest loop there is."""
     ingesting = ingest(plan, report, start_clean=start_clean)
     try:
@@ -98,7 +98,7 @@ def run(plan: Plan, report: "Report", *, start_clean: bool) -> None:
         uvloop.run(ingesting)
 
 
-async def ingest(plan: Plan, report: "Report", *, start_clean: bool) -> None:
+async def ingest(plan: IngestPlan, report: "IngestReport", *, start_clean: bool) -> None:
     """Until a signal comes, or there is no use in going on."""
     work = Ingest(plan, start_clean=start_clean)
     loop = asyncio.get_running_loop()
@@ -115,7 +115,7 @@ async def ingest(plan: Plan, report: "Report", *, start_clean: bool) -> None:
             await report.end(work.counters)
 
 
-async def keep_reporting(work: Ingest, report: "Report") -> None:
+async def keep_reporting(work: Ingest, report: "IngestReport") -> None:
     """A report every second."""
     while True:
         await asyncio.sleep(REPORT_SECONDS)
@@ -130,20 +130,20 @@ async def keep_reporting(work: Ingest, report: "Report") -> None:
 # --- showing --------------------------------------------------------------------------------------
 
 
-class Report:
+class IngestReport:
     """What is told of an ingester at work: a line on a terminal, or objects for a program."""
 
     def __init__(self, stream: str, *, json_wanted: bool, quiet: bool) -> None:
         self.stream = stream
         # A program that does not read them holds up the counters, and nothing else.
-        self._output = Output(sys.stdout.fileno()) if json_wanted else None
+        self._output = PipeOutput(sys.stdout.fileno()) if json_wanted else None
         on_one_screen = json_wanted and sys.stdout.isatty()
         self._has_line = sys.stderr.isatty() and not quiet and not on_one_screen
         self._is_shown = False
         self._received = 0
         self._at = time.monotonic()
 
-    async def show(self, counters: Counters) -> None:
+    async def show(self, counters: IngestCounters) -> None:
         """Tell how it stands. Raises OSError if nobody reads that."""
         now = time.monotonic()
         rate = (counters.received - self._received) / max(now - self._at, 1e-3)
@@ -164,7 +164,7 @@ class Report:
             sys.stderr.write(CLEAR_LINE)
             self._is_shown = False
 
-    async def end(self, counters: Counters) -> None:
+    async def end(self, counters: IngestCounters) -> None:
         """Tell how it stood at last."""
         LOG.info(
             "%d received; stream %s is stored up to row %d, and sealed up to row %d",
@@ -180,7 +180,7 @@ class Report:
                     await self._output.write(as_json(self.stream, counters, 0.0))
 
 
-def as_json(stream: str, counters: Counters, rate: float) -> bytes:
+def as_json(stream: str, counters: IngestCounters, rate: float) -> bytes:
     """The counters for a program, on one line."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     found = {"at": at, "stream": stream, **asdict(counters)}
@@ -189,7 +189,7 @@ def as_json(stream: str, counters: Counters, rate: float) -> bytes:
     return json.dumps(found).encode() + b"\n"
 
 
-def as_line(counters: Counters, rate: float) -> str:
+def as_line(counters: IngestCounters, rate: float) -> str:
     """The counters for a terminal."""
     parts = [
         counters.state,
@@ -211,7 +211,7 @@ def as_line(counters: Counters, rate: float) -> str:
 class LogLines(logging.StreamHandler[TextIO]):
     """The log, on the terminal that a report may have a line of. A peer's text does no harm."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: IngestReport) -> None:
         super().__init__(sys.stderr)
         self.report = report
 
@@ -224,7 +224,7 @@ class LogLines(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-def set_up_log(report: Report, *, quiet: bool) -> None:
+def set_up_log(report: IngestReport, *, quiet: bool) -> None:
     """Warnings, and if it is not quiet what goes on."""
     handler = LogLines(report)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

@@ -38,7 +38,7 @@ from semel.store.settings import StoreSettings
 from semel.up.parts import DATA as DATA_FOLDER
 from semel.up.parts import LAKE as NO_LAKE
 from semel.up.parts import LAKE_FOLDER, UpLandSettings, sections
-from semel.up.sql import Record, SqlError, record_beside
+from semel.up.sql import RecordLocation, SqlError, record_beside
 
 # Commits that are told if nobody says how many.
 COMMITS = 20
@@ -79,7 +79,7 @@ class Where:
     """Where the lake is, and its record, if that is known."""
 
     lake: str
-    record: Record | None
+    record: RecordLocation | None
 
     @property
     def is_there(self) -> bool:

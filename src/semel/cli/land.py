@@ -43,7 +43,7 @@ def command(config: Path | None, flags: Flags, once: bool, json_wanted: bool, qu
     for handler in logging.getLogger().handlers:
         # The bridge to Java logs, with tracebacks, what it raises.
         handler.addFilter(lambda record: "py4j" not in record.pathname)
-    report = Report(json_wanted=json_wanted, quiet=quiet)
+    report = LandReport(json_wanted=json_wanted, quiet=quiet)
     try:
         landing = Landing(make_plan(settings.of(LandSettings)), report.tell)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -56,7 +56,7 @@ def command(config: Path | None, flags: Flags, once: bool, json_wanted: bool, qu
         raise click.ClickException(sentence) from None
 
 
-class Report:
+class LandReport:
     """What is told of a landing: objects for a program, lines for people, one line at work."""
 
     def __init__(self, *, json_wanted: bool, quiet: bool) -> None:

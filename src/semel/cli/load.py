@@ -25,7 +25,7 @@ from semel.lab.load.description import (
 )
 from semel.lab.load.result import Result, milliseconds, version_name
 from semel.lab.load.traffic import PATIENCE
-from semel.lab.load.workers import Job, Progress, Target, run
+from semel.lab.load.workers import Job, LoadProgress, Target, run
 from semel.mqtt import MQTT5, MQTT311, Violation
 
 VERSIONS: Final = {"3.1.1": MQTT311, "5": MQTT5}
@@ -229,10 +229,10 @@ class ProgressLine:
     """One line on standard error that is written again and again."""
 
     def __init__(self) -> None:
-        self._last: Progress | None = None
+        self._last: LoadProgress | None = None
         self._shown_at = 0.0
 
-    def __call__(self, now: Progress) -> None:
+    def __call__(self, now: LoadProgress) -> None:
         at = time.monotonic()
         if at - self._shown_at >= LINE_SECONDS:
             # A line that is broken could not be written again; 0 is a width that nobody knows.
@@ -247,7 +247,7 @@ class ProgressLine:
         sys.stderr.flush()
 
 
-def shown(now: Progress, last: Progress | None) -> str:
+def shown(now: LoadProgress, last: LoadProgress | None) -> str:
     """Where a load stands; rates are those since the last time."""
     if now.seconds is None:
         return f"connected {now.connected:,} of {now.clients:,}"

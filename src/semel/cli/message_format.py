@@ -114,7 +114,7 @@ class Time:
 Part = bytes | Field | Time
 
 
-class Moment:
+class FormattedTime:
     """A time, in nanoseconds, and what the clock on the wall says then."""
 
     def __init__(self, nanoseconds: int) -> None:
@@ -164,7 +164,7 @@ class MessageFormat:
 
     def render(self, message: Shown, nanoseconds: int) -> tuple[bytes, str | None]:
         """The message in this form, and what could not be shown of it, in one sentence."""
-        moment = Moment(nanoseconds)
+        moment = FormattedTime(nanoseconds)
         problem = None
         found = []
         for part in self._parts:
@@ -185,7 +185,7 @@ class MessageFormat:
                     )
         return b"".join(found), problem
 
-    def _field(self, field: Field, message: Shown, moment: Moment) -> bytes:
+    def _field(self, field: Field, message: Shown, moment: FormattedTime) -> bytes:
         letter = field.letter
         if letter == "%":
             return b"%"
@@ -331,7 +331,7 @@ def float_part(field: Field, payload: bytes) -> bytes:
     return text.rjust(field.width, b"0" if field.zero else b" ")
 
 
-def time_part(letter: str, moment: Moment) -> bytes:
+def time_part(letter: str, moment: FormattedTime) -> bytes:
     if letter == "N":
         return b"%09d" % moment.rest
     return encoded(moment.text(f"%{letter}"))
@@ -347,7 +347,7 @@ class Pairs:
         self.pairs = pairs
 
 
-def describe(message: Shown, moment: Moment, *, payload_is_json: bool) -> Pairs:
+def describe(message: Shown, moment: FormattedTime, *, payload_is_json: bool) -> Pairs:
     """What %j and %J print. Raises NotJson."""
     found: list[tuple[str, object]] = [
         ("tst", moment.iso_with_fraction),

@@ -16,8 +16,8 @@ import click
 
 from semel.cli.message_format import (
     PROPERTY_NAMES,
+    FormattedTime,
     MessageFormat,
-    Moment,
     Shown,
     encoded,
     safely,
@@ -31,7 +31,7 @@ Print = Callable[[Shown], tuple[bytes, str | None]]
 
 
 @dataclass(frozen=True)
-class Look:
+class MessageStyle:
     """What the flags say about the output."""
 
     form: str | None
@@ -81,7 +81,7 @@ def wants_colour(is_terminal: bool) -> bool:
     return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def printing(look: Look) -> Print:
+def printing(look: MessageStyle) -> Print:
     """How to print a message. Raises BadFormat."""
     clean = safely if look.is_terminal else None
     if look.json:
@@ -150,7 +150,7 @@ def terminal_line(message: Shown, *, colour: bool) -> bytes:
     def style(text: str, **how: object) -> str:
         return click.style(text, **how) if colour else text  # type: ignore[arg-type]
 
-    moment = Moment(time.time_ns()).text("%H:%M:%S")
+    moment = FormattedTime(time.time_ns()).text("%H:%M:%S")
     words = [
         style(moment, dim=True),
         f"q{message.qos}",

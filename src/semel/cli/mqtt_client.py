@@ -22,10 +22,10 @@ from urllib.parse import quote
 
 import click
 
-from semel.cli.mqtt_options import Connection
+from semel.cli.mqtt_options import ConnectionOptions
 from semel.cli.packet_lines import PacketLines, tapped
 from semel.cli.safe_text import shown_text
-from semel.client import Authentication, Client, Disconnected, Refused
+from semel.client import Client, ClientAuthentication, Disconnected, Refused
 from semel.client.address import BadAddress
 from semel.client.tls import TlsError, make_context
 from semel.client.transport import Opening, open_transport
@@ -74,7 +74,7 @@ class Failure(Exception):
         self.code = code
 
 
-class Fixed(Authentication):
+class Fixed(ClientAuthentication):
     """A method and its first data, as -D connect gives them."""
 
     def __init__(self, method: str, data: bytes | None) -> None:
@@ -88,7 +88,7 @@ class Fixed(Authentication):
         raise Disconnected("the server wants a second step, and this command knows only the first")
 
 
-def state_folder(connection: Connection) -> Path:
+def state_folder(connection: ConnectionOptions) -> Path:
     """Where the state of a session that outlives a run is kept, on this side."""
     base = os.environ.get("XDG_STATE_HOME", "")
     # [XDG] a path that is not absolute is ignored
@@ -101,7 +101,7 @@ def state_folder(connection: Connection) -> Path:
     return root / "semel" / "sessions" / name
 
 
-def tls_context(connection: Connection) -> ssl.SSLContext | None:
+def tls_context(connection: ConnectionOptions) -> ssl.SSLContext | None:
     """The context that the flags describe. Raises Failure."""
     tls = connection.tls
     if tls is None:
@@ -121,7 +121,7 @@ def tls_context(connection: Connection) -> ssl.SSLContext | None:
         raise Failure(str(problem)) from None
 
 
-def opening_of(connection: Connection) -> Opening:
+def opening_of(connection: ConnectionOptions) -> Opening:
     """How to connect: from the address of -A, and with the lines of -d."""
     opening: Opening = open_transport
     if connection.bind_address is not None:
@@ -131,7 +131,7 @@ def opening_of(connection: Connection) -> Opening:
     return opening
 
 
-def make_client(connection: Connection, *, reconnect: bool, lasting: bool) -> Client:
+def make_client(connection: ConnectionOptions, *, reconnect: bool, lasting: bool) -> Client:
     """The Client that the flags describe. Raises Failure.
 
     `lasting` is for a command that goes on until it is stopped: its session survives a short loss
@@ -177,7 +177,7 @@ def make_client(connection: Connection, *, reconnect: bool, lasting: bool) -> Cl
         raise Failure(f"the state of the session cannot be kept: {problem}") from None
 
 
-async def connect(client: Client, connection: Connection) -> None:
+async def connect(client: Client, connection: ConnectionOptions) -> None:
     """Connect, or raise Failure. From then on, what the client reports is printed."""
     with Heard() as heard:
         try:
@@ -237,7 +237,7 @@ def say(sentence: str) -> None:
     click.echo(shown_text(sentence), err=True)
 
 
-class Stopped(Exception):
+class StoppedBySignal(Exception):
     """SIGINT or SIGTERM has come."""
 
     def __init__(self, number: int) -> None:
@@ -264,19 +264,19 @@ async def until_stopped(work: Coroutine[Any, Any, int]) -> int:
     except asyncio.CancelledError:
         if not came:
             raise
-        raise Stopped(came[0]) from None
+        raise StoppedBySignal(came[0]) from None
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
 
 
-def run(connection: Connection, work: Callable[[], Coroutine[Any, Any, int]]) -> None:
+def run(connection: ConnectionOptions, work: Callable[[], Coroutine[Any, Any, int]]) -> None:
     """Run a command to its end, and exit."""
     LOG.propagate = False
     LOG.addHandler(logging.NullHandler())
     try:
         code = asyncio.run(until_stopped(work()))
-    except Stopped as stopped:
+    except StoppedBySignal as stopped:
         code = SIGNALLED + stopped.number
     except Failure as failure:
         if not connection.quiet:

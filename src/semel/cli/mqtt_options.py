@@ -1,8 +1,8 @@
 """The flags that `semel pub` and `semel sub` share with mosquitto_pub and mosquitto_sub.
 
 A command is a `MqttCommand` and has `@connection_options`, which turns all the flags about a
-connection into one `Connection`. What is wrong with flags is said before anything is sent, and ends
-with exit code 1, not with click's 2: here a 2 is the server's.
+connection into one `ConnectionOptions`. Wrong flags are reported before anything is sent, with
+exit code 1, not with click's 2: here a 2 is the server's.
 
 Two things are not as click has them: -h is the host, and -D takes three words or four, as
 `property_options` knows.
@@ -47,7 +47,7 @@ ABSENT: Final = {
 }
 
 
-class Section(click.Option):
+class OptionGroup(click.Option):
     """An option that `--help` shows under a heading."""
 
     def __init__(self, *arguments: Any, section: str = "Other", **others: Any) -> None:
@@ -57,7 +57,7 @@ class Section(click.Option):
 
 def option(*names: str, section: str, **others: Any) -> Callable[[Any], Any]:
     """`click.option` under a heading."""
-    return click.option(*names, cls=Section, section=section, **others)
+    return click.option(*names, cls=OptionGroup, section=section, **others)
 
 
 class MqttCommand(click.Command):
@@ -96,7 +96,7 @@ class MqttCommand(click.Command):
         for each in self.get_params(ctx):
             record = each.get_help_record(ctx)
             if record is not None:
-                name = each.section if isinstance(each, Section) else "Other"
+                name = each.section if isinstance(each, OptionGroup) else "Other"
                 sections.setdefault(name, []).append(record)
         for name, records in sections.items():
             with formatter.section(name):
@@ -209,7 +209,7 @@ class Tls:
 
 
 @dataclass(frozen=True)
-class Connection:
+class ConnectionOptions:
     """What the flags say about a connection, checked."""
 
     address: Address
@@ -431,7 +431,7 @@ OWN_NAMES: Final = (
 )
 
 
-def make_connection(own: dict[str, Any], given: Sequence[tuple[str, ...]]) -> Connection:
+def make_connection(own: dict[str, Any], given: Sequence[tuple[str, ...]]) -> ConnectionOptions:
     """One Connection from all the flags. Raises click.UsageError."""
     properties = parse_properties(given)
     version = version_of(own, properties)
@@ -442,7 +442,7 @@ def make_connection(own: dict[str, Any], given: Sequence[tuple[str, ...]]) -> Co
     if version == MQTT311 and password is not None and user_name is None:
         raise click.UsageError("-P needs -u: MQTT 3.1.1 has no password without a user name")
     expiry = expiry_of(own, properties, client_id)
-    return Connection(
+    return ConnectionOptions(
         address=address,
         client_id=client_id,
         version=version,

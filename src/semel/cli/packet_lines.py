@@ -12,7 +12,7 @@ from typing import Final
 
 from semel.cli.safe_text import shown_text
 from semel.client.address import Address
-from semel.client.transport import Listener, Opening, Transport
+from semel.client.transport import Opening, Transport, TransportListener
 from semel.mqtt import (
     PACKET_NAMES,
     ConnAck,
@@ -118,7 +118,7 @@ class TappedTransport:
 class TappedListener:
     """A Listener whose packets are told."""
 
-    def __init__(self, listener: Listener, lines: PacketLines) -> None:
+    def __init__(self, listener: TransportListener, lines: PacketLines) -> None:
         self._listener = listener
         self._lines = lines
         self.writable = listener.writable
@@ -134,7 +134,7 @@ def tapped(opening: Opening, lines: PacketLines) -> Opening:
 
     async def open_tapped(
         address: Address,
-        listener: Listener,
+        listener: TransportListener,
         *,
         tls: ssl.SSLContext | None = None,
         timeout: float = 30.0,

@@ -47,7 +47,7 @@ class Input:
         return os.read(self._descriptor, READ_BYTES)
 
 
-class Output:
+class PipeOutput:
     """A descriptor to write to."""
 
     def __init__(self, descriptor: int) -> None:
@@ -82,11 +82,11 @@ def standard_input() -> Input:
     return Input(STANDARD_INPUT)
 
 
-def standard_output() -> Output:
+def standard_output() -> PipeOutput:
     """Standard output. Raises OSError if there is none: its number may be another file's by now."""
     if sys.stdout is None:
         raise OSError("standard output is closed")
-    return Output(STANDARD_OUTPUT)
+    return PipeOutput(STANDARD_OUTPUT)
 
 
 def settle(ready: "asyncio.Future[None]") -> None:

@@ -11,7 +11,7 @@ import click
 from semel.cli.mqtt_client import DONE, FAILED, Failure, code_of, connect, make_client, run, say
 from semel.cli.mqtt_options import (
     QOS,
-    Connection,
+    ConnectionOptions,
     MqttCommand,
     check_topic,
     connection_options,
@@ -249,7 +249,7 @@ async def publish_lines(client: Client, tally: Tally, given: Input, window: int)
 
 
 @dataclass(frozen=True)
-class Source:
+class PayloadSource:
     """Where messages come from: a payload, all of standard input, or its lines."""
 
     payload: bytes | None
@@ -259,7 +259,9 @@ class Source:
     window: int
 
 
-async def publish(connection: Connection, publication: Publication, source: Source) -> int:
+async def publish(
+    connection: ConnectionOptions, publication: Publication, source: PayloadSource
+) -> int:
     """Connect, publish, and leave. The exit code. Raises Failure."""
     payload = source.payload
     given = standard_input() if payload is None else None
@@ -288,7 +290,7 @@ async def publish(connection: Connection, publication: Publication, source: Sour
     return tally.code
 
 
-async def repeat(client: Client, tally: Tally, payload: bytes, source: Source) -> None:
+async def repeat(client: Client, tally: Tally, payload: bytes, source: PayloadSource) -> None:
     """One message, as often as it is wanted."""
     for each in range(source.repeat):
         if each:
@@ -377,7 +379,7 @@ def chosen_payload(
 )
 @connection_options
 def command(
-    connection: Connection,
+    connection: ConnectionOptions,
     topic: str | None,
     message: str | None,
     file: str | None,
@@ -411,5 +413,5 @@ def command(
         check_topic(connection.topic)
     properties = connection.properties_of(PUBLISH)
     publication = Publication(chosen, qos, retain, properties, connection.quiet)
-    source = Source(payload, stdin_line, repeat, repeat_delay, window)
+    source = PayloadSource(payload, stdin_line, repeat, repeat_delay, window)
     run(connection, lambda: publish(connection, publication, source))

@@ -21,7 +21,7 @@ from semel.mqtt.violation import Violation
 from semel.store.care import adopt as adopt_after
 from semel.store.care import back_up, describe, salvage
 from semel.store.care import export as export_rows
-from semel.store.check import Report, check_store
+from semel.store.check import CheckReport, check_store
 from semel.store.gaps import Range
 from semel.store.inventory import (
     SessionFilter,
@@ -136,7 +136,7 @@ def check(folder: Path, json_wanted: bool) -> None:
         sys.exit(1)
 
 
-def report_json(report: Report) -> dict[str, object]:
+def report_json(report: CheckReport) -> dict[str, object]:
     return {
         "findings": [
             {"table": each.table, "row": each.row, "problem": each.problem}
@@ -148,7 +148,7 @@ def report_json(report: Report) -> dict[str, object]:
     }
 
 
-def print_report(report: Report, folder: Path) -> None:
+def print_report(report: CheckReport, folder: Path) -> None:
     for note in report.notes:
         click.echo(note)
     if report.is_clean:
@@ -315,7 +315,7 @@ def backup(folder: Path, target: Path, json_wanted: bool) -> None:
         sys.exit(1)
 
 
-def copy_with_progress(folder: Path, target: Path) -> Report:
+def copy_with_progress(folder: Path, target: Path) -> CheckReport:
     if not sys.stderr.isatty():
         return back_up(folder, target)
     with click.progressbar(length=1, label="copying", file=sys.stderr) as bar:

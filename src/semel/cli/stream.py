@@ -29,7 +29,7 @@ from semel.mqtt.topics import check_topic_filter, is_shared, topic_matches
 from semel.mqtt.violation import Violation
 from semel.store.reading import (
     NodeRecord,
-    Row,
+    RecordRow,
     Summary,
     rows_of,
     said_rows,
@@ -62,13 +62,13 @@ BINARY: Final = ("payload", "correlation_data")
 
 
 @dataclass(frozen=True)
-class Moment:
+class TimeOffset:
     """A time, in microseconds."""
 
     received: int
 
 
-Point = int | Moment
+Point = int | TimeOffset
 
 
 def parse_point(context: click.Context, option: click.Parameter, text: str | None) -> Point | None:
@@ -85,7 +85,7 @@ def parse_point(context: click.Context, option: click.Parameter, text: str | Non
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        return Moment((moment - EPOCH) // timedelta(microseconds=1))
+        return TimeOffset((moment - EPOCH) // timedelta(microseconds=1))
     except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is neither the number of a row nor a time such as 2026-01-31T12:00:00Z"
@@ -165,7 +165,7 @@ def shown_payload(payload: bytes) -> str:
     return f"{shown_text(text[:SHOWN_PAYLOAD])}… ({count(len(payload), 'byte')})"
 
 
-def shown_properties(row: Row) -> str:
+def shown_properties(row: RecordRow) -> str:
     """What else there is to a message."""
     found = [name for name in ("retain", "dup") if getattr(row, name)]
     for name in ("payload_format", "content_type", "response_topic", "message_expiry"):
@@ -179,7 +179,7 @@ def shown_properties(row: Row) -> str:
     return f"  [{', '.join(found)}]" if found else ""
 
 
-def as_text(row: Row, *, with_node: bool) -> str:
+def as_text(row: RecordRow, *, with_node: bool) -> str:
     """A row for people."""
     node = f"  {row.node}" if with_node else ""
     return (
@@ -188,7 +188,7 @@ def as_text(row: Row, *, with_node: bool) -> str:
     )
 
 
-def fields_of(row: Row) -> dict[str, object]:
+def fields_of(row: RecordRow) -> dict[str, object]:
     """A row for programs: the columns of a segment. Bytes are text, or else Base64."""
     found: dict[str, object] = row._asdict()
     found["received"] = shown_time(row.received)
@@ -206,7 +206,7 @@ def fields_of(row: Row) -> dict[str, object]:
 def csv_columns() -> list[str]:
     """The columns of a segment, and beside those that hold bytes one for Base64."""
     found = []
-    for name in Row._fields:
+    for name in RecordRow._fields:
         found.append(name)
         if name in BINARY:
             found.append(f"{name}_base64")
@@ -221,7 +221,7 @@ def as_csv(values: Iterable[object]) -> str:
     return line.getvalue()
 
 
-class Output:
+class RowOutput:
     """Rows on their way to standard output, in one of the formats."""
 
     def __init__(self, form: str, *, with_node: bool) -> None:
@@ -234,7 +234,7 @@ class Output:
         if form == CSV:
             self._add(as_csv(csv_columns()))
 
-    def write(self, row: Row) -> None:
+    def write(self, row: RecordRow) -> None:
         """Print a row, soon."""
         if self._form == TEXT:
             self._add(as_text(row, with_node=self.with_node))
@@ -377,25 +377,25 @@ def print_summaries(found: list[Summary]) -> None:
     )
 
 
-def matching(rows: Iterable[Row], topic: str | None) -> Iterable[Row]:
+def matching(rows: Iterable[RecordRow], topic: str | None) -> Iterable[RecordRow]:
     """The rows whose topic a filter matches."""
     if topic is None:
         return rows
     return (row for row in rows if topic_matches(topic, row.topic))
 
 
-def rows_between(record: NodeRecord, first: int, last: int) -> Iterator[Row]:
+def rows_between(record: NodeRecord, first: int, last: int) -> Iterator[RecordRow]:
     """The rows of one node, in order."""
     for table in record.tables(first, last):
         yield from rows_of(table)
 
 
-def in_order(sources: list[Iterator[Row]]) -> Iterator[Row]:
+def in_order(sources: list[Iterator[RecordRow]]) -> Iterator[RecordRow]:
     """The rows of several nodes: those of one in their order, among nodes by their time."""
     return merge(*sources, key=lambda row: row.received)
 
 
-def before(rows: Iterator[Row], moment: Moment) -> Iterator[Row]:
+def before(rows: Iterator[RecordRow], moment: TimeOffset) -> Iterator[RecordRow]:
     """The rows up to the first that was received then or later."""
     for row in rows:
         if row.received >= moment.received:
@@ -403,17 +403,17 @@ def before(rows: Iterator[Row], moment: Moment) -> Iterator[Row]:
         yield row
 
 
-def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[Row]:
+def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[RecordRow]:
     """The rows of one node that are asked for. What comes after now is not among them."""
     last = record.last()
-    if isinstance(start, Moment):
+    if isinstance(start, TimeOffset):
         first = record.first_since(start.received) or last + 1
     else:
         first = start or record.first()
     if isinstance(end, int):
         last = min(last, end)
     rows = rows_between(record, first, last)
-    return before(rows, end) if isinstance(end, Moment) else rows
+    return before(rows, end) if isinstance(end, TimeOffset) else rows
 
 
 @command.command(short_help="Print the record of a stream.")
@@ -460,7 +460,7 @@ def read(
     form = chosen_format(**wanted)
     with ending_quietly(INTERRUPTED), opened(data, root) as holdings:
         records = named(holdings, name, nodes)
-        output = Output(form, with_node=len(records) > 1)
+        output = RowOutput(form, with_node=len(records) > 1)
         rows = matching(in_order([selected(each, start, end) for each in records]), topic)
         try:
             for number, row in enumerate(rows, 1):
@@ -510,7 +510,7 @@ def tail(
     form = chosen_format(**wanted)
     with ending_quietly(0), opened(data, root) as holdings:
         records = named(holdings, name, nodes)
-        output = Output(form, with_node=len(records) > 1)
+        output = RowOutput(form, with_node=len(records) > 1)
         at = {each.node: each.last() for each in records}
         sources = [
             rows_between(each, max(each.first(), at[each.node] - size + 1), at[each.node])
@@ -532,7 +532,7 @@ def tail(
             output.flush()
 
 
-def news(records: list[NodeRecord], at: dict[str, int]) -> Iterator[Row]:
+def news(records: list[NodeRecord], at: dict[str, int]) -> Iterator[RecordRow]:
     """The rows after those up to `at`, by node; `at` becomes the last of them."""
     sources = []
     for record in records:
@@ -600,7 +600,7 @@ def trim(
 
 
 def ending_before(record: NodeRecord, end: Point) -> list[Segment]:
-    if isinstance(end, Moment):
+    if isinstance(end, TimeOffset):
         return record.before(received=end.received)
     return record.before(seq=end)
 

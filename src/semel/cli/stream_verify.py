@@ -8,7 +8,14 @@ import click
 
 from semel.cli.stream_places import named, opened, places
 from semel.counts import count
-from semel.store.verification import DAMAGED, OK, UNCHECKED, Finding, missing_rows, verify_segments
+from semel.store.verification import (
+    DAMAGED,
+    OK,
+    UNCHECKED,
+    SegmentFinding,
+    missing_rows,
+    verify_segments,
+)
 
 
 @click.command(short_help="Check every byte of the segments against its checksum.")
@@ -46,7 +53,7 @@ def verify(
             for each in records
         }
         size = sum(segment.size for segments in work.values() for segment in segments)
-        found: list[Finding] = []
+        found: list[SegmentFinding] = []
         with click.progressbar(length=max(size, 1), label="verifying", file=sys.stderr) as bar:
             for (stream, node), segments in work.items():
                 for finding in verify_segments(holdings.root, stream, node, segments):
@@ -84,7 +91,7 @@ def verify(
         raise click.ClickException("\nError: ".join(problems))
 
 
-def as_json(finding: Finding) -> dict[str, object]:
+def as_json(finding: SegmentFinding) -> dict[str, object]:
     return {
         "path": finding.path,
         "stream": finding.stream,

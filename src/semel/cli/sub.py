@@ -14,7 +14,7 @@ import click
 
 from semel.broker.cursors import STREAM_TOPICS
 from semel.cli.message_format import BadFormat
-from semel.cli.message_view import Look, printing, stripped, wants_colour
+from semel.cli.message_view import MessageStyle, printing, stripped, wants_colour
 from semel.cli.mqtt_client import (
     DONE,
     TIMED_OUT,
@@ -27,7 +27,7 @@ from semel.cli.mqtt_client import (
 )
 from semel.cli.mqtt_options import (
     QOS,
-    Connection,
+    ConnectionOptions,
     MqttCommand,
     check_filter,
     check_filters,
@@ -36,19 +36,19 @@ from semel.cli.mqtt_options import (
 )
 from semel.cli.mqtt_options import option as section_option
 from semel.cli.numbers import NumberRange
-from semel.cli.pipes import STANDARD_OUTPUT, Output, standard_output
+from semel.cli.pipes import STANDARD_OUTPUT, PipeOutput, standard_output
 from semel.client import Client, Disconnected, Messages, Received, Refused
 from semel.mqtt import MQTT5, Subscription, Violation, topic_matches
 from semel.mqtt.packet_types import DISCONNECT, PUBLISH, SUBACK, SUBSCRIBE, UNSUBSCRIBE
 from semel.mqtt.reasons import DISCONNECT_WITH_WILL_MESSAGE
 
 SUBSCRIPTION: Final = "Subscription"
-OUTPUT: Final = "Output"
+OUTPUT: Final = "PipeOutput"
 RETAIN_HANDLING: Final = ("always", "new", "never")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SubscribeRequest:
     """What to subscribe to, and which of the messages to print."""
 
     subscriptions: tuple[Subscription, ...]
@@ -64,10 +64,12 @@ class Wanted:
     share: float
 
 
-class Reader:
+class MessageReader:
     """Prints messages until there are enough."""
 
-    def __init__(self, client: Client, output: Output, wanted: Wanted, look: Look) -> None:
+    def __init__(
+        self, client: Client, output: PipeOutput, wanted: SubscribeRequest, look: MessageStyle
+    ) -> None:
         self.client = client
         self.output = output
         self.wanted = wanted
@@ -105,7 +107,7 @@ class Reader:
             await removal
 
 
-def explained(problem: Refused, topic_filter: str, connection: Connection) -> Failure:
+def explained(problem: Refused, topic_filter: str, connection: ConnectionOptions) -> Failure:
     """A refusal, with what a user can do about it."""
     advice = ""
     is_replay = problem.packet_type == SUBACK and topic_filter.startswith(STREAM_TOPICS)
@@ -115,7 +117,7 @@ def explained(problem: Refused, topic_filter: str, connection: Connection) -> Fa
     return Failure(f"{problem}{advice}", code_of(problem))
 
 
-async def request(client: Client, connection: Connection, wanted: Wanted) -> None:
+async def request(client: Client, connection: ConnectionOptions, wanted: SubscribeRequest) -> None:
     """Ask for each subscription. Raises Failure if none is granted; some are enough."""
     properties = connection.properties_of(SUBSCRIBE)
     asked = [client.subscribe(each, properties=properties) for each in wanted.subscriptions]
@@ -134,7 +136,7 @@ async def request(client: Client, connection: Connection, wanted: Wanted) -> Non
             say(f"Warning: {refusal}")
 
 
-async def read(messages: Messages, reader: Reader) -> None:
+async def read(messages: Messages, reader: MessageReader) -> None:
     """Print until there is enough."""
     async for message in messages:
         if await reader.take(message):
@@ -142,7 +144,7 @@ async def read(messages: Messages, reader: Reader) -> None:
     await reader.finish()
 
 
-async def receive_all(client: Client, connection: Connection, reader: Reader) -> None:
+async def receive_all(client: Client, connection: ConnectionOptions, reader: MessageReader) -> None:
     """Subscribe and read, at the same time: a session may have messages before it is answered."""
     wanted = reader.wanted
 
@@ -180,11 +182,13 @@ async def receive_all(client: Client, connection: Connection, reader: Reader) ->
         await asyncio.wait(tasks)
 
 
-async def receive(connection: Connection, wanted: Wanted, look: Look) -> int:
+async def receive(
+    connection: ConnectionOptions, wanted: SubscribeRequest, look: MessageStyle
+) -> int:
     """Connect, subscribe and print. The exit code. Raises Failure."""
     output = standard_output()
     client = make_client(connection, reconnect=True, lasting=True)
-    reader = Reader(client, output, wanted, look)
+    reader = MessageReader(client, output, wanted, look)
     await connect(client, connection)
     reason = 0
     try:
@@ -324,7 +328,7 @@ async def receive(connection: Connection, wanted: Wanted, look: Look) -> int:
 )
 @connection_options
 def command(
-    connection: Connection,
+    connection: ConnectionOptions,
     topics: tuple[str, ...],
     qos: int,
     unsubscribe: tuple[str, ...],
@@ -370,7 +374,7 @@ def command(
     if connection.version != MQTT5 and (retain_as_published or retain_handling):
         name = "--retain-as-published" if retain_as_published else "--retain-handling"
         raise click.UsageError(f"{name} needs MQTT 5.0: -V mqttv5")
-    wanted = Wanted(
+    wanted = SubscribeRequest(
         subscriptions=tuple(
             Subscription(
                 topic,
@@ -391,7 +395,7 @@ def command(
         share=share,
     )
     is_terminal = os.isatty(STANDARD_OUTPUT)
-    look = Look(
+    look = MessageStyle(
         form=form,
         verbose=verbose,
         end_of_line=not no_end,

@@ -17,7 +17,7 @@ import click
 from semel import __version__
 from semel.broker.settings import LOG_LEVELS
 from semel.cli.output import encoded
-from semel.cli.pipes import Output
+from semel.cli.pipes import PipeOutput
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.cli.sections import SECTIONS
 from semel.counts import count
@@ -29,8 +29,8 @@ from semel.up.levels import WELL
 from semel.up.parts import (
     BROKER,
     LANDING,
-    Extent,
-    Plan,
+    RecordExtent,
+    UpPlan,
     as_called,
     check_extras,
     declare,
@@ -154,14 +154,14 @@ def command(
         config = Path(os.environ[CONFIG_VARIABLE])
     plan = make_plan(settings, config=config, lands=not no_land, interval=interval)
     check_extras(plan)
-    report = Report(plan, json_wanted=json_wanted, quiet=quiet)
+    report = UpReport(plan, json_wanted=json_wanted, quiet=quiet)
     try:
         asyncio.run(supervise(plan, report))
     except CannotStart as problem:
         raise click.ClickException(shown_text(str(problem))) from None
 
 
-async def supervise(plan: Plan, report: "Report") -> None:
+async def supervise(plan: UpPlan, report: "UpReport") -> None:
     """Until a signal comes and all parts have ended. Raises CannotStart."""
     loop = asyncio.get_running_loop()
 
@@ -193,7 +193,7 @@ class Lines:
     """Lines on their way to a descriptor, which may be slow: nobody waits for it but they."""
 
     def __init__(self, descriptor: int) -> None:
-        self._output = Output(descriptor)
+        self._output = PipeOutput(descriptor)
         self._waiting: deque[bytes] = deque()
         self._is_new = asyncio.Event()
         self._idle = asyncio.Event()
@@ -246,11 +246,11 @@ class Lines:
         await asyncio.gather(self._writing, return_exceptions=True)
 
 
-class Report:
+class UpReport:
     """What is told of it all: lines for people, with one at the end that lives; objects for
     programs."""
 
-    def __init__(self, plan: Plan, *, json_wanted: bool, quiet: bool) -> None:
+    def __init__(self, plan: UpPlan, *, json_wanted: bool, quiet: bool) -> None:
         self.plan = plan
         self._json_wanted = json_wanted
         self._is_quiet = quiet
@@ -447,7 +447,7 @@ class Report:
 
     def end(self) -> None:
         """The last account."""
-        now = extent(self.plan) or self._now or Extent("", 0, 0)
+        now = extent(self.plan) or self._now or RecordExtent("", 0, 0)
         since = now.recorded - (0 if self._first is None else self._first.recorded)
         facts: dict[str, object] = {"recorded": now.recorded, "recorded_since_start": since}
         words = f"{since:,} recorded since the start; {now.recorded:,} in all"
@@ -470,7 +470,7 @@ class Report:
         self._object("ended", **facts)
         self._line(words)
 
-    def _there(self, now: Extent) -> int | None:
+    def _there(self, now: RecordExtent) -> int | None:
         """Up to which row it landed; on an object store, which may not answer, as was said last."""
         if local_folder(self.plan.lake) is None:
             return self._landed

@@ -1,9 +1,9 @@
 """An asyncio client for MQTT 3.1.1 and 5.0, with its state on disk if it is wanted there."""
 
 from semel.client.address import Address, BadAddress, parse_address
-from semel.client.authentication import Authentication
+from semel.client.authentication import ClientAuthentication
 from semel.client.client import Client
-from semel.client.counters import Counters
+from semel.client.counters import ClientCounters
 from semel.client.errors import Disconnected, Refused
 from semel.client.messages import Messages
 from semel.client.received import Received
@@ -11,11 +11,11 @@ from semel.client.reconnect import Backoff
 
 __all__ = [
     "Address",
-    "Authentication",
     "Backoff",
     "BadAddress",
     "Client",
-    "Counters",
+    "ClientAuthentication",
+    "ClientCounters",
     "Disconnected",
     "Messages",
     "Received",

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 
 
-class Authentication:
+class ClientAuthentication:
     """One method, such as SCRAM-SHA-256: subclass it. Each answer may be a coroutine's, too.
 
     `begin` is called for each connection, and whenever the client authenticates anew.

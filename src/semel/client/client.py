@@ -18,15 +18,15 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from semel.client.address import Address, BadAddress, parse_address
-from semel.client.authentication import Authentication
+from semel.client.authentication import ClientAuthentication
 from semel.client.core import Core
-from semel.client.counters import Counters
+from semel.client.counters import ClientCounters
 from semel.client.distribution import Distribution
 from semel.client.errors import Disconnected, Refused
-from semel.client.events import Answer, Outcome
+from semel.client.events import PublishOutcome, SubscriptionAnswer
 from semel.client.greeting import Greeting
-from semel.client.link import Link
-from semel.client.messages import Channel, Listener, Messages, Responses
+from semel.client.link import BrokerLink
+from semel.client.messages import Channel, MessageListener, Messages, Responses
 from semel.client.outbox import SESSION, Outbox, made_client_id, open_outbox
 from semel.client.purge import purge
 from semel.client.received import Incoming, Received
@@ -87,7 +87,7 @@ class Client:
         maximum_packet_size: int | None = None,
         properties: Properties = NO_PROPERTIES,
         tls: ssl.SSLContext | None = None,
-        authentication: Authentication | None = None,
+        authentication: ClientAuthentication | None = None,
         reconnect: bool | Backoff = True,
         connect_timeout: float = 30.0,
         outbox: str | PathLike[str] | None = None,
@@ -143,8 +143,8 @@ class Client:
         self._list = None if subscriptions is None else [_subscription(s) for s in subscriptions]
         self._opening = opening
         self._outbox: Outbox | None = None
-        self._link: Link | None = None
-        self._counters = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        self._link: BrokerLink | None = None
+        self._counters = ClientCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
         self._connack: ConnAck | None = None
         self._publishing: dict[int, asyncio.Future[int]] = {}
         self._storing: dict[int, asyncio.Future[int]] = {}
@@ -190,7 +190,7 @@ class Client:
             await self.close()
             raise
 
-    def _begin(self) -> tuple[Link, list[Incoming]]:
+    def _begin(self) -> tuple[BrokerLink, list[Incoming]]:
         """All but the connection, and messages of an earlier run that are handed out again."""
         if self._tls is None and self.address.secure:
             # Reading the system's certificates takes its time: once is enough.
@@ -218,7 +218,7 @@ class Client:
             for subscription in self._list:
                 core.subscribe(subscription, NO_PROPERTIES)
         self._distribution = Distribution(core.subscriptions.wanted)
-        link = Link(
+        link = BrokerLink(
             core,
             self.address,
             self,
@@ -275,7 +275,7 @@ class Client:
             opening=self._opening,
         )
 
-    def _open(self) -> Link:
+    def _open(self) -> BrokerLink:
         link = self._link
         if link is None:
             raise Disconnected("the client is not open: use it inside `async with`")
@@ -304,14 +304,14 @@ class Client:
         return NO_PROPERTIES if self._connack is None else self._connack.properties
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> ClientCounters:
         """What has happened so far, or until the client was closed."""
         link = self._link
         if link is None:
             return self._counters
         core = link.core
         parts = self._parts()
-        return Counters(
+        return ClientCounters(
             self._sent,
             parts.received,
             self._refused,
@@ -404,7 +404,7 @@ class Client:
             self._judge_reading(link)
 
     @contextlib.contextmanager
-    def _expected(self, link: Link) -> Iterator[None]:
+    def _expected(self, link: BrokerLink) -> Iterator[None]:
         """An answer of the server is waited for in here: what it sends has to be read."""
         self._expecting += 1
         link.hold(False)
@@ -414,7 +414,7 @@ class Client:
             self._expecting -= 1
             self._judge_reading(link)
 
-    def _is_full(self, link: Link) -> bool:
+    def _is_full(self, link: BrokerLink) -> bool:
         if self._outbox is None:
             return link.core.session.waiting_bytes > MAXIMUM_QUEUED
         store = self._outbox.opened.store
@@ -454,7 +454,7 @@ class Client:
                 finally:
                     responses.forget(correlation)
 
-    def _responses_at(self, topic: str, qos: int, link: Link) -> Responses:
+    def _responses_at(self, topic: str, qos: int, link: BrokerLink) -> Responses:
         """Answers come by a subscription of their own."""
         responses = self._responses.get(topic)
         if responses is not None and responses.problem is not None:
@@ -502,7 +502,7 @@ class Client:
         self._listen(channel, properties, link)
         return Messages(self, channel)
 
-    def _listen(self, listener: Listener, properties: Properties, link: Link) -> None:
+    def _listen(self, listener: MessageListener, properties: Properties, link: BrokerLink) -> None:
         for topic_filter, subscription in listener.subscriptions.items():
             link.core.subscribe(subscription, properties)
             # Whoever was about to unsubscribe need not wait: it is wanted again.
@@ -543,7 +543,7 @@ class Client:
         self._parts().take_over(channel)
         await self._until_unsubscribed(filters, link)
 
-    async def _until_unsubscribed(self, filters: list[str], link: Link) -> None:
+    async def _until_unsubscribed(self, filters: list[str], link: BrokerLink) -> None:
         answers = []
         for topic_filter in filters:
             if link.is_connected:
@@ -587,13 +587,13 @@ class Client:
         assert self._distribution is not None
         return self._distribution
 
-    def _judge_reading(self, link: Link) -> None:
+    def _judge_reading(self, link: BrokerLink) -> None:
         """Read no more while the program has more to read than it should, and wants no answer."""
         is_behind = self._distribution is not None and self._distribution.is_behind
         if is_behind or link.is_held:
             link.hold(is_behind and not self._waits_for_server(link))
 
-    def _waits_for_server(self, link: Link) -> bool:
+    def _waits_for_server(self, link: BrokerLink) -> bool:
         return bool(
             self._publishing
             or self._unsubscribing
@@ -626,7 +626,7 @@ class Client:
             if waiting is not None and not waiting.done():
                 waiting.set_result(SUCCESS)
 
-    def settled(self, outcomes: list[Outcome]) -> None:
+    def settled(self, outcomes: list[PublishOutcome]) -> None:
         """Publications are complete, or will not be."""
         for outcome in outcomes:
             problem = _problem_of(outcome)
@@ -643,7 +643,7 @@ class Client:
             else:
                 waiting.set_exception(problem)
 
-    def answered(self, answers: list[Answer]) -> None:
+    def answered(self, answers: list[SubscriptionAnswer]) -> None:
         """SUBSCRIBE and UNSUBSCRIBE are answered."""
         for answer in answers:
             topic_filter = answer.topic_filter
@@ -689,7 +689,7 @@ class Client:
                 listener.fail(problem)
 
 
-def _problem_of(outcome: Outcome) -> Exception | None:
+def _problem_of(outcome: PublishOutcome) -> Exception | None:
     """Why a publication was not sent, or not accepted."""
     if outcome.violation is not None:
         return outcome.violation

@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, final
 
-from semel.client.events import Answer, Ending, Outcome
+from semel.client.events import ConnectionEnd, PublishOutcome, SubscriptionAnswer
 from semel.client.greeting import Greeting
 from semel.client.inbox import Inbox
 from semel.client.keep_alive import KeepAlive
 from semel.client.received import Incoming
-from semel.client.subscriptions import Subscriptions
+from semel.client.subscriptions import ClientSubscriptions
 from semel.mqtt.codec import Decoder, Packet, check_packet_size, encode
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.exchange import CONNECTING, Exchange
@@ -58,7 +58,7 @@ from semel.mqtt.reasons import (
 from semel.mqtt.session import NEVER_EXPIRES, Outgoing, Session
 from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.violation import Violation
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.store import Store
 from semel.store.streams import Stream
 
@@ -100,15 +100,15 @@ class Core:
     """One client, over all its connections."""
 
     # --- what the owner reads, and empties ---
-    outcomes: list[Outcome]
-    answers: list[Answer]
+    outcomes: list[PublishOutcome]
+    answers: list[SubscriptionAnswer]
     arrived: list[Incoming]
     stored: list[int]
     auths: list[Auth]
     # The server's CONNACK, when the connection may be used.
     greeting: ConnAck | None
     # Why the connection is over; the owner closes it.
-    ending: Ending | None
+    ending: ConnectionEnd | None
     # Called when the program has acknowledged something, so that there is something to flush.
     touched: Callable[[], None] | None
     # --- what it may know ---
@@ -120,7 +120,7 @@ class Core:
     # The server was told, by a connection of its own, to forget the session.
     is_purged: bool
     session: Final[Session]
-    subscriptions: Final[Subscriptions]
+    subscriptions: Final[ClientSubscriptions]
     # Times that the server did not have the session that this end had, and messages that were sent
     # anew because of that.
     sessions_lost: int
@@ -182,7 +182,7 @@ class Core:
         self.session.version = greeting.version
         if store.lasts:
             self.session.keep_at_hand(WINDOW)
-        self.subscriptions = Subscriptions()
+        self.subscriptions = ClientSubscriptions()
         self.sessions_lost = 0
         self.resent = 0
         self.recorded = 0
@@ -346,7 +346,7 @@ class Core:
             alive.not_reading(now)
         if alive.is_over(now):
             patience = alive.patience
-            self._end(Ending(f"the server did not answer PINGREQ within {patience:.0f} s"))
+            self._end(ConnectionEnd(f"the server did not answer PINGREQ within {patience:.0f} s"))
             return None
         if alive.wants_ping(now):
             self._leave([PingReq()], now)
@@ -427,7 +427,7 @@ class Core:
         if self.version != MQTT5 or data[:3] != _CONNACK_311 or len(data) != 4 or not data[3]:
             return False
         self._end(
-            Ending(
+            ConnectionEnd(
                 "MQTT 5.0 (it speaks 3.1.1: use version=semel.MQTT311)",
                 packet_type=CONNACK,
                 reason=data[3],
@@ -477,7 +477,7 @@ class Core:
             self._take_connack(packet, now)
         elif isinstance(packet, Disconnect):
             self._end(
-                Ending(
+                ConnectionEnd(
                     "the server ended the connection",
                     packet_type=DISCONNECT,
                     reason=packet.reason,
@@ -493,14 +493,14 @@ class Core:
     def _conclude(
         self, delivery: Delivery, packet_type: int, reason: int, properties: Properties
     ) -> None:
-        self.outcomes.append(Outcome(delivery.number, packet_type, reason, properties))
+        self.outcomes.append(PublishOutcome(delivery.number, packet_type, reason, properties))
 
     def _take_connack(self, packet: ConnAck, now: float) -> None:
         properties = packet.properties
         self.is_unanswered = False
         if packet.reason != SUCCESS:
             self._end(
-                Ending(
+                ConnectionEnd(
                     "the server refused the connection",
                     packet_type=CONNACK,
                     reason=packet.reason,
@@ -515,7 +515,7 @@ class Core:
             if self.version == MQTT5:
                 self.disconnect(SUCCESS, None, now)
             self._end(
-                Ending(
+                ConnectionEnd(
                     "the server has a session of this client, of which the client has no state:"
                     " it must not go on with it"
                     + (" [MQTT-3.2.2-4]" if self.version == MQTT5 else ""),
@@ -585,7 +585,7 @@ class Core:
     def _take_answer(self, packet_id: int, reason: int, properties: Properties) -> None:
         self.session.release_id(packet_id)
         topic_filter, wish = self.subscriptions.answered(packet_id, reason < FAILURE)
-        self.answers.append(Answer(topic_filter, wish is not None, reason, properties))
+        self.answers.append(SubscriptionAnswer(topic_filter, wish is not None, reason, properties))
 
     def _take_publish(self, packet: Publish, now: float) -> None:
         topic = self._exchange.topic_name(SERVER, packet)
@@ -607,7 +607,7 @@ class Core:
         stream.last_seq += 1
         self.recorded += 1
         self._commit.records.append(
-            Record(
+            RecordedMessage(
                 stream.id,
                 stream.last_seq,
                 topic,
@@ -629,9 +629,9 @@ class Core:
             if reason in DISCONNECT_ONLY_SERVER or reason not in REASONS_5[DISCONNECT]:
                 reason = PROTOCOL_ERROR
             self._say_goodbye(Disconnect(reason), now)
-        self._end(Ending(f"the server broke a rule: {violation}", violation=violation))
+        self._end(ConnectionEnd(f"the server broke a rule: {violation}", violation=violation))
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: ConnectionEnd) -> None:
         """What comes to be sent from now on waits for the next connection."""
         if self.ending is None:
             self.ending = ending
@@ -744,13 +744,13 @@ class Core:
             message = delivery.message
             assert message is not None
             if message.is_expired(now):
-                self.outcomes.append(Outcome(delivery.number, expired=True))
+                self.outcomes.append(PublishOutcome(delivery.number, expired=True))
                 continue
             size = len(encode(message.publish(1, now, self.version, dup=False), self.version))
             try:
                 check_packet_size(size, self.session.maximum_packet_size, None)
             except Violation as violation:
-                self.outcomes.append(Outcome(delivery.number, violation=violation))
+                self.outcomes.append(PublishOutcome(delivery.number, violation=violation))
 
     def _leave(self, packets: list[Outgoing], now: float) -> None:
         for packet in packets:
@@ -769,16 +769,20 @@ class Core:
         """The server's CONNACK forbids it: the program wants too much, or all do."""
         if isinstance(packet, Publish):
             number = self.session.give_up(packet.packet_id)
-            self.outcomes.append(Outcome(number, violation=violation))
+            self.outcomes.append(PublishOutcome(number, violation=violation))
         elif isinstance(packet, Subscribe | Unsubscribe):
             self.session.release_id(packet.packet_id)
             topic_filter, wish = self.subscriptions.answered(packet.packet_id, False)
             self.answers.append(
-                Answer(topic_filter, wish is not None, FAILURE, NO_PROPERTIES, violation)
+                SubscriptionAnswer(
+                    topic_filter, wish is not None, FAILURE, NO_PROPERTIES, violation
+                )
             )
         else:
             # Nothing else that we make may be forbidden, but for its size.
-            self._end(Ending(f"the server takes no packets that it must be sent: {violation}"))
+            self._end(
+                ConnectionEnd(f"the server takes no packets that it must be sent: {violation}")
+            )
 
     def _send(self, packet: Packet, now: float) -> None:
         """Let a packet leave. Raises Violation, and sends nothing, if it may not."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Counters:
+class ClientCounters:
     """What a client has seen so far."""
 
     # Messages that were sent and, at QoS 1 and 2, acknowledged; messages that were received.

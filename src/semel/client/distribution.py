@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Container
 from typing import Final
 
-from semel.client.messages import Channel, Listener
+from semel.client.messages import Channel, MessageListener
 from semel.client.received import Incoming, Received
 
 # Bytes of messages that wait for the program. Above it nothing is read from the server, unless the
@@ -25,7 +25,7 @@ class Distribution:
     def __init__(self, wanted: Container[str]) -> None:
         self.wanted = wanted
         # Who gets what comes by each filter; who gets what is for none of them.
-        self.listeners: dict[str, list[Listener]] = {}
+        self.listeners: dict[str, list[MessageListener]] = {}
         self.others: list[Channel] = []
         # Messages that came, and those that nobody wanted or had room for.
         self.received = 0
@@ -38,12 +38,12 @@ class Distribution:
         """Whether more waits for the program than should."""
         return self._backlog > MAXIMUM_BACKLOG
 
-    def everybody(self) -> set[Listener]:
+    def everybody(self) -> set[MessageListener]:
         """All who listen."""
-        everybody: set[Listener] = set(self.others)
+        everybody: set[MessageListener] = set(self.others)
         return everybody.union(*self.listeners.values())
 
-    def add(self, listener: Listener) -> None:
+    def add(self, listener: MessageListener) -> None:
         """One more who listens to its filters."""
         for topic_filter in listener.subscriptions:
             self.listeners.setdefault(topic_filter, []).append(listener)
@@ -54,7 +54,7 @@ class Distribution:
         self.others.append(channel)
         self._offer()
 
-    def remove(self, listener: Listener) -> list[str]:
+    def remove(self, listener: MessageListener) -> list[str]:
         """It gets no more. Filters that are nobody's now."""
         if isinstance(listener, Channel) and listener in self.others:
             self.others.remove(listener)
@@ -105,7 +105,7 @@ class Distribution:
 
     def dispatch(self, incoming: Incoming, *, may_drop: bool = False) -> None:
         """Give a message to those who want it."""
-        targets: list[Listener] = []
+        targets: list[MessageListener] = []
         is_wanted = incoming.is_unfinished
         for topic_filter in incoming.filters:
             is_wanted = is_wanted or topic_filter in self.wanted

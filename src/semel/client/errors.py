@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from semel.client.events import Ending
+from semel.client.events import ConnectionEnd
 from semel.mqtt import reasons
 from semel.mqtt.packet_types import CONNACK, MQTT5, PACKET_NAMES
 from semel.mqtt.properties import NO_PROPERTIES, Properties
@@ -110,7 +110,7 @@ class Disconnected(ConnectionError):
         return not self.is_final and self.violation is None and self.reason not in FINAL
 
 
-def problem_of(ending: Ending, version: int) -> Refused | Disconnected:
+def problem_of(ending: ConnectionEnd, version: int) -> Refused | Disconnected:
     """What a program is told of the end of a connection."""
     if ending.packet_type == CONNACK:
         return Refused(

@@ -8,7 +8,7 @@ from semel.mqtt.violation import Violation
 
 
 @final
-class Ending:
+class ConnectionEnd:
     """Why a connection is over: what to tell the program."""
 
     why: Final[str]
@@ -44,7 +44,7 @@ class Ending:
 
 
 @final
-class Outcome:
+class PublishOutcome:
     """What became of a publication: acknowledged, refused, or not sent at all."""
 
     number: Final[int]
@@ -76,7 +76,7 @@ class Outcome:
 
 
 @final
-class Answer:
+class SubscriptionAnswer:
     """What became of a SUBSCRIBE or UNSUBSCRIBE."""
 
     topic_filter: Final[str]

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Final, final
 
 from semel.client.received import Incoming
-from semel.client.subscriptions import Subscriptions
+from semel.client.subscriptions import ClientSubscriptions
 from semel.mqtt.delivery import Receipt
 from semel.mqtt.message import message_properties
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER
 from semel.mqtt.session import Session
 from semel.mqtt.side import SENT_QOS_1, SENT_QOS_2, SERVER, Open
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.store import Store
 
 
@@ -26,7 +26,7 @@ class Inbox:
     """Of one client."""
 
     _session: Final[Session]
-    _subscriptions: Final[Subscriptions]
+    _subscriptions: Final[ClientSubscriptions]
     # Whether there is a store that keeps them, and the number of the session there.
     _lasts: Final[bool]
     _number: Final[int]
@@ -43,7 +43,7 @@ class Inbox:
     def __init__(
         self,
         session: Session,
-        subscriptions: Subscriptions,
+        subscriptions: ClientSubscriptions,
         *,
         lasts: bool,
         number: int,
@@ -193,7 +193,7 @@ class Inbox:
     def _keep(self, incoming: Incoming, packet_id: int, commit: Commit) -> None:
         if not self._lasts:
             return
-        held = Record(
+        held = RecordedMessage(
             0,
             0,
             incoming.topic,

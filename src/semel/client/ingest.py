@@ -24,10 +24,10 @@ from typing import Final
 from semel.client.address import Address, BadAddress, parse_address
 from semel.client.core import Core
 from semel.client.errors import Disconnected, Refused
-from semel.client.events import Answer, Outcome
+from semel.client.events import PublishOutcome, SubscriptionAnswer
 from semel.client.greeting import Greeting
 from semel.client.ingest_settings import VERSIONS, IngestSettings
-from semel.client.link import Link
+from semel.client.link import BrokerLink
 from semel.client.outbox import SESSION, Outbox, made_client_id, open_record
 from semel.client.purge import purge
 from semel.client.received import Incoming
@@ -95,7 +95,7 @@ CONDITIONS: Final = {OPEN: "open", BEHIND: "behind", FULL: "full"}
 
 
 @dataclass(frozen=True)
-class Plan:
+class IngestPlan:
     """All that an Ingest needs, checked."""
 
     address: Address
@@ -111,7 +111,7 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-def make_plan(wanted: IngestSettings, store: StoreSettings) -> Plan:
+def make_plan(wanted: IngestSettings, store: StoreSettings) -> IngestPlan:
     """What these settings mean. Raises SettingsError with everything that is wrong."""
     problems: list[str] = []
     version = VERSIONS[wanted.protocol_version]
@@ -134,7 +134,7 @@ def make_plan(wanted: IngestSettings, store: StoreSettings) -> Plan:
         retain_for=wanted.retain_for,
         retain_bytes=wanted.retain_bytes,
     )
-    return Plan(
+    return IngestPlan(
         address=address,
         tls=tls,
         greeting=greeting,
@@ -329,7 +329,7 @@ def do_overlap(one: str, other: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Counters:
+class IngestCounters:
     """How an ingester stands, as far as it knows."""
 
     # connecting, connected, draining or ended
@@ -353,15 +353,15 @@ class Counters:
 class Ingest:
     """One ingester. `run` lasts until `stop`, or until there is no use in going on."""
 
-    def __init__(self, plan: Plan, *, start_clean: bool = False) -> None:
+    def __init__(self, plan: IngestPlan, *, start_clean: bool = False) -> None:
         self.plan = plan
         self._start_clean = start_clean
         self._over = asyncio.Event()
         self._problem: Exception | None = None
         self._is_draining = False
         self._outbox: Outbox | None = None
-        self._link: Link | None = None
-        self._last: Counters | None = None
+        self._link: BrokerLink | None = None
+        self._last: IngestCounters | None = None
         self._expiry: int | None = None
         self._granted: dict[str, int] = {}
         self._sessions_lost = 0
@@ -412,12 +412,12 @@ class Ingest:
         self._over.set()
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> IngestCounters:
         """How it stands."""
         if self._last is not None:
             return self._last
         if self._outbox is None:
-            return Counters("connecting", self.plan.client_id, "", 0, 0, 0, 0.0, 0, 0, "open")
+            return IngestCounters("connecting", self.plan.client_id, "", 0, 0, 0, 0.0, 0, 0, "open")
         assert self._link is not None
         state = "connected" if self._link.is_connected else "connecting"
         if self._is_draining:
@@ -427,7 +427,7 @@ class Ingest:
 
     # --- its life ---------------------------------------------------------------------------------
 
-    def _connect_store(self, outbox: Outbox) -> Link:
+    def _connect_store(self, outbox: Outbox) -> BrokerLink:
         """A Link that goes on where the store ends."""
         plan = self.plan
         opened = outbox.opened
@@ -449,7 +449,7 @@ class Ingest:
         core.restore()
         for subscription in plan.subscriptions:
             core.subscribe(subscription, NO_PROPERTIES)
-        link = Link(
+        link = BrokerLink(
             core,
             plan.address,
             self,
@@ -476,12 +476,12 @@ class Ingest:
         is_new = not core.has_state and stream.last_seq == 0
         return None if is_new and MADE_CLIENT_ID.fullmatch(core.client_id) else False
 
-    async def _start(self, link: Link) -> None:
+    async def _start(self, link: BrokerLink) -> None:
         # What ends it for good is told by `failed`.
         with suppress(Refused, Disconnected):
             await link.start(offline=True)
 
-    async def _settle(self, link: Link) -> None:
+    async def _settle(self, link: BrokerLink) -> None:
         """Let what was received be stored, and sealed if that takes no longer than it should."""
         assert self._outbox is not None
         store = self._outbox.opened.store
@@ -521,12 +521,12 @@ class Ingest:
             self._positions = positions(connection, self._stream.id)
         return self._positions
 
-    def _counted(self, state: str) -> Counters:
+    def _counted(self, state: str) -> IngestCounters:
         assert self._link is not None
         assert self._outbox is not None
         core, opened = self._link.core, self._outbox.opened
         stored, sealed, lag = self._positions
-        return Counters(
+        return IngestCounters(
             state=state,
             client_id=core.client_id,
             node=opened.node,
@@ -587,7 +587,7 @@ class Ingest:
             )
         self._expiry = expiry
 
-    def answered(self, answers: list[Answer]) -> None:
+    def answered(self, answers: list[SubscriptionAnswer]) -> None:
         """SUBSCRIBE and UNSUBSCRIBE are answered."""
         assert self._link is not None
         refusal: Exception | None = None
@@ -609,7 +609,7 @@ class Ingest:
             if not any(each.topic_filter in subscriptions.held for each in self.plan.subscriptions):
                 self._fail(refusal)
 
-    def _judge_qos(self, answer: Answer) -> None:
+    def _judge_qos(self, answer: SubscriptionAnswer) -> None:
         topic_filter, granted = answer.topic_filter, answer.reason
         asked = self.plan.subscriptions[0].qos
         if self._granted.get(topic_filter) == granted:
@@ -651,7 +651,7 @@ class Ingest:
     def arrived(self, messages: list[Incoming]) -> None:
         """Messages go to the stream."""
 
-    def settled(self, outcomes: list[Outcome]) -> None:
+    def settled(self, outcomes: list[PublishOutcome]) -> None:
         """Nothing is published."""
 
     def stored(self, numbers: list[int]) -> None:
@@ -672,7 +672,7 @@ def positions(connection: sqlite3.Connection, stream: int) -> tuple[int, int, fl
     return stored, sealed, lag
 
 
-def _problem_of(answer: Answer) -> Exception | None:
+def _problem_of(answer: SubscriptionAnswer) -> Exception | None:
     """What the broker has against a subscription, or against its end."""
     if answer.violation is not None:
         return answer.violation

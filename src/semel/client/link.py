@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
 from semel.client.address import Address, BadAddress
-from semel.client.authentication import Authentication
+from semel.client.authentication import ClientAuthentication
 from semel.client.core import Core
 from semel.client.errors import Disconnected, Refused, problem_of
-from semel.client.events import Answer, Outcome
+from semel.client.events import PublishOutcome, SubscriptionAnswer
 from semel.client.received import Incoming
 from semel.client.reconnect import Backoff
 from semel.client.transport import CannotConnect, Opening, Transport, open_transport
@@ -62,13 +62,13 @@ class Owner(Protocol):
     def arrived(self, messages: list[Incoming]) -> None:
         """Messages have come, and are safe."""
 
-    def settled(self, outcomes: list[Outcome]) -> None:
+    def settled(self, outcomes: list[PublishOutcome]) -> None:
         """Publications are complete, or will not be."""
 
     def stored(self, numbers: list[int]) -> None:
         """Publications are on disk."""
 
-    def answered(self, answers: list[Answer]) -> None:
+    def answered(self, answers: list[SubscriptionAnswer]) -> None:
         """SUBSCRIBE and UNSUBSCRIBE are answered."""
 
     def parted(self, problem: Exception) -> None:
@@ -78,10 +78,10 @@ class Owner(Protocol):
         """There will be no other connection."""
 
 
-class Ear:
+class LinkListener:
     """Hears one transport, for as long as it is the link's."""
 
-    def __init__(self, link: "Link") -> None:
+    def __init__(self, link: "BrokerLink") -> None:
         self.link = link
         self.is_current = True
         self.gone: asyncio.Future[None] = link.loop.create_future()
@@ -104,7 +104,7 @@ class Ear:
             self.link.lost(why)
 
 
-class Link:
+class BrokerLink:
     """Keeps one Core connected, until it is closed."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Link:
         clean_start: bool | None,
         purge: Callable[[str], Awaitable[None]],
         store: DiskStore | None = None,
-        authentication: Authentication | None = None,
+        authentication: ClientAuthentication | None = None,
         opening: Opening = open_transport,
     ) -> None:
         """`purge` ends the session that a 3.1.1 server has of a client with this identifier."""
@@ -155,9 +155,9 @@ class Link:
         self._gone: asyncio.Future[Exception] | None = None
         # In the order in which they came.
         self._waiters: dict[asyncio.Future[None], None] = {}
-        self._ear: Ear | None = None
+        self._ear: LinkListener | None = None
         # Connections that have been told why they end, and are closing.
-        self._closing: dict[Ear, Transport] = {}
+        self._closing: dict[LinkListener, Transport] = {}
         # What the program's Authentication is at; nothing leaves until it trusts the server.
         self._authenticating: set[asyncio.Task[None]] = set()
         self._is_verifying = False
@@ -382,7 +382,7 @@ class Link:
             data = await self._first_data(self.authentication)
         self._gone = self.loop.create_future()
         self._greeted = self.loop.create_future()
-        ear = self._ear = Ear(self)
+        ear = self._ear = LinkListener(self)
         self.transport = await self.opening(self.address, ear, tls=self.tls, timeout=self.timeout)
         self.is_writable = True
         self.core.connect(clean_start, self.now(), data)
@@ -521,25 +521,25 @@ class Link:
         else:
             self._spawn(self._finish, authentication, data)
 
-    async def _respond(self, authentication: Authentication, data: bytes | None) -> None:
+    async def _respond(self, authentication: ClientAuthentication, data: bytes | None) -> None:
         answer = await _awaited(authentication.respond(data))
         method = authentication.method
         self.core.authenticate(CONTINUE_AUTHENTICATION, method, answer, self.now())
         self._write()
 
-    async def _finish(self, authentication: Authentication, data: bytes | None) -> None:
+    async def _finish(self, authentication: ClientAuthentication, data: bytes | None) -> None:
         await _awaited(authentication.finish(data))
         if self._reauthenticated is not None and not self._reauthenticated.done():
             self._reauthenticated.set_result(None)
 
-    async def _verify(self, authentication: Authentication, packet: ConnAck) -> None:
+    async def _verify(self, authentication: ClientAuthentication, packet: ConnAck) -> None:
         """The server has accepted the client: does the client accept the server?"""
         await _awaited(authentication.finish(packet.properties.authentication_data))
         self._is_verifying = False
         self._write()
         self._tell()
 
-    async def _first_data(self, authentication: Authentication) -> bytes | None:
+    async def _first_data(self, authentication: ClientAuthentication) -> bytes | None:
         try:
             return await _awaited(authentication.begin())
         except Exception as problem:

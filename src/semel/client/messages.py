@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from semel.client.errors import Disconnected, Refused
-from semel.client.events import Answer
+from semel.client.events import SubscriptionAnswer
 from semel.client.received import Incoming, Received
 from semel.mqtt.packet_types import SUBACK
 from semel.mqtt.packets.subscribe import Subscription
@@ -37,7 +37,7 @@ class Keeper(Protocol):
         """The program has let go of the iterator. From any thread, at any moment."""
 
 
-class Listener:
+class MessageListener:
     """A part of the program that gets the messages of some filters."""
 
     def __init__(self, subscriptions: Sequence[Subscription]) -> None:
@@ -52,7 +52,7 @@ class Listener:
         """A message for it."""
         raise NotImplementedError
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: SubscriptionAnswer) -> None:
         """The server has accepted one of the filters, or refused it."""
         if answer.violation is not None:
             self.fail(answer.violation)
@@ -99,7 +99,7 @@ class Listener:
             await self.change()
 
 
-class Channel(Listener):
+class Channel(MessageListener):
     """What waits behind an iterator. The client has it, whether or not the program has that."""
 
     def __init__(self, subscriptions: Sequence[Subscription], *, auto_ack: bool) -> None:
@@ -212,7 +212,7 @@ class Messages:
             await self._keeper.unsubscribe(self._channel)
 
 
-class Responses(Listener):
+class Responses(MessageListener):
     """Takes the answers to requests, each for who asked [4.10]."""
 
     def __init__(self, topic: str, qos: int, keeper: Keeper) -> None:

@@ -37,7 +37,7 @@ class Wish:
 
 
 @final
-class Subscriptions:
+class ClientSubscriptions:
     """Of one client."""
 
     wanted: Final[dict[str, Wish]]

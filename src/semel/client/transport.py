@@ -53,7 +53,7 @@ NOT_TRUSTED: Final = (2, 18, 19, 20, 21)
 SocketAddress = tuple[int, tuple[str | int | bytes, ...] | str]
 
 
-class Listener(Protocol):
+class TransportListener(Protocol):
     """What a Transport tells."""
 
     def received(self, data: bytes) -> None:
@@ -87,7 +87,9 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
 
-Connecting = Callable[[Address, Listener, ssl.SSLContext | None, str | None], Awaitable[Transport]]
+Connecting = Callable[
+    [Address, TransportListener, ssl.SSLContext | None, str | None], Awaitable[Transport]
+]
 
 
 class CannotConnect(Exception):
@@ -96,7 +98,7 @@ class CannotConnect(Exception):
 
 async def open_transport(
     address: Address,
-    listener: Listener,
+    listener: TransportListener,
     *,
     tls: ssl.SSLContext | None = None,
     timeout: float = 30.0,
@@ -136,7 +138,7 @@ class Opening(Protocol):
     async def __call__(
         self,
         address: Address,
-        listener: Listener,
+        listener: TransportListener,
         *,
         tls: ssl.SSLContext | None = None,
         timeout: float = 30.0,
@@ -145,14 +147,14 @@ class Opening(Protocol):
 
 async def open_stream(
     address: Address,
-    listener: Listener,
+    listener: TransportListener,
     tls: ssl.SSLContext | None,
     local_host: str | None = None,
-) -> "Stream":
+) -> "StreamTransport":
     """A Stream that begins to tell its listener in the next turn of the loop."""
     loop = asyncio.get_running_loop()
     gate = Gate(listener)
-    stream = Stream(address, gate, loop)
+    stream = StreamTransport(address, gate, loop)
     if address.scheme == "unix":
         connected = await connect(socket.AF_UNIX, address.path)
         await loop.create_unix_connection(lambda: stream, sock=connected)
@@ -183,7 +185,7 @@ class Gate:
     `lost` nothing. What is kept is what comes in one turn of the loop.
     """
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: TransportListener) -> None:
         self._listener = listener
         self._kept: deque[bytes] = deque()
         self._open = False
@@ -223,7 +225,7 @@ class Gate:
                 self._listener.lost(why)
 
 
-class Stream(asyncio.Protocol):
+class StreamTransport(asyncio.Protocol):
     """A Transport over TCP, TLS or a unix socket."""
 
     def __init__(self, address: Address, gate: Gate, loop: asyncio.AbstractEventLoop) -> None:

@@ -26,7 +26,14 @@ from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
 from semel.client.address import Address
-from semel.client.transport import CLOSE_SECONDS, CannotConnect, Gate, Listener, Stream, open_stream
+from semel.client.transport import (
+    CLOSE_SECONDS,
+    CannotConnect,
+    Gate,
+    StreamTransport,
+    TransportListener,
+    open_stream,
+)
 from semel.mqtt.wire import MAXIMUM_VARIABLE_BYTE_INTEGER
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
@@ -40,7 +47,7 @@ CLOSED_EARLY: Final = "the server closed the connection in the handshake"
 
 async def open_websocket(
     address: Address,
-    listener: Listener,
+    listener: TransportListener,
     tls: ssl.SSLContext | None,
     local_host: str | None = None,
 ) -> "WebSocket":
@@ -71,7 +78,7 @@ class WebSocket:
         self._address = address
         self._gate = gate
         self._loop = loop
-        self._stream: Stream | None = None
+        self._stream: StreamTransport | None = None
         # The zone of an IPv6 address is a matter of this machine.
         host = address.host.partition("%")[0]
         uri = WebSocketURI(address.secure, host, address.port, address.path, query="")
@@ -89,7 +96,7 @@ class WebSocket:
         # The answer to a ping that came while nothing could be written.
         self._pong = b""
 
-    async def shake_hands(self, stream: Stream) -> None:
+    async def shake_hands(self, stream: StreamTransport) -> None:
         """Ask the server for WebSocket. Raises CannotConnect if it does not agree."""
         self._stream = stream
         self.peer = stream.peer

@@ -32,7 +32,7 @@ from typing import Any, Final, TypeVar
 
 from semel import counts
 from semel.extras import need
-from semel.lab.demo_account import Account, Verdict
+from semel.lab.demo_account import Reconciliation, Verdict
 from semel.lab.demo_faults import BEFORE_SPARK, SPARK, TETHER, Planned, kill_part, plan_faults
 from semel.lab.faults import REPEAT, Fault, Faults
 from semel.lab.fleet.devices import MIXED, Devices
@@ -85,7 +85,7 @@ class DemoFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Status:
+class DemoStatus:
     """How a demo stands."""
 
     seconds: float
@@ -98,7 +98,7 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DemoOptions:
     """What a demo is to be. It is paced to take `seconds`, and given up after twice as many."""
 
     folder: Path
@@ -134,8 +134,8 @@ class Demo:
 
     def __init__(
         self,
-        wanted: Wanted,
-        tell: Callable[[Status], None],
+        wanted: DemoOptions,
+        tell: Callable[[DemoStatus], None],
         happened: Callable[[float, str], None],
     ) -> None:
         """`tell` gets numbers, again and again; `happened` gets seconds, and words."""
@@ -143,7 +143,7 @@ class Demo:
             need("deltalake", extra="spark", by="semel demo")
         need("pyarrow", extra="broker", by="semel demo")
         self.wanted = wanted
-        self.status = Status(0.0)
+        self.status = DemoStatus(0.0)
         self.kills: dict[str, int] = {}
         self._tell = tell
         self._happened = happened
@@ -472,7 +472,7 @@ class Demo:
     # --- the account ------------------------------------------------------------------------------
 
     def _account(self) -> Verdict:
-        account = Account(self._devices, self.wanted.messages, lands=self.wanted.lands)
+        account = Reconciliation(self._devices, self.wanted.messages, lands=self.wanted.lands)
         for sentence in self._faults:
             account.blame(sentence)
         try:
@@ -483,7 +483,7 @@ class Demo:
         return account.judge(self.status.redelivered)
 
 
-def take_all(account: Account, journal: Path, data: Path, table: Any) -> None:
+def take_all(account: Reconciliation, journal: Path, data: Path, table: Any) -> None:
     """Give an account all that lies on the disk. `table` is a DeltaTable, or None."""
     account.take_journal(read_journal(journal))
     with Holdings(data, None) as holdings:

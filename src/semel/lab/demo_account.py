@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.lab.fleet.devices import Devices, read_name
-from semel.lab.fleet.journal import BEGIN, DONE, REFUSED, Line
+from semel.lab.fleet.journal import BEGIN, DONE, REFUSED, JournalLine
 
 MOST_MESSAGES: Final = 10_000_000
 # So many faults are put into words; the others are counted.
@@ -72,7 +72,7 @@ class NodeRows:
         self.landed = bytearray()
 
 
-class Account:
+class Reconciliation:
     """Takes in journal, record and table, in this order, and judges."""
 
     def __init__(self, devices: Devices, count: int, *, lands: bool = True) -> None:
@@ -99,7 +99,7 @@ class Account:
 
     # --- taking in --------------------------------------------------------------------------------
 
-    def take_journal(self, lines: Iterable[Line]) -> None:
+    def take_journal(self, lines: Iterable[JournalLine]) -> None:
         """What the publishers know."""
         for word, device, counter in lines:
             index = self._devices.index_of(device, counter)

@@ -1,7 +1,7 @@
 """A client inside the process of the broker: no socket, the same server, the same rules.
 
-It speaks through a `Line`, a transport in memory, so that to the broker it is a connection like any
-other. The test publishes and listens by it, and takes over client identifiers.
+It speaks through a `MemoryTransport`, so that to the broker it is a connection like any other.
+The test publishes and listens by it, and takes over client identifiers.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ PEER: Final = f"{PEER_NAME}:0"
 NO_RETAINED: Final = 2
 
 
-class Line(asyncio.Transport):
+class MemoryTransport(asyncio.Transport):
     """What the server writes to, and closes."""
 
     def __init__(self, insider: "Insider") -> None:
@@ -104,7 +104,7 @@ class Insider:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
         self._peer = Peer(server)
-        self.line = Line(self)
+        self.line = MemoryTransport(self)
         self.line.set_protocol(self._peer)
         self._peer.connection_made(self.line)
         # As the broker has it. Bounds for what clients send are not about the test's own packets.

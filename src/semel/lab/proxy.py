@@ -50,7 +50,7 @@ QUICK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
 
 
 @dataclass
-class Piece:
+class ProxiedPiece:
     """Bytes that wait for their time. `note` is told whether they get out or are lost; after the
     last, the link is cut."""
 
@@ -63,7 +63,7 @@ class Piece:
 class End(asyncio.Protocol):
     """One socket of a link: the client's, or the one to the broker."""
 
-    def __init__(self, link: "Link", side: int) -> None:
+    def __init__(self, link: "ProxyLink", side: int) -> None:
         self.link = link
         self.side = side
 
@@ -89,7 +89,7 @@ class End(asyncio.Protocol):
 class Pipe:
     """What one side of a link sends to the other."""
 
-    def __init__(self, link: "Link", sender: int) -> None:
+    def __init__(self, link: "ProxyLink", sender: int) -> None:
         self.link = link
         self.sender = sender
         # Bytes since the end of the last packet, and how many of them have been passed on.
@@ -99,7 +99,7 @@ class Pipe:
         self._is_held: bool | None = None
         # Nobody knows where packets begin.
         self._is_raw = False
-        self._waiting: deque[Piece] = deque()
+        self._waiting: deque[ProxiedPiece] = deque()
         self._waiting_size = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_full = False
@@ -247,7 +247,7 @@ class Pipe:
     ) -> None:
         """Pass bytes on, after what is before them, and not before their time."""
         due = self.link.proxy.loop.time() + seconds
-        self._waiting.append(Piece(due, data, note, is_last))
+        self._waiting.append(ProxiedPiece(due, data, note, is_last))
         self._waiting_size += len(data)
         self._write_due()
 
@@ -322,7 +322,7 @@ def _hit(fault: Fault, recorded: Recorded) -> None:
     fault.hits.add(lambda number: recorded)
 
 
-class Link:
+class ProxyLink:
     """One connection of a client, and the one to the broker that was made for it."""
 
     def __init__(self, proxy: "Proxy", trace: Trace) -> None:
@@ -441,7 +441,7 @@ class Proxy:
         self.recording = recording
         self.faults = faults
         self.broker = ("", 0)
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, ProxyLink] = {}
         # Bytes from either side so far.
         self.received = 0
         self._listener: asyncio.Server | None = None
@@ -461,7 +461,7 @@ class Proxy:
             self._listener = await self.loop.create_server(self._accepted, sock=listening)
 
     def _accepted(self) -> End:
-        return End(Link(self, self.recording.open()), CLIENT)
+        return End(ProxyLink(self, self.recording.open()), CLIENT)
 
     def refuse_connections(self) -> None:
         """Whoever tries to connect is refused by the system; who is connected stays so."""
@@ -474,7 +474,7 @@ class Proxy:
         self.broker = ("", 0)
         self.refuse_connections()
 
-    def of(self, client_id: str | None) -> list[Link]:
+    def of(self, client_id: str | None) -> list[ProxyLink]:
         """The links of one client, or all."""
         return [
             link

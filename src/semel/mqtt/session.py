@@ -61,7 +61,7 @@ from semel.mqtt.side import (
     SENT_QOS_2,
     Open,
 )
-from semel.mqtt.waiting import Waiting
+from semel.mqtt.waiting import Backlog
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 
 # [3.1.2.11.2] a Session Expiry Interval of this many seconds means: never
@@ -96,7 +96,7 @@ class Session:
     _last_id: int
     _released: int
     _quota: int
-    _waiting: Waiting
+    _waiting: Backlog
     _in_flight: dict[int, Delivery]
     _resend: deque[Delivery] | None
     _requests: PacketIds
@@ -121,7 +121,7 @@ class Session:
         self._released = 0
         self._quota = 0
         # A session costs little while it is idle: an empty deque alone takes 760 bytes.
-        self._waiting = Waiting()
+        self._waiting = Backlog()
         self._in_flight = {}
         self._resend = None
         self._requests = PacketIds()

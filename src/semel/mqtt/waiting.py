@@ -12,7 +12,7 @@ from semel.mqtt.delivery import Delivery
 
 
 @final
-class Waiting:
+class Backlog:
     """A session's queue. `size` is that of all its messages."""
 
     size: int

@@ -39,7 +39,7 @@ from semel.counts import count
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import (
     GROUP_ROWS,
-    Folder,
+    TableFolder,
     open_parquet_writer,
     partition_value,
     statistics_from,
@@ -221,7 +221,7 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
                 f"{without_secrets(address)}: the name of file {file.path} is not one that semel"
                 " can compact: use OPTIMIZE of the program that writes the table"
             )
-    folder = Folder(address)
+    folder = TableFolder(address)
     written = [_rewrite(folder, group) for group in groups]
     version = _commit(address, table, written, removed)
     return Compacted(
@@ -234,7 +234,7 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
     )
 
 
-def _rewrite(folder: Folder, group: Sequence[LiveFile]) -> AddAction:
+def _rewrite(folder: TableFolder, group: Sequence[LiveFile]) -> AddAction:
     """One file with the rows of a group, in their order; on disk, with its name."""
     shown = without_secrets(folder.address)
     paths = [file.place for file in group]
@@ -271,7 +271,7 @@ def _rewrite(folder: Folder, group: Sequence[LiveFile]) -> AddAction:
     )
 
 
-def _common_schema(folder: Folder, paths: Sequence[str]) -> pa.Schema:
+def _common_schema(folder: TableFolder, paths: Sequence[str]) -> pa.Schema:
     """The columns of all files; one that a file lacks is null there."""
     found: dict[str, pa.Schema] = {}
     for path in paths:
@@ -301,7 +301,9 @@ def _plain_field(field: pa.Field) -> pa.Field:
     return pa.field(field.name, kind, nullable=True)
 
 
-def _row_groups(folder: Folder, group: Sequence[LiveFile], schema: pa.Schema) -> Iterator[pa.Table]:
+def _row_groups(
+    folder: TableFolder, group: Sequence[LiveFile], schema: pa.Schema
+) -> Iterator[pa.Table]:
     """All rows of a group, in pieces that fit into memory. Refuses a file with other rows."""
     held: list[pa.Table] = []
     rows = size = 0

@@ -72,7 +72,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """How rows become files."""
 
     # The table's place, as the user gave it.
@@ -84,9 +84,9 @@ class Layout:
     folder: str = ""
 
 
-def write_files(batches: Iterable[pa.RecordBatch], layout: Layout) -> list[DataFile]:
+def write_files(batches: Iterable[pa.RecordBatch], layout: TableLayout) -> list[DataFile]:
     """Write all rows; what was written, in order."""
-    folder = Folder(layout.address)
+    folder = TableFolder(layout.address)
     written: list[DataFile] = []
     held: dict[tuple[Any, ...], list[pa.Table]] = {}
     sizes: dict[tuple[Any, ...], int] = {}
@@ -160,7 +160,9 @@ def partition_value(value: Any) -> str | None:
     raise TableError(f"a table cannot be partitioned by a value such as {value!r}")
 
 
-def _write(folder: "Folder", table: pa.Table, layout: Layout, key: tuple[Any, ...]) -> DataFile:
+def _write(
+    folder: "TableFolder", table: pa.Table, layout: TableLayout, key: tuple[Any, ...]
+) -> DataFile:
     partition = {
         name: partition_value(value) for name, value in zip(layout.partition_by, key, strict=True)
     }
@@ -378,7 +380,7 @@ def _said(value: Any) -> Any:
     return None
 
 
-class Folder:
+class TableFolder:
     """Where the files of a table are: a folder of this machine, or an object store."""
 
     def __init__(self, address: str) -> None:

@@ -77,22 +77,22 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JavaSearch:
     """What a look for Java came to: the one to use, if any, and those that came before it."""
 
     java: Java | None
     passed_over: tuple[PassedOver, ...]
 
 
-def look(environ: Mapping[str, str] | None = None, *, patience: float = PATIENCE) -> Look:
+def look(environ: Mapping[str, str] | None = None, *, patience: float = PATIENCE) -> JavaSearch:
     """Look for Java as `environ` (of this process, if not given) has it."""
     passed_over: list[PassedOver] = []
     for program, origin in _candidates(os.environ if environ is None else environ):
         found = _examine(program, origin, patience=patience)
         if isinstance(found, Java):
-            return Look(found, tuple(passed_over))
+            return JavaSearch(found, tuple(passed_over))
         passed_over.append(found)
-    return Look(None, tuple(passed_over))
+    return JavaSearch(None, tuple(passed_over))
 
 
 def find(environ: Mapping[str, str] | None = None) -> Java:

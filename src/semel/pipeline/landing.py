@@ -94,7 +94,7 @@ Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Plan:
+class LandingPlan:
     """What is landed where, checked."""
 
     root: Root
@@ -116,7 +116,7 @@ class Plan:
         return without_secrets(self.table)
 
 
-def make_plan(wanted: LandSettings) -> Plan:
+def make_plan(wanted: LandSettings) -> LandingPlan:
     """What these settings mean. Raises PipelineError."""
     if wanted.root is None:
         raise PipelineError("say where the segments are: --root DIR, or an object store")
@@ -141,7 +141,7 @@ def make_plan(wanted: LandSettings) -> Plan:
     folder = checkpoint_folder(str(checkpoint))
     if folder is None:
         raise PipelineError(f"--checkpoint {checkpoint} is no folder of this machine: give one")
-    return Plan(
+    return LandingPlan(
         root=root,
         root_address=address,
         stream=wanted.stream,
@@ -193,7 +193,7 @@ def check_can_be_made(folder: Path) -> None:
 class Landing:
     """One landing. `run` lasts until `stop`, or with `once` until all that was there has landed."""
 
-    def __init__(self, plan: Plan, tell: Callable[[Event], None]) -> None:
+    def __init__(self, plan: LandingPlan, tell: Callable[[Event], None]) -> None:
         self.plan = plan
         self._tell = tell
         self._stopping = threading.Event()
@@ -583,7 +583,7 @@ def _age(newest: int) -> float:
 
 
 @contextmanager
-def _explained(plan: Plan) -> Iterator[None]:
+def _explained(plan: LandingPlan) -> Iterator[None]:
     """What Spark raises comes out as a PipelineError with one sentence."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -594,7 +594,7 @@ def _explained(plan: Plan) -> Iterator[None]:
         raise PipelineError(explain(problem, plan)) from problem
 
 
-def explain(problem: BaseException, plan: Plan) -> str:
+def explain(problem: BaseException, plan: LandingPlan) -> str:
     """What a query ended with, in one sentence that says what to do."""
     text = _ENDED.sub("", str(problem), count=1)
     if any(sign in text for sign in _NO_SPACE):

@@ -35,14 +35,14 @@ from typing import Final
 
 from semel.pipeline.errors import OptionError, PipelineError
 from semel.pipeline.live_ingest import one_line, started_at
-from semel.pipeline.live_options import Wanted, read_options
+from semel.pipeline.live_options import LiveOptions, read_options
 from semel.pipeline.live_place import (
     AT_WORK,
     CONNECTED,
     FAILED,
     TRY_SECONDS,
+    IngestStatus,
     Place,
-    Status,
 )
 
 LOG: Final = logging.getLogger("semel.live")
@@ -59,11 +59,11 @@ Key = tuple[frozenset[tuple[str, str]], str, str]
 
 
 @dataclass
-class Reading:
+class LiveReading:
     """A process that reads for a query: what it holds, and what it has told of the ingest."""
 
     place: Place
-    wanted: Wanted
+    wanted: LiveOptions
     descriptor: int
     # The ingest, if this process has started it: to be waited for when it ends.
     process: "subprocess.Popen[bytes] | None" = None
@@ -73,7 +73,7 @@ class Reading:
 
 
 # What this process holds until it ends or its query fails: so others know that somebody reads.
-_READING: Final[dict[Key, Reading]] = {}
+_READING: Final[dict[Key, LiveReading]] = {}
 
 
 def attach(live: Mapping[str, str], *, root: str, stream: str) -> None:
@@ -93,7 +93,7 @@ def attach(live: Mapping[str, str], *, root: str, stream: str) -> None:
             with place.starting():
                 reading = _READING.get(key)
                 if reading is None:
-                    reading = _READING[key] = Reading(place, wanted, place.hold())
+                    reading = _READING[key] = LiveReading(place, wanted, place.hold())
                 if not _is_there(reading):
                     _start(reading, {"options": dict(live), "root": root, "stream": stream})
             status = place.status()
@@ -153,7 +153,7 @@ def _release(key: Key) -> None:
 # --- one that is there ----------------------------------------------------------------------------
 
 
-def _is_there(reading: Reading) -> bool:
+def _is_there(reading: LiveReading) -> bool:
     """Whether an ingest with these options is at work. One with others is ended.
 
     Raises OptionError if others read from one with other options, or wait for it to be started
@@ -182,7 +182,7 @@ def _is_there(reading: Reading) -> bool:
     return False
 
 
-def _refusal(unlike: list[str], status: Status, wanted: Wanted) -> str:
+def _refusal(unlike: list[str], status: IngestStatus, wanted: LiveOptions) -> str:
     return (
         f"{_named(unlike)}: another query reads from the ingest of the store"
         f" {wanted.plan.store.data}, which has {_given(unlike, status)}; give the same, or another"
@@ -190,7 +190,7 @@ def _refusal(unlike: list[str], status: Status, wanted: Wanted) -> str:
     )
 
 
-def _replaced(unlike: list[str], status: Status, wanted: Wanted) -> str:
+def _replaced(unlike: list[str], status: IngestStatus, wanted: LiveOptions) -> str:
     return (
         f"{_named(unlike)}: another ingest is in the place of this query's, in the store"
         f" {wanted.plan.store.data}, and has {_given(unlike, status)}; what only this query asked"
@@ -203,14 +203,14 @@ def _named(unlike: list[str]) -> str:
     return f"{'options' if len(unlike) > 1 else 'option'} {' and '.join(unlike)}"
 
 
-def _given(unlike: list[str], status: Status) -> str:
+def _given(unlike: list[str], status: IngestStatus) -> str:
     return ", ".join(f"{each} {status.identity.get(each, 'by default')}" for each in unlike)
 
 
 # --- one that is not ------------------------------------------------------------------------------
 
 
-def _start(reading: Reading, task: Mapping[str, object]) -> None:
+def _start(reading: LiveReading, task: Mapping[str, object]) -> None:
     """Start it, and wait until it is connected, or cannot be for now. Raises PipelineError."""
     place = reading.place
     run = token_hex(8)
@@ -295,7 +295,7 @@ def driver() -> tuple[int, int]:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def _tell(reading: Reading, status: Status) -> None:
+def _tell(reading: LiveReading, status: IngestStatus) -> None:
     """What is new of the ingest goes to the driver's log, once."""
     if status.run != reading.run:
         reading.run, reading.warning, reading.is_in_trouble = status.run, 0, False
@@ -310,7 +310,7 @@ def _tell(reading: Reading, status: Status) -> None:
     reading.is_in_trouble = bool(status.trouble)
 
 
-def _failure(status: Status) -> str:
+def _failure(status: IngestStatus) -> str:
     return f"the ingest of option url has failed: {status.problem}"
 
 

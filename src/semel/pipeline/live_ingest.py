@@ -37,7 +37,7 @@ from semel.client.ingest import Ingest
 from semel.extras import MissingExtra
 from semel.mqtt.violation import Violation
 from semel.pipeline.errors import OptionError
-from semel.pipeline.live_options import Wanted, read_options
+from semel.pipeline.live_options import LiveOptions, read_options
 from semel.pipeline.live_place import (
     CONNECTED,
     DRAINING,
@@ -45,8 +45,8 @@ from semel.pipeline.live_place import (
     FAILED,
     LOG_BYTES,
     STARTING,
+    IngestStatus,
     Place,
-    Status,
 )
 from semel.store.schema import Unusable
 
@@ -91,7 +91,7 @@ class Watch:
     """Looks around while an Ingest is at work: who still wants it, and how it stands."""
 
     def __init__(
-        self, place: Place, status: Status, driver: tuple[int, int], linger: float
+        self, place: Place, status: IngestStatus, driver: tuple[int, int], linger: float
     ) -> None:
         self.place = place
         self.status = status
@@ -185,7 +185,7 @@ def one_line(text: str) -> str:
 # --- the process ----------------------------------------------------------------------------------
 
 
-async def ingest(wanted: Wanted, watch: Watch, news: News) -> None:
+async def ingest(wanted: LiveOptions, watch: Watch, news: News) -> None:
     """Until it is time to end, or there is no use in going on."""
     work = Ingest(wanted.plan)
     loop = asyncio.get_running_loop()
@@ -202,7 +202,7 @@ async def ingest(wanted: Wanted, watch: Watch, news: News) -> None:
         watch.status.counters = asdict(work.counters)
 
 
-def run(wanted: Wanted, watch: Watch, news: News) -> None:
+def run(wanted: LiveOptions, watch: Watch, news: News) -> None:
     """Ingest on the quickest loop there is."""
     ingesting = ingest(wanted, watch, news)
     try:
@@ -250,7 +250,7 @@ def main() -> int:
         task = json.load(sys.stdin)
         driver = (int(task["driver"][0]), int(task["driver"][1]))
         options, root, stream = task["options"], task["root"], task["stream"]
-        status = Status(task["run"], os.getpid(), driver[0], STARTING, dict(task["identity"]))
+        status = IngestStatus(task["run"], os.getpid(), driver[0], STARTING, dict(task["identity"]))
     except (ValueError, LookupError, TypeError):
         print('semel.pipeline.live_ingest is started by format("mqtt")', file=sys.stderr)
         return 2

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from semel.client.ingest import Plan, make_plan
+from semel.client.ingest import IngestPlan, make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.extras import MissingExtra
 from semel.pipeline.errors import OptionError
@@ -82,10 +82,10 @@ _BY_SETTING: Final = {declared.key: name for name, declared in OPTIONS.items()}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LiveOptions:
     """What the ingest beside the driver is to do, checked."""
 
-    plan: Plan
+    plan: IngestPlan
     linger: float
     # What tells one ingest from another, without secrets: options that are not as by default.
     identity: Mapping[str, str]
@@ -96,7 +96,7 @@ class Wanted:
         return sorted(each for each in names if self.identity.get(each) != identity.get(each))
 
 
-def read_options(options: Mapping[str, str], *, root: str, stream: str) -> Wanted:
+def read_options(options: Mapping[str, str], *, root: str, stream: str) -> LiveOptions:
     """What these options, all among OPTIONS, ask for. Raises OptionError with all that is wrong."""
     problems: list[str] = []
     values: dict[str, Value] = {}
@@ -120,7 +120,7 @@ def read_options(options: Mapping[str, str], *, root: str, stream: str) -> Wante
         raise OptionError("; ".join(_as_options(each) for each in problem.problems)) from None
     except MissingExtra as problem:
         raise OptionError(str(problem)) from None
-    return Wanted(plan, linger, _identity(values, plan, root))
+    return LiveOptions(plan, linger, _identity(values, plan, root))
 
 
 def _topics(text: str) -> Value:
@@ -169,7 +169,7 @@ def _shown_root(root: str) -> str:
     return os.path.realpath(open_root(root).address)
 
 
-def _identity(values: Mapping[str, Value], plan: Plan, root: str) -> dict[str, str]:
+def _identity(values: Mapping[str, Value], plan: IngestPlan, root: str) -> dict[str, str]:
     found = {
         name: written(OPTIONS[name], value)
         for name, value in values.items()

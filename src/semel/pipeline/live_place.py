@@ -41,7 +41,7 @@ AT_WORK: Final = (STARTING, CONNECTING, CONNECTED)
 
 
 @dataclass
-class Status:
+class IngestStatus:
     """What an ingest says of itself."""
 
     # Of this process, and of no other that ever was.
@@ -118,12 +118,12 @@ class Place:
             os.close(descriptor)
         return False
 
-    def status(self) -> Status | None:
+    def status(self) -> IngestStatus | None:
         """What the ingest said last; None: there has been none."""
         try:
             found = json.loads(self._status.read_bytes())
             found["warnings"] = [(number, text) for number, text in found["warnings"]]
-            return Status(**found)
+            return IngestStatus(**found)
         except (FileNotFoundError, ValueError, LookupError, TypeError):
             # One of another version of semel may say other things.
             return None
@@ -144,7 +144,7 @@ class Place:
                 return None
         return descriptor
 
-    def say(self, status: Status) -> None:
+    def say(self, status: IngestStatus) -> None:
         """This is how it stands."""
         _write(self._status, json.dumps(asdict(status)).encode())
 

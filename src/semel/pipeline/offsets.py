@@ -4,7 +4,7 @@ An offset is `{node: seq}`: every row up to seq is done. A node that it does not
 done, and so one that appears later is read from its beginning. A batch is the rows after its start
 and up to its end, and whatever is sealed, merged or added meanwhile, these are the same rows.
 
-What there is of a node is an `Extent`, from a listing of its folder. From an offset and extents
+What there is of a node is an `NodeExtent`, from a listing of its folder. From an offset and extents
 `next_offset` makes the next offset: fairly, if not all rows may be taken, and without a clock or
 chance. Rows that are not there although they were, are a loss: it is told to the `Losses` that the
 caller gives, which raises DataLoss, or warns and lets reading go on behind the loss.
@@ -22,18 +22,18 @@ from typing import Final
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.source_options import EARLIEST, LATEST, Point, Points
 from semel.store.reading import said_rows, uncovered
-from semel.store.roots import Entry, Root, Segment, segments_in, trimmed_in
+from semel.store.roots import Root, RootEntry, Segment, segments_in, trimmed_in
 from semel.store.segments import LISTINGS, Range
 
 Offset = dict[str, int]
 # The first row of what there is of a node that was received at a time or later, or None.
-Since = Callable[["Extent", int], int | None]
+Since = Callable[["NodeExtent", int], int | None]
 
 _LOG: Final = logging.getLogger("semel.pipeline.source")
 
 
 @dataclass(frozen=True)
-class Extent:
+class NodeExtent:
     """What there is of a stream on one node."""
 
     node: str
@@ -93,12 +93,12 @@ class Extent:
             yield begins, at - 1, segment
 
 
-def look(root: Root, stream: str, nodes: Iterable[str]) -> dict[str, Extent]:
+def look(root: Root, stream: str, nodes: Iterable[str]) -> dict[str, NodeExtent]:
     """What there is of a stream on these nodes, sorted; one listing for each."""
     return {node: _extent(root, stream, node) for node in sorted(nodes)}
 
 
-def look_at_all(root: Root, stream: str) -> dict[str, Extent]:
+def look_at_all(root: Root, stream: str) -> dict[str, NodeExtent]:
     """What there is of a stream on all of its nodes, sorted; on an object store in one listing."""
     found = {}
     for node, entries in sorted(root.entries_by_node(stream).items()):
@@ -107,9 +107,9 @@ def look_at_all(root: Root, stream: str) -> dict[str, Extent]:
     return found
 
 
-def _extent(root: Root, stream: str, node: str) -> Extent:
+def _extent(root: Root, stream: str, node: str) -> NodeExtent:
     """One listing. It is not one moment: one with a gap is not believed at once."""
-    found = Extent(node, 0, ())
+    found = NodeExtent(node, 0, ())
     for _ in range(LISTINGS):
         found = _extent_in(node, root.entries(root.folder(stream, node)))
         if found.has_no_gap:
@@ -117,10 +117,10 @@ def _extent(root: Root, stream: str, node: str) -> Extent:
     return found
 
 
-def _extent_in(node: str, entries: list[Entry]) -> Extent:
+def _extent_in(node: str, entries: list[RootEntry]) -> NodeExtent:
     trimmed = trimmed_in(entries)
     there = [each for each in segments_in(entries) if each.last > trimmed]
-    return Extent(node, trimmed, tuple(uncovered(there)))
+    return NodeExtent(node, trimmed, tuple(uncovered(there)))
 
 
 class Losses:
@@ -132,7 +132,7 @@ class Losses:
         self.fail = fail
         self._said: set[str] = set()
 
-    def gone(self, extent: Extent, first: int, last: int) -> None:
+    def gone(self, extent: NodeExtent, first: int, last: int) -> None:
         """Rows that a query needs were deleted, or are missing."""
         rows = f"{said_rows(first, last)} of stream {self.stream}, node {extent.node}"
         verb = "was" if first == last else "were"
@@ -142,7 +142,7 @@ class Losses:
             why = f"{'is' if first == last else 'are'} missing from {self.place}"
         self.told(f"{rows}, which this query still needs, {why}")
 
-    def backwards(self, extent: Extent, done: int) -> None:
+    def backwards(self, extent: NodeExtent, done: int) -> None:
         """An offset is ahead of the record: it is another record, or an older copy of it."""
         there = f"has its rows up to {extent.last} only" if extent.last else "has nothing of it"
         self.told(
@@ -164,14 +164,14 @@ class Losses:
 
 
 def first_offset(
-    points: Points, extents: Mapping[str, Extent], since: Since, losses: Losses
+    points: Points, extents: Mapping[str, NodeExtent], since: Since, losses: Losses
 ) -> Offset:
     """The offset of a query that begins at these places.
 
     A node that has had no rows is not in it, unless a row of its own was asked for: it enters when
     it has some, wherever its numbers begin.
     """
-    absent = {node: Extent(node, 0, ()) for node in points.by_node if node not in extents}
+    absent = {node: NodeExtent(node, 0, ()) for node in points.by_node if node not in extents}
     # A number that is for all nodes: those that have not come so far yet begin with what comes.
     furthest = max((each.last for each in extents.values()), default=0)
     found = {
@@ -189,7 +189,7 @@ def first_offset(
     return {node: done for node, done in found.items() if node in known}
 
 
-def _before(point: Point, extent: Extent, since: Since, losses: Losses, *, is_met: bool) -> int:
+def _before(point: Point, extent: NodeExtent, since: Since, losses: Losses, *, is_met: bool) -> int:
     """What is done if a query begins at a place of a node.
 
     `is_met`: a number that this node has not reached was meant for another one.
@@ -219,7 +219,7 @@ def _before(point: Point, extent: Extent, since: Since, losses: Losses, *, is_me
     return max(done, extent.first - 1)
 
 
-def last_offset(points: Points | None, extents: Mapping[str, Extent], since: Since) -> Offset:
+def last_offset(points: Points | None, extents: Mapping[str, NodeExtent], since: Since) -> Offset:
     """The offset at which a batch read ends; a row is included, a time is not."""
     return {
         node: extent.last if points is None else _through(points.of(node), extent, since)
@@ -227,7 +227,7 @@ def last_offset(points: Points | None, extents: Mapping[str, Extent], since: Sin
     }
 
 
-def _through(point: Point, extent: Extent, since: Since) -> int:
+def _through(point: Point, extent: NodeExtent, since: Since) -> int:
     if point.name == EARLIEST:
         return extent.first - 1
     if point.time is not None:
@@ -243,7 +243,7 @@ def _through(point: Point, extent: Extent, since: Since) -> int:
 
 
 def spans_of(
-    start: Mapping[str, int], end: Mapping[str, int], extents: Mapping[str, Extent]
+    start: Mapping[str, int], end: Mapping[str, int], extents: Mapping[str, NodeExtent]
 ) -> dict[str, Range]:
     """First and last row of a batch on each node that has any in it."""
     spans = {}
@@ -258,7 +258,7 @@ def spans_of(
 
 def next_offset(
     start: Mapping[str, int],
-    extents: Mapping[str, Extent],
+    extents: Mapping[str, NodeExtent],
     limit: int | None,
     losses: Losses,
     target: Mapping[str, int] | None = None,

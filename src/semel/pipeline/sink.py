@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.pipeline.files import DataFile
-    from semel.pipeline.table import Batch
+    from semel.pipeline.table import LandingBatch
 
 # Those of Delta, as Spark names them.
 TYPES: Final = frozenset(
@@ -198,9 +198,9 @@ def foreign_type(kind: "DataType") -> str | None:
 def written(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Written:
     """Write the rows of one task."""
     # Here and below: pyarrow and deltalake are slow to import, and a planner needs neither.
-    from semel.pipeline.files import Layout, write_files
+    from semel.pipeline.files import TableLayout, write_files
 
-    layout = Layout(options.path, options.partition_by, is_numbered=options.stream is not None)
+    layout = TableLayout(options.path, options.partition_by, is_numbered=options.stream is not None)
     return Written(write_files(batches, layout))
 
 
@@ -212,16 +212,16 @@ def batch_of(
     *,
     query: str | None = None,
     number: int | None = None,
-) -> "Batch":
+) -> "LandingBatch":
     """What the tasks have written, for the commit."""
     from semel.pipeline.stream_record import StreamRecord
-    from semel.pipeline.table import Batch
+    from semel.pipeline.table import LandingBatch
 
     record = None
     if options.root is not None:
         assert options.stream is not None
         record = StreamRecord(options.root, options.stream)
-    return Batch(
+    return LandingBatch(
         files=[file for message in messages if message is not None for file in message.files],
         schema=schema,
         partition_by=options.partition_by,
@@ -235,7 +235,7 @@ def batch_of(
     )
 
 
-def commit(batch: "Batch", options: SinkOptions) -> None:
+def commit(batch: "LandingBatch", options: SinkOptions) -> None:
     """Commit it, or find that it was."""
     from semel.pipeline.table import kept_table
 

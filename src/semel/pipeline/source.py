@@ -37,8 +37,8 @@ from pyspark.sql.types import StructType
 from semel.extras import MissingExtra
 from semel.pipeline.errors import OptionError, PipelineError
 from semel.pipeline.offsets import (
-    Extent,
     Losses,
+    NodeExtent,
     Offset,
     first_offset,
     last_offset,
@@ -50,7 +50,7 @@ from semel.pipeline.offsets import (
 from semel.pipeline.source_columns import check_columns, ddl_of, table_options, table_schema
 from semel.pipeline.source_filters import (
     Condition,
-    Wanted,
+    RowSelection,
     condition_of,
     keep,
     node_may_hold,
@@ -108,11 +108,11 @@ class MqttSource(DataSource):
             return ddl_of(parsed.columns)
         return table_schema(parsed.columns, kept_options(self._table, parsed))
 
-    def reader(self, schema: StructType) -> "SegmentReader":
-        return SegmentReader(self._options_for(schema), schema)
+    def reader(self, schema: StructType) -> "MqttBatchReader":
+        return MqttBatchReader(self._options_for(schema), schema)
 
-    def streamReader(self, schema: StructType) -> "SegmentStreamReader":  # noqa: N802
-        reader = SegmentStreamReader(self._options_for(schema), schema)
+    def streamReader(self, schema: StructType) -> "MqttStreamReader":  # noqa: N802
+        reader = MqttStreamReader(self._options_for(schema), schema)
         # What is pickled from now on goes to tasks.
         self._has_reader = True
         return reader
@@ -164,7 +164,7 @@ def stream_of(root: Root, options: SourceOptions, *, may_wait: bool) -> str | No
     )
 
 
-def check_is_record(root: Root, stream: str | None, extents: Mapping[str, Extent]) -> None:
+def check_is_record(root: Root, stream: str | None, extents: Mapping[str, NodeExtent]) -> None:
     """Refuse folders that are no nodes: those of a root one level too high or too low."""
     if stream is None or any(extent.last for extent in extents.values()):
         return
@@ -224,7 +224,7 @@ def read_partition(
         return  # Spark's own, for no partitions at all
     columns = check_columns(schema, options.columns)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    choice = Choice(columns, BATCH_ROWS, Wanted(conditions) if conditions else None)
+    choice = Choice(columns, BATCH_ROWS, RowSelection(conditions) if conditions else None)
     with explained():
         root = open_root(options.root)
         losses = Losses(partition.stream, root.address, fail=options.fail_on_data_loss)
@@ -248,7 +248,7 @@ class _Place:
             self.stream or "(none yet)", self.root.address, fail=options.fail_on_data_loss
         )
 
-    def look(self, done: Mapping[str, int] | None = None) -> dict[str, Extent]:
+    def look(self, done: Mapping[str, int] | None = None) -> dict[str, NodeExtent]:
         """What there is of the nodes that are read, and of those of which rows are done."""
         before = done or {}
         if self.stream is not None and self._options.nodes is None:
@@ -267,13 +267,13 @@ class _Place:
             nodes &= {*self._options.nodes}
         return self.look_at(nodes)
 
-    def look_at(self, nodes: Iterable[str]) -> dict[str, Extent]:
+    def look_at(self, nodes: Iterable[str]) -> dict[str, NodeExtent]:
         """What there is of these nodes."""
         if self.stream is None:
-            return {node: Extent(node, 0, ()) for node in nodes}
+            return {node: NodeExtent(node, 0, ()) for node in nodes}
         return look(self.root, self.stream, nodes)
 
-    def since(self, extent: Extent, time: int) -> int | None:
+    def since(self, extent: NodeExtent, time: int) -> int | None:
         """The first row at or after a time."""
         if self.stream is None:
             return None
@@ -289,7 +289,7 @@ class _Place:
         raise RecordError(f"stream {self.stream}, node {extent.node}: its segments come and go")
 
     def partitions(
-        self, extents: dict[str, Extent], spans: dict[str, Range]
+        self, extents: dict[str, NodeExtent], spans: dict[str, Range]
     ) -> list[SegmentPartition]:
         """The rows of these spans, cut for tasks."""
         found = list(there(extents, spans, self.losses))
@@ -324,7 +324,7 @@ class _PushFilters:
         return self._push(filters)
 
 
-class SegmentReader(DataSourceReader):
+class MqttBatchReader(DataSourceReader):
     """Reads a stream from a place to a place, once."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -370,7 +370,7 @@ class SegmentReader(DataSourceReader):
 # --- streams --------------------------------------------------------------------------------------
 
 
-class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream as it grows."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -384,7 +384,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _forget(self) -> None:
         """What only the driver's reader has."""
         self._found: _Place | None = None
-        self._seen: dict[str, Extent] = {}
+        self._seen: dict[str, NodeExtent] = {}
         self._latest: Offset | None = None
         self._target: Offset | None = None
 

@@ -169,7 +169,7 @@ def node_may_hold(node: str, conditions: Iterable[Condition]) -> bool:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RowSelection:
     """Which row groups have to be looked at."""
 
     conditions: tuple[Condition, ...]

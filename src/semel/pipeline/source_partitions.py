@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from semel.pipeline.offsets import Extent, Losses
+from semel.pipeline.offsets import Losses, NodeExtent
 from semel.store.roots import LocalRoot, Root, Segment
 from semel.store.segments import Range, group_range, open_segment
 
@@ -85,14 +85,14 @@ class _Piece:
 
 
 def there(
-    extents: Mapping[str, Extent], spans: Mapping[str, Range], losses: Losses
+    extents: Mapping[str, NodeExtent], spans: Mapping[str, Range], losses: Losses
 ) -> Iterator[Located]:
     """The rows of these spans, as they lie in segments.
 
     `losses` is told of all rows that are not there.
     """
     for node, (first, last) in sorted(spans.items()):
-        extent = extents.get(node) or Extent(node, 0, ())
+        extent = extents.get(node) or NodeExtent(node, 0, ())
         at = first
         for begins, ends, segment in extent.pieces(first, last):
             if begins > at:

@@ -41,7 +41,7 @@ from deltalake.transaction import AddAction
 
 from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_empty_entry, find_rollback
 from semel.pipeline.errors import DataLoss, TableError
-from semel.pipeline.files import DataFile, Folder, Layout, Run, write_files
+from semel.pipeline.files import DataFile, Run, TableFolder, TableLayout, write_files
 from semel.pipeline.places import (
     entry_mark,
     local_folder,
@@ -116,7 +116,7 @@ def query_id(checkpoint: str) -> str:
 
 
 @dataclass(frozen=True)
-class Batch:
+class LandingBatch:
     """What is to be committed, and what it has to follow."""
 
     files: Sequence[DataFile]
@@ -137,7 +137,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommitOutcome:
     """What a commit did."""
 
     # False: there was nothing to do.
@@ -217,10 +217,10 @@ class Table:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def commit(self, batch: Batch) -> Outcome:
+    def commit(self, batch: LandingBatch) -> CommitOutcome:
         """Commit what of a batch is not in the table yet. Raises TableError and DataLoss."""
         # First of all: without shared storage not even an empty table is made.
-        Folder(self.address).check_files(batch.files)
+        TableFolder(self.address).check_files(batch.files)
         for _ in range(ATTEMPTS):
             table = self._ready(batch)
             chosen = self._choose(table, batch)
@@ -228,7 +228,7 @@ class Table:
             if chosen is None:
                 # Whoever committed this may have died before it was on disk.
                 self._settle(max(0, table.version() - RECENT), table.version())
-                return Outcome(False, 0, there)
+                return CommitOutcome(False, 0, there)
             files, transactions = chosen
             rows = sum(each.rows for each in files)
             version = table.version()
@@ -254,13 +254,13 @@ class Table:
                 LOG.info("%s: another writer was first: %s", self.shown, said(problem))
                 continue
             self._settle_after(version)
-            return Outcome(True, rows, there - rows)
+            return CommitOutcome(True, rows, there - rows)
         raise TableError(
             f"{self.shown}: {ATTEMPTS} commits of others came before this one; is something "
             "else writing to it all the time?"
         )
 
-    def _ready(self, batch: Batch) -> DeltaTable:
+    def _ready(self, batch: LandingBatch) -> DeltaTable:
         """The table, made or widened if need be, and fit for these rows."""
         wanted = Schema.from_json(json.dumps(nullable(json.loads(batch.schema))))
         table = self.load()
@@ -355,7 +355,7 @@ class Table:
                 f"{self.shown}: version {version} may not be on disk: {said(problem)}"
             ) from problem
 
-    def _check_fits(self, table: DeltaTable, batch: Batch, wanted: Schema) -> None:
+    def _check_fits(self, table: DeltaTable, batch: LandingBatch, wanted: Schema) -> None:
         metadata = table.metadata()
         asked = set(table.protocol().writer_features or ()) - WRITER_FEATURES
         asked |= {
@@ -402,7 +402,7 @@ class Table:
             if known is None and near:
                 raise TableError(f"{self.shown}: column {field.name} is called {near[0]} there")
 
-    def _check_not_restored(self, table: DeltaTable, batch: Batch) -> None:
+    def _check_not_restored(self, table: DeltaTable, batch: LandingBatch) -> None:
         """Refuse a table whose rows were taken back: what it says to have landed was not."""
         if batch.stream is not None:
             self.check_not_restored(table, batch.stream)
@@ -441,7 +441,7 @@ class Table:
     # --- what of a batch is new -------------------------------------------------------------------
 
     def _choose(
-        self, table: DeltaTable, batch: Batch
+        self, table: DeltaTable, batch: LandingBatch
     ) -> tuple[Sequence[DataFile], list[Transaction]] | None:
         """The files and the app transactions of the commit; None: there is nothing to commit."""
         transactions = []
@@ -471,7 +471,7 @@ class Table:
         files = [new for each in batch.files for new in self._trimmed(each, landed)]
         return (files, transactions) if files else None
 
-    def _spans(self, batch: Batch) -> dict[str, Run]:
+    def _spans(self, batch: LandingBatch) -> dict[str, Run]:
         """First and last seq of each node. Refuses rows that come twice, or do not come."""
         runs: dict[str, list[Run]] = {}
         for file in batch.files:
@@ -496,7 +496,9 @@ class Table:
             spans[node] = (found[0][0], found[-1][1])
         return spans
 
-    def _check_follows(self, batch: Batch, node: str, landed: int | None, first: int) -> None:
+    def _check_follows(
+        self, batch: LandingBatch, node: str, landed: int | None, first: int
+    ) -> None:
         """Refuse a batch that would leave a gap."""
         expected = self._beginning(batch, node, first) if landed is None else landed + 1
         if first <= expected:
@@ -511,7 +513,7 @@ class Table:
             " the table has",
         )
 
-    def _beginning(self, batch: Batch, node: str, first: int) -> int:
+    def _beginning(self, batch: LandingBatch, node: str, first: int) -> int:
         """With which row a node begins of which nothing is landed."""
         if batch.record is None:
             return first
@@ -523,7 +525,7 @@ class Table:
             )
         return held[0][0] if held else first
 
-    def _check_may_lack(self, batch: Batch, node: str, gap: Run, sentence: str) -> None:
+    def _check_may_lack(self, batch: LandingBatch, node: str, gap: Run, sentence: str) -> None:
         """Raise DataLoss unless rows may be missing: only if the record lacks them as well."""
         if batch.record is None:
             if batch.may_skip:
@@ -569,12 +571,12 @@ class Table:
             return [file]
         if all(runs[-1][1] <= at[node] for node, runs in file.runs.items()):
             return []
-        rows = Folder(self.address).read(file.path)
+        rows = TableFolder(self.address).read(file.path)
         mask = None
         for node, seq in at.items():
             new = pc.and_(pc.equal(rows.column("node"), node), pc.greater(rows.column("seq"), seq))
             mask = new if mask is None else pc.or_(mask, new)
-        layout = Layout(self.address, is_numbered=True, folder=file.path.rpartition("/")[0])
+        layout = TableLayout(self.address, is_numbered=True, folder=file.path.rpartition("/")[0])
         rest = write_files(rows.filter(mask).to_batches(), layout)
         return [replace(each, partition=file.partition) for each in rest]
 

@@ -41,7 +41,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Account:
+class StatementAccount:
     """What becomes of a statement that no rule claims, or not all of it."""
 
     version: str
@@ -60,10 +60,10 @@ def statements(version: str) -> list[Statement]:
     return found
 
 
-def accounts() -> list[Account]:
+def accounts() -> list[StatementAccount]:
     """The rows of the accounting."""
     return [
-        Account(row["version"], row["id"], row["kind"], row["by"], row["why"])
+        StatementAccount(row["version"], row["id"], row["kind"], row["by"], row["why"])
         for row in _rows(ACCOUNTING)
     ]
 

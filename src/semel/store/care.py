@@ -13,7 +13,7 @@ from typing import Final
 
 from semel.mqtt.properties import Properties
 from semel.mqtt.violation import Violation
-from semel.store.check import Report, check_store
+from semel.store.check import CheckReport, check_store
 from semel.store.database import Database, checked
 from semel.store.facts import COMMIT, begin_epoch
 from semel.store.facts import facts as all_facts
@@ -135,7 +135,7 @@ def known_breaks(connection: sqlite3.Connection) -> dict[int, list[int]]:
 # --- copying --------------------------------------------------------------------------------------
 
 
-def back_up(folder: Path, target: Path, progress: Progress | None = None) -> Report:
+def back_up(folder: Path, target: Path, progress: Progress | None = None) -> CheckReport:
     """A copy of a store as of now: `target` becomes a data folder. Returns a check of the copy."""
     with explained(target):
         is_new = make_folder(target)

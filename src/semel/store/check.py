@@ -56,7 +56,7 @@ _USES: Final = """
 """
 
 
-class Finding:
+class StoreFinding:
     """One thing that is wrong: in which table, with which row, and what."""
 
     def __init__(self, table: str, row: str, problem: str) -> None:
@@ -65,11 +65,11 @@ class Finding:
         self.problem = problem
 
 
-class Report:
+class CheckReport:
     """What a check has found; `rows` are how many of each table it has looked at."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[StoreFinding] = []
         # Findings that there was no place for.
         self.more = 0
         self.rows: dict[str, int] = {}
@@ -88,14 +88,14 @@ class Report:
             return
         if len(self.findings) < MOST:
             self._known.add((table, row, problem))
-            self.findings.append(Finding(table, row, problem))
+            self.findings.append(StoreFinding(table, row, problem))
         else:
             self.more += 1
 
 
-def check_store(folder: Path) -> Report:
+def check_store(folder: Path) -> CheckReport:
     """Look at everything. Raises Unusable if the store cannot be reached, or is not ours."""
-    report = Report()
+    report = CheckReport()
     with explained(folder):
         # First: it is never ahead of the store, and both may go on meanwhile.
         mark: Mark | None = None
@@ -114,7 +114,7 @@ def check_store(folder: Path) -> Report:
     return report
 
 
-def _check_mark(connection: sqlite3.Connection, mark: Mark | None, report: Report) -> None:
+def _check_mark(connection: sqlite3.Connection, mark: Mark | None, report: CheckReport) -> None:
     loss = loss_of(connection, mark)
     if loss is None:
         return
@@ -124,7 +124,7 @@ def _check_mark(connection: sqlite3.Connection, mark: Mark | None, report: Repor
         report.add(STORE, f"commit {loss.last}", str(loss))
 
 
-def check_tables(connection: sqlite3.Connection, report: Report) -> None:
+def check_tables(connection: sqlite3.Connection, report: CheckReport) -> None:
     """All but the log."""
     _check_file(connection, report)
     for table in COLUMNS:
@@ -135,7 +135,7 @@ def check_tables(connection: sqlite3.Connection, report: Report) -> None:
 
 
 @contextmanager
-def _noted(table: str, report: Report) -> Iterator[None]:
+def _noted(table: str, report: CheckReport) -> Iterator[None]:
     """Damage in here is a finding."""
     try:
         yield
@@ -150,7 +150,7 @@ def _noted(table: str, report: Report) -> Iterator[None]:
         report.add(table, "", f"cannot be read: {as_sentence(problem)}")
 
 
-def _check_log(store: Path, report: Report) -> None:
+def _check_log(store: Path, report: CheckReport) -> None:
     path = log_of(store)
     for _ in range(_ATTEMPTS):
         if not path.exists() or not path.stat().st_size:
@@ -176,7 +176,7 @@ def _check_log(store: Path, report: Report) -> None:
     )
 
 
-def _check_file(connection: sqlite3.Connection, report: Report) -> None:
+def _check_file(connection: sqlite3.Connection, report: CheckReport) -> None:
     """Pages, mark, version, and that each table is there."""
     try:
         known_version(connection)
@@ -195,7 +195,7 @@ def _check_file(connection: sqlite3.Connection, report: Report) -> None:
             report.add(name, "", "is not defined as it should be")
 
 
-def _check_rows(connection: sqlite3.Connection, table: str, report: Report) -> None:
+def _check_rows(connection: sqlite3.Connection, table: str, report: CheckReport) -> None:
     report.rows[table] = 0
     for row in connection.execute(f"SELECT {', '.join(column_names(table))} FROM {table}"):
         report.rows[table] += 1
@@ -222,7 +222,7 @@ def faulty_deliveries(connection: sqlite3.Connection) -> Iterator[tuple[Row, str
             yield delivery, fault
 
 
-def _check_sessions(connection: sqlite3.Connection, report: Report) -> None:
+def _check_sessions(connection: sqlite3.Connection, report: CheckReport) -> None:
     ask = connection.execute
     for table in OF_SESSIONS:
         with _noted(table, report):
@@ -256,7 +256,7 @@ def _check_sessions(connection: sqlite3.Connection, report: Report) -> None:
             )
 
 
-def _check_streams(connection: sqlite3.Connection, report: Report) -> None:
+def _check_streams(connection: sqlite3.Connection, report: CheckReport) -> None:
     ask = connection.execute
     with _noted("record", report):
         for stream, count in ask(

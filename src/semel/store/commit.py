@@ -28,7 +28,7 @@ SHARED_PAYLOAD: Final = 4096
 
 @final
 @mypyc_attr(acyclic=True)
-class Record:
+class RecordedMessage:
     """One row of a stream: a message as it was accepted.
 
     `properties` are those of its PUBLISH without a Topic Alias, `packet_id` is 0 for QoS 0 and
@@ -106,13 +106,13 @@ class Commit:
     wills: Final[list[tuple[str, str | None, Will | None, float | None]]]
     # topic name, message; None: deleted
     retained: Final[list[tuple[str, Message | None]]]
-    records: Final[list[Record]]
+    records: Final[list[RecordedMessage]]
     # number of the session, filter of its subscription to a stream, the last seq it was sent; less
     # than 0: nothing yet, and it begins at this time, in microseconds with a minus before it
     cursors: Final[list[tuple[int, str, int]]]
     # A client's: number of the session, number and key of a message that its program has not
     # acknowledged yet, the message (its stream and seq are 0); None: acknowledged
-    inbox: Final[list[tuple[int, int, str, Record | None]]]
+    inbox: Final[list[tuple[int, int, str, RecordedMessage | None]]]
     # name and value of what the store is to say of itself
     facts: Final[list[tuple[str, str]]]
     # connection number, packets that leave when all of the above is safe

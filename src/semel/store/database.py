@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
-from semel.store.commit import CHANGE_BYTES, Commit, Record
+from semel.store.commit import CHANGE_BYTES, Commit, RecordedMessage
 from semel.store.facts import (
     COMMIT,
     ID,
@@ -45,7 +45,7 @@ from semel.store.rows import (
     DELIVERY_COLUMNS,
     PARTICULAR_COLUMNS,
     RECORD_COLUMNS,
-    Batch,
+    WriteBatch,
     delivery_from,
     held_from,
     properties_from,
@@ -237,9 +237,9 @@ class Database:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def batch(self, commits: Sequence[Commit]) -> Batch:
+    def batch(self, commits: Sequence[Commit]) -> WriteBatch:
         """The rows of these commits, for one transaction."""
-        batch = Batch(self.last_body, self.last_release, self.last_place)
+        batch = WriteBatch(self.last_body, self.last_release, self.last_place)
         for commit in commits:
             batch.add(commit)
         batch.close()
@@ -251,7 +251,7 @@ class Database:
 
     def write(
         self,
-        batch: Batch,
+        batch: WriteBatch,
         *,
         begun: Sequence[tuple[int, int]] = (),
         sealed: Sequence[tuple[int, int]] = (),
@@ -294,7 +294,7 @@ class Database:
         if self.mark is not None:
             self.mark.write(self.last_commit)
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: WriteBatch) -> None:
         many = self.connection.executemany
         self.end_sessions(batch.ended)
         if batch.sessions:
@@ -496,7 +496,7 @@ class Database:
         identifiers = [checked("inbound", row)[1] for row in stored]
         return deliveries, cast(list[int], identifiers)
 
-    def inbox(self, session: int) -> list[tuple[int, str, Record]]:
+    def inbox(self, session: int) -> list[tuple[int, str, RecordedMessage]]:
         """What a client's program has not acknowledged, in its order: number, key, message."""
         rows = self.connection.execute(
             "SELECT * FROM inbox WHERE session = ? ORDER BY number", (session,)

@@ -16,12 +16,12 @@ from typing import Final
 
 from semel.mqtt.delivery import Delivery
 from semel.store.archive import Archive
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
 from semel.store.folder import rows_explained
 from semel.store.record import RecordReader
 from semel.store.store import BEHIND, FULL, OPEN, Saved, Store
-from semel.store.writer import Writer
+from semel.store.writer import StoreWriter
 
 LOG: Final = logging.getLogger("semel.store")
 
@@ -53,7 +53,7 @@ class DiskStore(Store):
         self.is_full = False
         self.is_unsealed = False
         self.sizes: dict[Commit, int] = {}
-        self.writer: Writer | None = None
+        self.writer: StoreWriter | None = None
         self.changed: Callable[[], None] = lambda: None
 
     def connect(
@@ -85,7 +85,7 @@ class DiskStore(Store):
             self.is_unsealed = behind
             self.judge()
 
-        self.writer = Writer(
+        self.writer = StoreWriter(
             self.database,
             safe=lambda commits: tell(loop, now_safe, commits),
             full=lambda full: tell(loop, now_full, full),
@@ -135,7 +135,7 @@ class DiskStore(Store):
         with rows_explained(self.folder):
             return self.reader.exchanges(session)
 
-    def inbox(self, session: int) -> list[tuple[int, str, Record]]:
+    def inbox(self, session: int) -> list[tuple[int, str, RecordedMessage]]:
         with rows_explained(self.folder):
             return self.reader.inbox(session)
 
@@ -151,7 +151,7 @@ class DiskStore(Store):
         with rows_explained(self.folder):
             return self.reader.next_expiry(session, first, now)
 
-    def records(self, stream: int, first: int, limit: int) -> list[Record] | None:
+    def records(self, stream: int, first: int, limit: int) -> list[RecordedMessage] | None:
         with rows_explained(self.folder):
             return [] if self.record is None else self.record.records(stream, first, limit)
 

@@ -297,7 +297,7 @@ class Lock:
         self.close()
 
 
-class Folder:
+class StoreFolder:
     """A data folder that is ours: `warnings` and `notes` are for whoever runs us. Close it last."""
 
     def __init__(self, path: Path, lock: Lock) -> None:
@@ -326,7 +326,7 @@ class Folder:
         """Let other processes have it."""
         self._lock.close()
 
-    def __enter__(self) -> "Folder":
+    def __enter__(self) -> "StoreFolder":
         return self
 
     def __exit__(
@@ -347,7 +347,7 @@ def check_log_mode(connection: sqlite3.Connection, folder: Path) -> None:
 
 def open_folder(
     path: Path, *, durability: str = DISK, steps: Mapping[int, Step] | None = None
-) -> Folder:
+) -> StoreFolder:
     """Have the folder for this process, with a store of today's format in it. Raises Unusable.
 
     `durability` is what the store was written with, if its mark does not say so: only with "disk"
@@ -359,7 +359,7 @@ def open_folder(
         is_new = make_folder(path)
         lock = Lock(path)
         try:
-            folder = Folder(path, lock)
+            folder = StoreFolder(path, lock)
             if not is_new:
                 check_files(folder.database)
                 _tighten(folder)
@@ -389,7 +389,7 @@ def _check_name(path: Path) -> None:
         raise Unusable(f"{name!r} cannot name a folder, as there is a NUL in it: choose another")
 
 
-def _tighten(folder: Folder) -> None:
+def _tighten(folder: StoreFolder) -> None:
     """Others may see the names of our files if they could before, but not what is in them."""
     mode = folder.path.stat().st_mode
     if mode & _OTHERS:
@@ -447,7 +447,7 @@ def _check_size(store: Path) -> None:
         raise Damaged(f"it has {size} bytes, and it should have {pages} pages of {page_size}")
 
 
-def _check_log(folder: Folder, durability: str) -> str:
+def _check_log(folder: StoreFolder, durability: str) -> str:
     """All that the log has is in use, or was never acknowledged. Returns what was read of it."""
     path = log_of(folder.database)
     nothing = "there was nothing to recover from its log"
@@ -484,7 +484,7 @@ def _count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-def _check_mark(folder: Folder, mark: Mark | None, recovered: str) -> None:
+def _check_mark(folder: StoreFolder, mark: Mark | None, recovered: str) -> None:
     """The store has come as far as its mark says. `recovered`: what was read of its log."""
     with closing(read_only(folder.path)) as connection:
         epoch, commit = position(connection)
@@ -509,7 +509,7 @@ def _check_mark(folder: Folder, mark: Mark | None, recovered: str) -> None:
         )
 
 
-def _check_tables(folder: Folder, steps: Mapping[int, Step] | None) -> None:
+def _check_tables(folder: StoreFolder, steps: Mapping[int, Step] | None) -> None:
     """The tables are those of our version; older ones are brought to it, after a copy."""
     store = folder.database
     with closing(read_only(folder.path)) as connection:

@@ -10,7 +10,7 @@ from typing import Final
 from semel.store.archive import Archive
 from semel.store.database import Database
 from semel.store.disk import DiskStore
-from semel.store.folder import Folder, explained, open_folder
+from semel.store.folder import StoreFolder, explained, open_folder
 from semel.store.retention import Retention
 from semel.store.roots import NotOwned, RootError, open_root
 from semel.store.schema import Unusable
@@ -34,7 +34,7 @@ NODE_CHARACTERS: Final = 12
 class Opened:
     """A store that is ready to be given to a broker."""
 
-    folder: Folder
+    folder: StoreFolder
     store: DiskStore
     streams: Streams
     node: str

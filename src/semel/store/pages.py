@@ -48,7 +48,7 @@ class Unreadable(Exception):
     """A page or a cell is not what it should be."""
 
 
-class Row:
+class PageRow:
     """A row as it is stored: of a table with a rowid, its place for it is None in `values`."""
 
     def __init__(self, values: tuple[Value, ...], rowid: int | None) -> None:
@@ -179,16 +179,16 @@ class Pages:
     def tables(self) -> Iterator[tuple[str, str, int]]:
         """Kind, name and root of what the table of tables lists. Gaps are passed over."""
         for found in self.walk(1):
-            if isinstance(found, Row) and len(found.values) == 5:
+            if isinstance(found, PageRow) and len(found.values) == 5:
                 kind, name, _, root, _ = found.values
                 if isinstance(kind, str) and isinstance(name, str) and isinstance(root, int):
                     yield kind, name, root
 
-    def walk(self, root: int) -> Iterator[Row | Gap]:
+    def walk(self, root: int) -> Iterator[PageRow | Gap]:
         """The rows of a tree in its order, and the gaps between them."""
         yield from self._walk(root, None, 0)
 
-    def _walk(self, number: int, of_table: bool | None, depth: int) -> Iterator[Row | Gap]:
+    def _walk(self, number: int, of_table: bool | None, depth: int) -> Iterator[PageRow | Gap]:
         if number in self.used or depth > _DEPTH:
             yield Gap(number, f"page {number} is in two places")
             return
@@ -216,7 +216,7 @@ class Pages:
         if page.last_child:
             yield from self._walk(page.last_child, page.is_table, depth + 1)
 
-    def strays(self, free: set[int]) -> Iterator[tuple[bool, Row | Gap]]:
+    def strays(self, free: set[int]) -> Iterator[tuple[bool, PageRow | Gap]]:
         """Rows of pages that were not walked and are not free; whether they are of a table with a
         rowid. To be asked for when everything has been walked."""
         for number in range(2, self.count + 1):
@@ -291,7 +291,7 @@ class Page:
         """The page that comes before a cell; 0 in a leaf."""
         return self._four(self._cell(cell)) if self.is_interior else 0
 
-    def row(self, cell: int) -> Row:
+    def row(self, cell: int) -> PageRow:
         """The row in a cell."""
         at = self._cell(cell)
         if self.is_interior:
@@ -310,7 +310,7 @@ class Page:
             if at + 4 > len(self._data):
                 raise Unreadable(f"a cell of page {self._number} does not say where it goes on")
             payload += self._pages.chain(self._four(at), size - local)
-        return Row(read_payload(payload), rowid)
+        return PageRow(read_payload(payload), rowid)
 
     def _local(self, size: int) -> int:
         """How many bytes of a payload are in the page itself."""

@@ -78,7 +78,7 @@ class MissingRows(RecordError):
         self.last = last
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """A row, with the names of its columns in a segment."""
 
     seq: int
@@ -102,10 +102,10 @@ class Row(NamedTuple):
     user_properties: list[dict[str, str]] | None
 
 
-def rows_of(table: Any) -> Iterator[Row]:
+def rows_of(table: Any) -> Iterator[RecordRow]:
     """The rows of a table with the columns of a segment."""
     columns = []
-    for name in Row._fields:
+    for name in RecordRow._fields:
         column = table.column(name)
         if column.null_count == table.num_rows:
             columns.append([None] * table.num_rows)
@@ -113,7 +113,7 @@ def rows_of(table: Any) -> Iterator[Row]:
             columns.append(column.cast(arrow().int64()).to_pylist())
         else:
             columns.append(column.to_pylist())
-    return map(Row._make, zip(*columns, strict=True))
+    return map(RecordRow._make, zip(*columns, strict=True))
 
 
 def said_rows(first: int, last: int) -> str:

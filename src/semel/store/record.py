@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from semel.extras import MissingExtra
-from semel.store.commit import Record
+from semel.store.commit import RecordedMessage
 from semel.store.database import Database
 from semel.store.gaps import known_gaps
 from semel.store.roots import Root, RootError, open_root
@@ -82,20 +82,20 @@ _Wanted = tuple[int, int]
 # --- rows of the table ----------------------------------------------------------------------------
 
 
-def size_of(record: Record) -> int:
+def size_of(record: RecordedMessage) -> int:
     """About how many bytes a record takes."""
     return ROW_BYTES + len(record.topic_name) + len(record.payload)
 
 
 def committed_records(
     connection: sqlite3.Connection, stream: int, first: int, limit: int
-) -> list[Record]:
+) -> list[RecordedMessage]:
     """The rows of the table from seq `first` on, which follow each other; none: it is not there.
 
     At most `limit`, and not many bytes, but one in any case. Raises Damaged if one is not what was
     written.
     """
-    found: list[Record] = []
+    found: list[RecordedMessage] = []
     size = 0
     # A cursor that is not closed would keep the log from being copied into the tables.
     with closing(connection.execute(_ROWS, (stream, first, limit))) as rows:
@@ -104,7 +104,7 @@ def committed_records(
                 break
             check_records(stream, [row])
             seq, received, flags, packet_id, version, client_id, user_name, topic, *rest = row[1:]
-            record = Record(
+            record = RecordedMessage(
                 stream,
                 seq,
                 topic,
@@ -158,13 +158,13 @@ def committed_since(
 # --- segments -------------------------------------------------------------------------------------
 
 
-class Piece:
+class RecordChunk:
     """Some rows of a stream, one after the other from seq `start` on, or none.
 
     They were looked for from seq `first` on: what would be between is not kept any more.
     """
 
-    def __init__(self, stream: int, first: int, start: int, records: list[Record]) -> None:
+    def __init__(self, stream: int, first: int, start: int, records: list[RecordedMessage]) -> None:
         self.stream = stream
         self.first = first
         self.start = start
@@ -176,7 +176,7 @@ class Piece:
         return stream == self.stream and self.first <= seq < self.start + len(self.records)
 
 
-def _little(records: list[Record], at: int, limit: int) -> list[Record]:
+def _little(records: list[RecordedMessage], at: int, limit: int) -> list[RecordedMessage]:
     """Some of them from that place on, not many bytes, but one in any case."""
     end = at
     size = 0
@@ -222,7 +222,7 @@ class Shelf:
             self._database = Database.reader(self._path)
         return self._root, self._database
 
-    def read(self, stream: int, first: int) -> Piece:
+    def read(self, stream: int, first: int) -> RecordChunk:
         """What the segments have from seq `first` on. Raises RecordError if it is missing."""
         root, database = self._open()
         name = self._names[stream]
@@ -239,12 +239,12 @@ class Shelf:
         if records:
             self._readers[stream, records[-1].seq + 1] = reader
             if records[0].seq == first:
-                return Piece(stream, first, first, records)
+                return RecordChunk(stream, first, first, records)
         begins = self._begins(root, database, stream, first)
         if records and records[0].seq <= begins:
-            return Piece(stream, first, records[0].seq, records)
+            return RecordChunk(stream, first, records[0].seq, records)
         if begins > first:
-            return Piece(stream, first, begins, [])
+            return RecordChunk(stream, first, begins, [])
         raise RecordError(
             f"row {first} of stream {name}, node {self._node}, is neither in the store nor in a"
             f" segment under {root.address}"
@@ -276,9 +276,9 @@ class Shelf:
         return found if sealed is None else min(found, sealed)
 
 
-def _read(reader: SegmentReader, first: int) -> list[Record]:
+def _read(reader: SegmentReader, first: int) -> list[RecordedMessage]:
     """Rows that follow each other from `first`, or from where there are any; not too many."""
-    records: list[Record] = []
+    records: list[RecordedMessage] = []
     size = 0
     limit = FIRST_ROWS
     while size < PIECE_BYTES and len(records) < PIECE_ROWS:
@@ -301,7 +301,7 @@ class RecordReader:
         """`database` is a reader of the loop's own."""
         self._database = database
         self._shelf = shelf
-        self.pieces: list[Piece] = []
+        self.pieces: list[RecordChunk] = []
         self._size = 0
         self._sought: OrderedDict[_Wanted, int] = OrderedDict()
         # What the thread has been asked for (a piece: False, a time: True), or waits to be asked.
@@ -336,7 +336,7 @@ class RecordReader:
             self._jobs.put(None)
             self._thread.join(END_SECONDS)
 
-    def records(self, stream: int, first: int, limit: int) -> list[Record] | None:
+    def records(self, stream: int, first: int, limit: int) -> list[RecordedMessage] | None:
         """See Store."""
         piece = self._find(stream, first)
         while piece is not None:
@@ -363,7 +363,7 @@ class RecordReader:
             self._ask((True, (stream, received)))
         return found
 
-    def _find(self, stream: int, seq: int) -> Piece | None:
+    def _find(self, stream: int, seq: int) -> RecordChunk | None:
         for piece in self.pieces:
             if piece.has(stream, seq):
                 # Those at the front are the next to go.
@@ -381,14 +381,14 @@ class RecordReader:
             self._thread.start()
         self._jobs.put(job)
 
-    def _answered(self, job: tuple[bool, _Wanted], found: Piece | int | Exception) -> None:
+    def _answered(self, job: tuple[bool, _Wanted], found: RecordChunk | int | Exception) -> None:
         """The thread has done it, or has failed."""
         stream = job[1][0]
         if isinstance(found, Exception):
             self._failed(job, found)
             return
         self._failures.pop(stream, None)
-        if isinstance(found, Piece):
+        if isinstance(found, RecordChunk):
             self._keep(found)
         else:
             self._sought[job[1]] = found
@@ -402,7 +402,7 @@ class RecordReader:
         self._asked.discard(job)
         self._read(job[1][0])
 
-    def _keep(self, piece: Piece) -> None:
+    def _keep(self, piece: RecordChunk) -> None:
         self.pieces.append(piece)
         self._size += piece.size
         # The new one stays, however large: somebody waits for it.
@@ -446,7 +446,7 @@ class RecordReader:
     def _do(self, job: tuple[bool, _Wanted]) -> None:
         assert self._post is not None
         is_time, (stream, wanted) = job
-        found: Piece | int | Exception
+        found: RecordChunk | int | Exception
         try:
             if is_time:
                 found = self._shelf.since(stream, wanted)

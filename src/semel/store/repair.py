@@ -26,7 +26,7 @@ from semel.store.check import (
     OF_SESSIONS,
     OUT_OF_TURN,
     PARTICULARS_OF_NOTHING,
-    Report,
+    CheckReport,
     check_store,
     check_tables,
     faulty_deliveries,
@@ -48,7 +48,7 @@ from semel.store.log import log_of
 from semel.store.mark import Loss, Mark, make_mark, read_mark
 from semel.store.migration import STEPS
 from semel.store.pages import Gap, Pages, Unreadable
-from semel.store.pages import Row as Found
+from semel.store.pages import PageRow as Found
 from semel.store.private_files import make_private, sync
 from semel.store.schema import (
     COLUMNS,
@@ -92,7 +92,7 @@ class Repair:
         self.gaps: list[tuple[str, int, int]] = []
         self.notes: list[str] = []
         # Dropped rows: table, row, why. No more than a check tells.
-        self.details = Report()
+        self.details = CheckReport()
 
     @property
     def is_complete(self) -> bool:
@@ -180,7 +180,7 @@ def _new_database(path: Path) -> sqlite3.Connection:
 
 
 def _check_result(connection: sqlite3.Connection) -> None:
-    report = Report()
+    report = CheckReport()
     check_tables(connection, report)
     for finding in report.findings:
         # A mistake of ours. What was there is still there.

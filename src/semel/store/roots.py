@@ -60,7 +60,7 @@ class NotOwned(RootError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class RootEntry:
     """A file or folder as listed; `modified` is in seconds of the wall clock."""
 
     name: str
@@ -116,7 +116,7 @@ class Root(ABC):
     # --- what a root can do -----------------------------------------------------------------------
 
     @abstractmethod
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[RootEntry]:
         """What is in a folder; nothing if there is no such folder."""
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Root(ABC):
         check_folder_name("stream", stream)
         return _folders(self.entries(stream))
 
-    def entries_by_node(self, stream: str) -> dict[str, list[Entry]]:
+    def entries_by_node(self, stream: str) -> dict[str, list[RootEntry]]:
         """What is in the folder of each node of a stream, by one listing where that can be."""
         return {node: self.entries(self.folder(stream, node)) for node in self.nodes(stream)}
 
@@ -257,7 +257,7 @@ class Root(ABC):
         self.write(path, fill, fresh=fresh)
 
 
-def segments_in(entries: list[Entry]) -> list[Segment]:
+def segments_in(entries: list[RootEntry]) -> list[Segment]:
     """The segments among the files of a folder, sorted by their ranges."""
     found = []
     for entry in entries:
@@ -267,17 +267,17 @@ def segments_in(entries: list[Entry]) -> list[Segment]:
     return sorted(found, key=lambda each: each.range)
 
 
-def trimmed_in(entries: list[Entry]) -> int:
+def trimmed_in(entries: list[RootEntry]) -> int:
     """The last row that retention deleted, as the files of a folder tell."""
     return max((_trimmed_by(entry) or 0 for entry in entries), default=0)
 
 
-def _trimmed_by(entry: Entry) -> int | None:
+def _trimmed_by(entry: RootEntry) -> int | None:
     match = None if entry.is_folder else _TRIMMED.fullmatch(entry.name)
     return min(int(match[1]), MAXIMUM_SEQ) if match else None
 
 
-def _folders(entries: list[Entry]) -> list[str]:
+def _folders(entries: list[RootEntry]) -> list[str]:
     return sorted(
         entry.name for entry in entries if entry.is_folder and not entry.name.startswith((".", "_"))
     )
@@ -292,7 +292,7 @@ class LocalRoot(Root):
         # Folders that this object has seen reach the disk, with all above them.
         self._lasting: set[Path] = set()
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[RootEntry]:
         found = []
         try:
             with os.scandir(self._path / folder) as entries:
@@ -301,7 +301,7 @@ class LocalRoot(Root):
                     with suppress(FileNotFoundError):
                         status = entry.stat()
                         found.append(
-                            Entry(entry.name, entry.is_dir(), status.st_size, status.st_mtime)
+                            RootEntry(entry.name, entry.is_dir(), status.st_size, status.st_mtime)
                         )
         except FileNotFoundError:
             return []
@@ -409,7 +409,7 @@ class ObjectRoot(Root):
     def _full(self, path: str) -> str:
         return f"{self._path}/{path}".strip("/")
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[RootEntry]:
         selector = self._fs.FileSelector(self._full(folder), allow_not_found=True)
         found = []
         for info in self._filesystem.get_file_info(selector):
@@ -417,17 +417,17 @@ class ObjectRoot(Root):
                 continue
             is_folder = info.type == self._fs.FileType.Directory
             modified = 0.0 if info.mtime_ns is None else info.mtime_ns / 1e9
-            found.append(Entry(info.base_name, is_folder, info.size or 0, modified))
+            found.append(RootEntry(info.base_name, is_folder, info.size or 0, modified))
         if not found:
             self._check_bucket()
         return found
 
-    def entries_by_node(self, stream: str) -> dict[str, list[Entry]]:
+    def entries_by_node(self, stream: str) -> dict[str, list[RootEntry]]:
         check_folder_name("stream", stream)
         above = self._full(stream)
         # All that is below, a thousand files per request, however many nodes there are.
         selector = self._fs.FileSelector(above, allow_not_found=True, recursive=True)
-        found: dict[str, list[Entry]] = {}
+        found: dict[str, list[RootEntry]] = {}
         for info in self._filesystem.get_file_info(selector):
             node, _, name = info.path.removeprefix(f"{above}/").partition("/")
             if (
@@ -441,7 +441,7 @@ class ObjectRoot(Root):
                     found.setdefault(node, [])
             elif name:
                 modified = 0.0 if info.mtime_ns is None else info.mtime_ns / 1e9
-                found.setdefault(node, []).append(Entry(name, False, info.size or 0, modified))
+                found.setdefault(node, []).append(RootEntry(name, False, info.size or 0, modified))
         if not found:
             self._check_bucket()
         return dict(sorted(found.items()))

@@ -1,6 +1,6 @@
 """From commits to the rows of one transaction.
 
-A `Batch` merges commits in their order into what the tables have to become: a delivery that is
+A `WriteBatch` merges commits in their order into what the tables have to become: a delivery that is
 queued and assigned at once is one row, deliveries that are finished are ranges, and of a value
 that changes several times only the last is written. So one transaction costs few statements,
 however many ticks it holds.
@@ -35,7 +35,7 @@ from semel.mqtt.properties import (
     read_properties,
 )
 from semel.mqtt.wire import Reader
-from semel.store.commit import SHARED_PAYLOAD, Commit, Record
+from semel.store.commit import SHARED_PAYLOAD, Commit, RecordedMessage
 from semel.store.row_checksums import (
     delivery_high,
     delivery_low,
@@ -60,7 +60,7 @@ Key = tuple[int, int]
 
 
 @final
-class Batch:
+class WriteBatch:
     """The rows of one transaction. `add` commits in their order, then `close`."""
 
     # The highest numbers that were given out before; they go on from there.
@@ -111,7 +111,7 @@ class Batch:
     facts: Final[list[tuple[str, str]]]
     _rows: Final[dict[Key, int]]
     _assigned: Final[dict[Key, int]]
-    _inbox: Final[dict[Key, tuple[str, Record] | None]]
+    _inbox: Final[dict[Key, tuple[str, RecordedMessage] | None]]
     _dead: Final[set[Key]]
     # Those of the rows that have a large payload elsewhere.
     _with_body: Final[dict[Key, int]]
@@ -405,7 +405,7 @@ class Batch:
                 kept.extend(row)
         return kept
 
-    def _record(self, record: Record, received: int) -> None:
+    def _record(self, record: RecordedMessage, received: int) -> None:
         self._streams[record.stream] = record.seq
         flags = _flags(record)
         user_name = record.user_name
@@ -440,11 +440,11 @@ class Batch:
         self.records.extend(row)
 
 
-def _flags(record: Record) -> int:
+def _flags(record: RecordedMessage) -> int:
     return record.qos | record.retain << 2 | record.dup << 3
 
 
-def _inbox_row(place: Key, key: str, held: Record) -> tuple[object, ...]:
+def _inbox_row(place: Key, key: str, held: RecordedMessage) -> tuple[object, ...]:
     content: list[object] = [place[0], place[1], key, _flags(held), held.packet_id, held.version]
     content += [held.topic_name, properties_value(held.properties), held.payload]
     return (place[0], place[1], row_checksum("inbox", content), *content[2:])
@@ -456,7 +456,7 @@ def _retained_row(place: int, topic_name: str, message: Message) -> tuple[object
     return (place, row_checksum("retained", content), *content[1:])
 
 
-def held_from(row: tuple[object, ...]) -> tuple[int, str, Record]:
+def held_from(row: tuple[object, ...]) -> tuple[int, str, RecordedMessage]:
     """number, key, flags, packet_id, version, topic, properties, payload"""
     number, key, flags, packet_id, version, topic, properties, payload = row
     assert isinstance(number, int)
@@ -469,7 +469,7 @@ def held_from(row: tuple[object, ...]) -> tuple[int, str, Record]:
     kept = properties_from(properties if isinstance(properties, bytes) else None)
     # What could not be sent is no message.
     message = Message(topic, payload, qos=flags & 3, retain=bool(flags & 4), properties=kept)
-    held = Record(
+    held = RecordedMessage(
         0,
         0,
         message.topic_name,

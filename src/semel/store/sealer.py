@@ -105,7 +105,7 @@ class Order:
 
 
 @dataclass
-class Folder:
+class NodeFolder:
     """What the sealer knows of the folder of a stream: it is the only one who writes there."""
 
     segments: list[Segment]
@@ -137,7 +137,7 @@ class Sealer:
         self._store = store
         self._retention = retention or {}
         self._compaction = compaction or Compaction()
-        self._folders: dict[str, Folder] = {}
+        self._folders: dict[str, NodeFolder] = {}
         self._cleaned: set[str] = set()
         # By stream: segments that stay as they are, because they are damaged or of a later version.
         self._apart: dict[str, set[Range]] = {}
@@ -155,7 +155,7 @@ class Sealer:
             and self._root.owner(stream, self._node) == self._store
         ]
 
-    def _folder(self, stream: str) -> Folder:
+    def _folder(self, stream: str) -> NodeFolder:
         folder = self._folders.get(stream)
         if folder is None:
             self._root.claim(stream, self._node, self._store)
@@ -163,7 +163,7 @@ class Sealer:
                 # Once: later a merge may be under way.
                 self._root.clean(self._root.folder(stream, self._node))
                 self._cleaned.add(stream)
-            folder = Folder(self._root.segments(stream, self._node))
+            folder = NodeFolder(self._root.segments(stream, self._node))
             self._folders[stream] = folder
         return folder
 
@@ -318,7 +318,7 @@ class Sealer:
             self._told.add(str(problem))
             raise problem
 
-    def _landed(self, stream: str, folder: Folder, through: int, now: float) -> int:
+    def _landed(self, stream: str, folder: NodeFolder, through: int, now: float) -> int:
         """The last seq up to which whole segments may go: what a landing needs stays."""
         for landing in landings_of(self._root, stream):
             landed = landing.landed.get(self._node, 0)

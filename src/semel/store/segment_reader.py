@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from semel.store.commit import Record
+from semel.store.commit import RecordedMessage
 from semel.store.segments import (
     BATCH_ROWS,
     LISTINGS,
@@ -58,7 +58,7 @@ class SegmentReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read(self, first: int, limit: int) -> list[Record]:
+    def read(self, first: int, limit: int) -> list[RecordedMessage]:
         """Up to `limit` records, from seq `first` on. RecordError: the record is damaged."""
         table = self.read_table(first, limit)
         return [] if table is None else records_of(table, self._stream_id)
@@ -148,7 +148,7 @@ class SegmentReader:
 
 def read_records(
     root: "Root", stream: str, node: str, first: int, limit: int, *, stream_id: int = 0
-) -> list[Record]:
+) -> list[RecordedMessage]:
     """Up to `limit` records from seq `first` on. Who reads on and on keeps a SegmentReader."""
     with SegmentReader(root, stream, node, stream_id=stream_id) as reader:
         return reader.read(first, limit)

@@ -40,7 +40,7 @@ from semel.mqtt.properties import (
     USER_PROPERTY,
     Properties,
 )
-from semel.store.commit import Record
+from semel.store.commit import RecordedMessage
 from semel.store.rows import properties_from
 from semel.store.segment_checksums import KEY, VERSION, CheckedFile
 
@@ -258,7 +258,7 @@ def _property_columns(values: Sequence[bytes | None]) -> dict[str, Any]:
     return columns
 
 
-def records_of(table: Any, stream_id: int = 0) -> list[Record]:
+def records_of(table: Any, stream_id: int = 0) -> list[RecordedMessage]:
     """The rows of a table as records.
 
     The order among different properties means nothing in MQTT and becomes that of their
@@ -282,7 +282,7 @@ def records_of(table: Any, stream_id: int = 0) -> list[Record]:
     columns.append(table.column("received").cast(arrow().int64()).to_pylist())
     columns.append(_properties_of(table))
     return [
-        Record(
+        RecordedMessage(
             stream_id,
             seq,
             topic,

@@ -8,7 +8,7 @@ from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
-from semel.store.commit import Commit, Record
+from semel.store.commit import Commit, RecordedMessage
 
 # How a store stands towards new messages.
 OPEN: Final = 0
@@ -142,7 +142,7 @@ class Store:
         """
         return [], []
 
-    def inbox(self, session: int) -> list[tuple[int, str, Record]]:
+    def inbox(self, session: int) -> list[tuple[int, str, RecordedMessage]]:
         """Messages that a client's program has not acknowledged, in their order.
 
         Each with its number in the store and the key that the program knows it by.
@@ -161,7 +161,7 @@ class Store:
         """When the first of the others expires."""
         return None
 
-    def records(self, stream: int, first: int, limit: int) -> list[Record] | None:
+    def records(self, stream: int, first: int, limit: int) -> list[RecordedMessage] | None:
         """Records of a stream that are safe, from seq `first` on, without a gap between them.
 
         They begin later if `first` is no longer kept; none: there is no such record yet. There

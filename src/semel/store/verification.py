@@ -14,7 +14,7 @@ DAMAGED: Final = "damaged"
 
 
 @dataclass(frozen=True)
-class Finding:
+class SegmentFinding:
     """How a segment is."""
 
     stream: str
@@ -31,7 +31,7 @@ class Finding:
 
 def verify_segments(
     root: Root, stream: str, node: str, segments: Iterable[Segment]
-) -> Iterator[Finding]:
+) -> Iterator[SegmentFinding]:
     """How these are, one after the other. What is deleted meanwhile is left out."""
     for each in segments:
         path = f"{root.address}/{root.place(stream, node, each.name)}"
@@ -46,7 +46,7 @@ def verify_segments(
             state, problem = DAMAGED, str(damage)
         except OSError as failure:
             state, problem = DAMAGED, f"{path} cannot be read: {' '.join(str(failure).split())}"
-        yield Finding(stream, node, each.first, each.last, each.size, path, state, problem)
+        yield SegmentFinding(stream, node, each.first, each.last, each.size, path, state, problem)
 
 
 def missing_rows(root: Root, stream: str, node: str) -> list[str]:

@@ -54,7 +54,7 @@ class Sealing(Protocol):
         """The rows up to this seq are in segments, and the store knows it."""
 
 
-class Writer:
+class StoreWriter:
     """Has a Database for itself, until it is stopped. What it is given is called in its thread."""
 
     def __init__(

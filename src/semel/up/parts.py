@@ -42,7 +42,7 @@ from semel.store.schema import Unusable
 from semel.store.sealing import environment_for_python
 from semel.store.settings import StoreSettings, StreamSettings, check_streams
 from semel.up import levels
-from semel.up.supervisor import PROBLEM, PROGRESS, READY, SAID, STDOUT, Heard, Part
+from semel.up.supervisor import PROBLEM, PROGRESS, READY, SAID, STDOUT, LineEvent, Part
 
 BROKER: Final = "broker"
 LANDING: Final = "landing"
@@ -85,7 +85,7 @@ class UpBrokerSettings(BrokerSettings):
 
 
 @dataclass(frozen=True)
-class Plan:
+class UpPlan:
     """What runs where, checked."""
 
     config: Path | None
@@ -124,7 +124,7 @@ class Plan:
         return found
 
 
-def declare(plan: Plan) -> None:
+def declare(plan: UpPlan) -> None:
     """Note under the root that its stream is landed, so that retention waits for that."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
     # What fails here the landing tries again when it starts, and tells.
@@ -142,7 +142,7 @@ def sections(known: Sequence[type[Section]]) -> tuple[type[Section], ...]:
 
 def make_plan(
     settings: Settings, *, config: Path | None, lands: bool, interval: str | None
-) -> Plan:
+) -> UpPlan:
     """What these settings mean together. Raises SettingsError."""
     broker, store = settings.of(UpBrokerSettings), settings.of(StoreSettings)
     land = settings.of(UpLandSettings)
@@ -168,7 +168,7 @@ def make_plan(
             checkpoint = data / "checkpoints" / land.table
     except PipelineError as problem:
         raise SettingsError([f"[land]: {problem}"]) from None
-    return Plan(
+    return UpPlan(
         config=config,
         data=data,
         host=broker.host,
@@ -212,7 +212,7 @@ def _said_by_file(settings: Settings, config: Path, lake: str) -> frozenset[str]
     return frozenset(name for name, is_so in found.items() if is_so)
 
 
-def check_extras(plan: Plan) -> None:
+def check_extras(plan: UpPlan) -> None:
     """Raise MissingExtra, with one sentence, if packages are not installed."""
     extras = ["broker", "spark"] if plan.lands else ["broker"]
     lacking = sorted({each for extra in extras for each in NEEDED[extra] if each in missing(extra)})
@@ -228,7 +228,7 @@ def check_extras(plan: Plan) -> None:
 # --- the parts ------------------------------------------------------------------------------------
 
 
-def parts(plan: Plan, environ: Mapping[str, str]) -> list[Part]:
+def parts(plan: UpPlan, environ: Mapping[str, str]) -> list[Part]:
     """All of them, in the order in which they start and stop."""
     found = [broker_part(plan, environ)]
     if plan.lands:
@@ -236,7 +236,7 @@ def parts(plan: Plan, environ: Mapping[str, str]) -> list[Part]:
     return found
 
 
-def broker_part(plan: Plan, environ: Mapping[str, str]) -> Part:
+def broker_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
     """The broker. Nothing is recorded or landed without it."""
     command = [*_semel(plan, "broker", has_levels=True), "--data", str(plan.data)]
     command += ["--host", plan.host, "--port", str(plan.port)]
@@ -258,7 +258,7 @@ def broker_part(plan: Plan, environ: Mapping[str, str]) -> Part:
     )
 
 
-def landing_part(plan: Plan, environ: Mapping[str, str]) -> Part:
+def landing_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
     """The landing, and the Spark that it brings."""
     command = [*_semel(plan, "land"), "--json"]
     environment = _environment(environ)
@@ -279,7 +279,7 @@ def landing_part(plan: Plan, environ: Mapping[str, str]) -> Part:
     )
 
 
-def _semel(plan: Plan, name: str, *, has_levels: bool = False) -> list[str]:
+def _semel(plan: UpPlan, name: str, *, has_levels: bool = False) -> list[str]:
     """A command of this very semel; -P: a folder of that name where we are is not it."""
     before = ["-m", levels.MODULE] if has_levels else []
     command = [sys.executable, "-P", *before, "-m", "semel", name]
@@ -295,15 +295,15 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 # --- what they say --------------------------------------------------------------------------------
 
 
-def hear_broker(source: int, line: str) -> Heard | None:
+def hear_broker(source: int, line: str) -> LineEvent | None:
     """A line of a broker's log."""
     level, text = levels.split(line)
     if found := _LISTENING.match(text):
-        return Heard(READY, text, {"host": found[1], "port": int(found[2])})
+        return LineEvent(READY, text, {"host": found[1], "port": int(found[2])})
     return _said(text, level)
 
 
-def hear_landing(source: int, line: str) -> Heard | None:
+def hear_landing(source: int, line: str) -> LineEvent | None:
     """An event of a landing, or a line of its log."""
     if source != STDOUT:
         return _said(_STAMP.sub("", line, count=1))
@@ -316,25 +316,25 @@ def hear_landing(source: int, line: str) -> Heard | None:
     kind = event.pop("event", None)
     event.pop("at", None)
     if kind == "ready":
-        return Heard(READY, "messages go into the lake from now on", event)
+        return LineEvent(READY, "messages go into the lake from now on", event)
     if kind == "maintenance":
-        return Heard(SAID, str(event.pop("text", "")), {**event, "level": levels.WELL})
+        return LineEvent(SAID, str(event.pop("text", "")), {**event, "level": levels.WELL})
     if kind == "failed":
-        return Heard(PROBLEM, str(event.get("problem") or "it does not say why"))
-    return Heard(PROGRESS, str(kind), event)
+        return LineEvent(PROBLEM, str(event.get("problem") or "it does not say why"))
+    return LineEvent(PROGRESS, str(kind), event)
 
 
-def _said(text: str, level: str | None = None) -> Heard | None:
+def _said(text: str, level: str | None = None) -> LineEvent | None:
     if text.startswith(_ERROR):
-        return Heard(PROBLEM, text.removeprefix(_ERROR))
-    return Heard(SAID, text, {} if level is None else {"level": level})
+        return LineEvent(PROBLEM, text.removeprefix(_ERROR))
+    return LineEvent(SAID, text, {} if level is None else {"level": level})
 
 
 # --- the account ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Extent:
+class RecordExtent:
     """How far the broker's record of the stream goes."""
 
     node: str
@@ -342,7 +342,7 @@ class Extent:
     sealed: int
 
 
-def extent(plan: Plan) -> Extent | None:
+def extent(plan: UpPlan) -> RecordExtent | None:
     """What the store says of the stream; None: nothing yet, or it cannot be read now."""
     try:
         store = StoreRows(plan.data)
@@ -352,16 +352,16 @@ def extent(plan: Plan) -> Extent | None:
     try:
         number = store.streams().get(plan.stream)
         if number is None:
-            return Extent(store.node() or "", 0, 0)
+            return RecordExtent(store.node() or "", 0, 0)
         recorded, sealed = store.extent(number)
-        return Extent(store.node() or "", recorded, sealed)
+        return RecordExtent(store.node() or "", recorded, sealed)
     except Unusable:
         return None
     finally:
         store.close()
 
 
-def landed(plan: Plan, node: str) -> int:
+def landed(plan: UpPlan, node: str) -> int:
     """The last row of a node that is in the table; blocks. Raises PipelineError and OSError."""
     from semel.pipeline.places import table_address
     from semel.pipeline.table import Table
@@ -393,7 +393,7 @@ def as_called(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     return shlex.quote(str(ours) if with_folder.startswith("..") else with_folder)
 
 
-def make_lake(plan: Plan) -> None:
+def make_lake(plan: UpPlan) -> None:
     """A lake that is a folder elsewhere is there before its first table is, which is slow to come.
 
     Who asks it then is told that nothing has landed yet, and not that there is no such lake.
@@ -405,7 +405,7 @@ def make_lake(plan: Plan) -> None:
             folder.mkdir(parents=True, exist_ok=True)
 
 
-def to_try(plan: Plan, program: str, *, host: str, port: int) -> list[str]:
+def to_try(plan: UpPlan, program: str, *, host: str, port: int) -> list[str]:
     """Two lines that work when they are pasted into a shell in the same folder."""
     where = ""
     host = EVERY_ADDRESS.get(host, host)
@@ -422,7 +422,7 @@ def to_try(plan: Plan, program: str, *, host: str, port: int) -> list[str]:
     return [publish, read]
 
 
-def _question(plan: Plan, program: str) -> str:
+def _question(plan: UpPlan, program: str) -> str:
     """The question after what is recorded, with all that `semel sql` cannot know by itself.
 
     What the file says it takes from there, with the keys that are not shown.

@@ -102,7 +102,7 @@ class SqlError(Exception):
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordLocation:
     """Where the record of the streams is that are landed; at least one of them is given."""
 
     root: str | None
@@ -114,7 +114,7 @@ class Record:
 
 def record_beside(
     lake: str, *, root: str | None, data: Path | None, stream: str, table: str
-) -> Record | None:
+) -> RecordLocation | None:
     """The record that belongs to a lake, by what is said and by how things lie; None: unknown.
 
     `semel up` has the lake in the data folder of its broker, `semel ingest` its store in the root.
@@ -131,10 +131,10 @@ def record_beside(
                     break
     if data is None and root is None:
         return None
-    return Record(root, data, stream, table)
+    return RecordLocation(root, data, stream, table)
 
 
-class Answer:
+class QueryResult:
     """The rows that a question gave: a schema, and Arrow batches, which are read once.
 
     Whoever does not read them all leaves the `with`: the query ends then.
@@ -145,7 +145,7 @@ class Answer:
         self.batches = batches
         self._stop = stop
 
-    def __enter__(self) -> "Answer":
+    def __enter__(self) -> "QueryResult":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -155,7 +155,9 @@ class Answer:
 class LakeSql:
     """Asks the tables of one lake."""
 
-    def __init__(self, lake: str, *, record: Record | None = None, memory: str = MEMORY) -> None:
+    def __init__(
+        self, lake: str, *, record: RecordLocation | None = None, memory: str = MEMORY
+    ) -> None:
         """Raises TableError, MissingExtra, and what Holdings raises."""
         self._duckdb = need("duckdb", extra="sql", by="semel sql")
         need("deltalake", extra="sql", by="semel sql")
@@ -256,7 +258,7 @@ class LakeSql:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def ask(self, question: str) -> Answer:
+    def ask(self, question: str) -> QueryResult:
         """Ask one or more statements; the answer is the last one's. Once for each object.
 
         Raises SqlError, TableError, and what reading a record raises.
@@ -431,7 +433,7 @@ class LakeSql:
 
     # --- the answer -------------------------------------------------------------------------------
 
-    def _answer(self, statements: list[Any]) -> Answer:
+    def _answer(self, statements: list[Any]) -> QueryResult:
         found: Queue[Any] = Queue(WAITING_BATCHES)
         enough = Event()
         worker = Thread(target=self._work, args=(statements, found, enough), daemon=True)
@@ -450,7 +452,7 @@ class LakeSql:
         except BaseException:
             stop()
             raise
-        return Answer(columns, self._batches(found), stop)
+        return QueryResult(columns, self._batches(found), stop)
 
     def _work(self, statements: list[Any], found: "Queue[Any]", enough: Event) -> None:
         reader = None

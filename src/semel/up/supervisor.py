@@ -44,7 +44,7 @@ KILL_SECONDS: Final = 0.05
 # How long it is listened to outputs that nobody of ours has.
 LAST_WORDS_SECONDS: Final = 1.0
 
-# What a line of a part means; see `Heard`.
+# What a line of a part means; see `LineEvent`.
 READY: Final = "ready"
 SAID: Final = "said"
 PROBLEM: Final = "problem"
@@ -61,7 +61,7 @@ class CannotStart(Exception):
 
 
 @dataclass(frozen=True)
-class Heard:
+class LineEvent:
     """What a line of a part means.
 
     READY: it does its work now. SAID: words for people. PROBLEM: why it is about to end. PROGRESS:
@@ -80,7 +80,7 @@ class Part:
     name: str
     command: tuple[str, ...]
     # Takes STDOUT or STDERR and a line without its end; None: nothing to tell of.
-    hear: Callable[[int, str], Heard | None]
+    hear: Callable[[int, str], LineEvent | None]
     environment: Mapping[str, str] | None = None
     # Without it there is no use in the others.
     is_needed: bool = False

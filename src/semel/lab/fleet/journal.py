@@ -28,7 +28,7 @@ WORDS: Final = (BEGIN, DONE, KEPT, REFUSED)
 CHUNK: Final = 1 << 20
 
 
-class Line(NamedTuple):
+class JournalLine(NamedTuple):
     """One line: the word, and the message that it is about."""
 
     word: str
@@ -40,7 +40,7 @@ class BadJournal(Exception):
     """A file that is no journal, in one sentence."""
 
 
-def read_journal(path: Path) -> Iterator[Line]:
+def read_journal(path: Path) -> Iterator[JournalLine]:
     """All whole lines. Raises BadJournal, and OSError."""
     rest = b""
     with path.open("rb") as file:
@@ -50,7 +50,7 @@ def read_journal(path: Path) -> Iterator[Line]:
                 words = text.decode(errors="replace").split()
                 with suppress(ValueError, IndexError):
                     if words[0] in WORDS:
-                        yield Line(words[0], int(words[1]), int(words[2]))
+                        yield JournalLine(words[0], int(words[1]), int(words[2]))
                         continue
                 raise BadJournal(f"{path} is no journal of a fleet: {text[:60]!r}")
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from semel.client import Client, Refused
 from semel.lab.fleet.devices import Devices
-from semel.lab.fleet.journal import BEGIN, DONE, KEPT, REFUSED, Journal, Line
+from semel.lab.fleet.journal import BEGIN, DONE, KEPT, REFUSED, Journal, JournalLine
 from semel.mqtt import Violation
 
 MOST_GATEWAYS: Final = 1_000
@@ -36,7 +36,7 @@ MOST_REASONS: Final = 5
 
 
 @dataclass(frozen=True)
-class Pace:
+class FleetPace:
     """How much, how fast, how sure. `count` is of the whole fleet, over all its runs."""
 
     qos: int
@@ -46,7 +46,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Progress:
+class FleetProgress:
     """Where a fleet stands. Of this run, but for `total`, which counts what all runs completed."""
 
     seconds: float
@@ -66,7 +66,7 @@ class Progress:
 class Begun:
     """What earlier runs have left, from the journal: bounded by the number of devices."""
 
-    def __init__(self, devices: Devices, lines: Iterable[Line]) -> None:
+    def __init__(self, devices: Devices, lines: Iterable[JournalLine]) -> None:
         """Raises ValueError for the journal of another fleet."""
         # The last counter of each device; messages that an outbox has; how many are complete.
         self.last = [0] * len(devices)
@@ -221,7 +221,7 @@ class Fleet:
         devices: Devices,
         clients: Sequence[Client],
         journal: Journal,
-        pace: Pace,
+        pace: FleetPace,
         begun: Begun,
     ) -> None:
         self.devices = devices
@@ -297,10 +297,10 @@ class Fleet:
             self._ended = time.monotonic()
             self.journal.flush()
 
-    def progress(self) -> Progress:
+    def progress(self) -> FleetProgress:
         """Where it stands."""
         counters = [gateway.client.counters for gateway in self.gateways]
-        return Progress(
+        return FleetProgress(
             seconds=(self._ended or time.monotonic()) - self._began,
             published=self.published,
             total=self._earlier + self.published,

@@ -14,7 +14,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable
 from typing import Final
 
-from semel.lab.load.links import Fault
+from semel.lab.load.links import LinkError
 from semel.lab.load.wire import COUNTER_BITS
 
 MOST_GAPS: Final = 100_000
@@ -58,7 +58,7 @@ class Latencies:
         return 0
 
 
-class Account:
+class DeliveryAccount:
     """The messages of one subscriber."""
 
     def __init__(self, lanes: range, latencies: Latencies) -> None:
@@ -101,7 +101,7 @@ class Account:
     def _is_new(self, lane: int, mark: int) -> bool:
         """Whether a message that may not be the next of its lane is here for the first time."""
         if lane not in self.lanes:
-            raise Fault("delivered a message that is none of this subscriber's")
+            raise LinkError("delivered a message that is none of this subscriber's")
         following = self._next.setdefault(lane, lane << COUNTER_BITS)
         if mark >= following:
             self._next[lane] = mark + 1

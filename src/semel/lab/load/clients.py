@@ -7,9 +7,9 @@ anything else is decoded as one packet, and then runs are looked for again.
 from struct import Struct
 from typing import Final
 
-from semel.lab.load.account import Account
+from semel.lab.load.account import DeliveryAccount
 from semel.lab.load.description import LEAST_PAYLOAD
-from semel.lab.load.links import RECEIVE_SIZE, Fault, Link, said, take_packet
+from semel.lab.load.links import RECEIVE_SIZE, LinkError, LoadLink, said, take_packet
 from semel.lab.load.wire import (
     ACK_SIZE,
     MARK,
@@ -17,8 +17,8 @@ from semel.lab.load.wire import (
     PUBCOMP,
     PUBREC,
     PUBREL,
-    Layout,
-    Source,
+    PacketLayout,
+    PacketSource,
     encode_acks,
     encode_acks_of,
     plain_acks,
@@ -42,7 +42,7 @@ _BUFFER: Final = bytearray(RECEIVE_SIZE)
 class Publisher:
     """One client that sends, and what it may still send."""
 
-    def __init__(self, link: Link, source: Source, *, qos: int, window: int) -> None:
+    def __init__(self, link: LoadLink, source: PacketSource, *, qos: int, window: int) -> None:
         self.link = link
         self.qos = qos
         # Messages that it may have sent without an answer, from the oldest of them on; so no packet
@@ -138,7 +138,7 @@ class Publisher:
     def _complete_one(self, packet_id: int) -> None:
         message = self._oldest + (packet_id - 1 - self._oldest) % self._source.cycle
         if message >= self.sent or message in self._early:
-            raise Fault(f"acknowledged packet identifier {packet_id}, which was not in use")
+            raise LinkError(f"acknowledged packet identifier {packet_id}, which was not in use")
         self._early.add(message)
         while self._oldest in self._early:
             self._early.discard(self._oldest)
@@ -148,7 +148,7 @@ class Publisher:
         if isinstance(packet, PingResp):
             self.heard = True
         elif isinstance(packet, PubAck | PubRec) and packet.reason >= reasons.FAILURE:
-            raise Fault(f"refused a message: {said(packet.reason)}")
+            raise LinkError(f"refused a message: {said(packet.reason)}")
         elif isinstance(packet, PubAck) and self.qos == 1:
             self._complete_one(packet.packet_id)
         elif isinstance(packet, PubRec) and self.qos == 2:
@@ -156,13 +156,15 @@ class Publisher:
         elif isinstance(packet, PubComp) and self.qos == 2:
             self._complete_one(packet.packet_id)
         else:
-            raise Fault(f"sent {type(packet).__name__} to a publisher at QoS {self.qos}")
+            raise LinkError(f"sent {type(packet).__name__} to a publisher at QoS {self.qos}")
 
 
 class Subscriber:
     """One client that receives. Without an account it counts, and believes what it can."""
 
-    def __init__(self, link: Link, layout: Layout, account: Account | None = None) -> None:
+    def __init__(
+        self, link: LoadLink, layout: PacketLayout, account: DeliveryAccount | None = None
+    ) -> None:
         self.link = link
         self.layout = layout
         self.account = account
@@ -246,14 +248,16 @@ class Subscriber:
         if isinstance(packet, PubRel) and self.layout.qos == 2:
             return encode(PubComp(packet.packet_id), version)
         if not isinstance(packet, Publish):
-            raise Fault(f"sent {type(packet).__name__} to a subscriber at QoS {self.layout.qos}")
+            raise LinkError(
+                f"sent {type(packet).__name__} to a subscriber at QoS {self.layout.qos}"
+            )
         if not packet.payload and packet.qos == 0:
             # A publisher deletes its retained messages when all is over.
             return b""
         if packet.qos != self.layout.qos:
-            raise Fault(f"delivered a message at QoS {packet.qos}, not {self.layout.qos}")
+            raise LinkError(f"delivered a message at QoS {packet.qos}, not {self.layout.qos}")
         if len(packet.payload) < LEAST_PAYLOAD:
-            raise Fault("delivered a message that nobody sent")
+            raise LinkError("delivered a message that nobody sent")
         if self.account is None:
             self.received += 1
         else:

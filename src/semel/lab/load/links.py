@@ -1,7 +1,7 @@
 """Connections: made one after another, then non-blocking in one epoll.
 
-What the broker does wrong ends a run with a `Fault`, a sentence about the broker without its name:
-"closed a connection".
+What the broker does wrong ends a run with a `LinkError`, a sentence about the broker without its
+name: "closed a connection".
 """
 
 import select
@@ -21,7 +21,7 @@ ANSWER_SECONDS: Final = 20.0
 FILTERS: Final = 100
 
 
-class Fault(Exception):
+class LinkError(Exception):
     """The broker did what it must not: closed a connection, sent something else, stalled."""
 
 
@@ -38,7 +38,7 @@ def send_whole(link: socket.socket, data: bytes) -> None:
     try:
         link.sendall(data)
     except OSError as problem:
-        raise Fault(f"closed a connection: {problem.strerror or problem}") from None
+        raise LinkError(f"closed a connection: {problem.strerror or problem}") from None
 
 
 def read_exactly(link: socket.socket, size: int) -> bytes:
@@ -47,11 +47,11 @@ def read_exactly(link: socket.socket, size: int) -> bytes:
         try:
             more = link.recv(size - len(data))
         except TimeoutError:
-            raise Fault("does not answer") from None
+            raise LinkError("does not answer") from None
         except OSError as problem:
-            raise Fault(f"closed a connection: {problem.strerror}") from None
+            raise LinkError(f"closed a connection: {problem.strerror}") from None
         if not more:
-            raise Fault("closed a connection")
+            raise LinkError("closed a connection")
         data += more
     return data
 
@@ -67,7 +67,7 @@ def read_packet(link: socket.socket) -> tuple[int, bytes]:
         if byte < 0x80:
             return first, read_exactly(link, length)
         if shift == 28:
-            raise Fault("sent something that is not MQTT")
+            raise LinkError("sent something that is not MQTT")
 
 
 def read_answer(link: socket.socket, version: int) -> Packet:
@@ -83,9 +83,9 @@ def take_packet(data: bytes, start: int, version: int) -> tuple[Packet, int] | N
     try:
         found = decode(data, version, start=start)
     except Violation as violation:
-        raise Fault(f"sent something that is not MQTT: {violation}") from None
+        raise LinkError(f"sent something that is not MQTT: {violation}") from None
     if found is not None and isinstance(found[0], Disconnect):
-        raise Fault(f"closed a connection: {said(found[0].reason)}")
+        raise LinkError(f"closed a connection: {said(found[0].reason)}")
     return found
 
 
@@ -96,15 +96,15 @@ def open_socket(
     try:
         link = socket.create_connection(address, ANSWER_SECONDS)
     except OSError as problem:
-        raise Fault(f"cannot be reached: {problem.strerror or problem}") from None
+        raise LinkError(f"cannot be reached: {problem.strerror or problem}") from None
     try:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         send_whole(link, connect_packet)
         answer = read_answer(link, version)
         if not isinstance(answer, ConnAck):
-            raise Fault(f"answered CONNECT with {type(answer).__name__}")
+            raise LinkError(f"answered CONNECT with {type(answer).__name__}")
         if answer.reason:
-            raise Fault(f"refused a connection: {said(answer.reason, CONNACK, version)}")
+            raise LinkError(f"refused a connection: {said(answer.reason, CONNACK, version)}")
     except BaseException:
         link.close()
         raise
@@ -118,15 +118,15 @@ def subscribe(link: socket.socket, version: int, topic_filters: list[str], qos: 
         send_whole(link, encode_subscribe(version, asked, qos))
         answer = read_answer(link, version)
         if not isinstance(answer, SubAck) or len(answer.reasons) != len(asked):
-            raise Fault(f"answered SUBSCRIBE with {type(answer).__name__}")
+            raise LinkError(f"answered SUBSCRIBE with {type(answer).__name__}")
         for granted in answer.reasons:
             if granted >= reasons.FAILURE:
-                raise Fault(f"refused a subscription: {said(granted)}")
+                raise LinkError(f"refused a subscription: {said(granted)}")
             if granted != qos:
-                raise Fault(f"granted QoS {granted} to a subscription, not QoS {qos}")
+                raise LinkError(f"granted QoS {granted} to a subscription, not QoS {qos}")
 
 
-class Link:
+class LoadLink:
     """One client's connection, which does not block."""
 
     def __init__(self, connected: socket.socket, version: int, epoll: select.epoll) -> None:
@@ -184,9 +184,9 @@ class Link:
         except BlockingIOError:
             return self._rest
         except OSError as problem:
-            raise Fault(f"closed a connection: {problem.strerror}") from None
+            raise LinkError(f"closed a connection: {problem.strerror}") from None
         if not data:
-            raise Fault("closed a connection")
+            raise LinkError("closed a connection")
         return self._rest + data if self._rest else data
 
     def receive_into(self, buffer: bytearray) -> int:
@@ -196,24 +196,24 @@ class Link:
         except BlockingIOError:
             return 0
         except OSError as problem:
-            raise Fault(f"closed a connection: {problem.strerror}") from None
+            raise LinkError(f"closed a connection: {problem.strerror}") from None
         if not size:
-            raise Fault("closed a connection")
+            raise LinkError("closed a connection")
         return size
 
     def keep(self, rest: bytes) -> None:
         """A part of a packet, for the next time."""
         self._rest = rest
 
-    def _lost(self, problem: OSError) -> Fault:
+    def _lost(self, problem: OSError) -> LinkError:
         """Why it is closed: what the broker said last, if it did and it can still be read."""
         try:
             data, at = self.receive(), 0
             while (found := take_packet(data, at, self.version)) is not None:
                 at = found[1]
-        except Fault as fault:
+        except LinkError as fault:
             return fault
-        return Fault(f"closed a connection: {problem.strerror}")
+        return LinkError(f"closed a connection: {problem.strerror}")
 
 
 class Links:
@@ -223,11 +223,11 @@ class Links:
         self.address = address
         self.version = version
         self.epoll = select.epoll()
-        self.by_number: dict[int, Link] = {}
+        self.by_number: dict[int, LoadLink] = {}
 
     def open(
         self, connect_packet: bytes, topic_filters: list[str] | None = None, qos: int = 0
-    ) -> tuple[Link, ConnAck]:
+    ) -> tuple[LoadLink, ConnAck]:
         """One more client, connected and subscribed."""
         began = time.monotonic_ns()
         connected, answer = open_socket(self.address, connect_packet, self.version)
@@ -238,7 +238,7 @@ class Links:
         except BaseException:
             connected.close()
             raise
-        link = Link(connected, self.version, self.epoll)
+        link = LoadLink(connected, self.version, self.epoll)
         link.connect_ns = connect_ns
         link.keep_alive = answer.properties.server_keep_alive or 0
         self.by_number[link.number] = link

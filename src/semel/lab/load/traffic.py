@@ -7,8 +7,8 @@ the publishers may be ahead of their subscribers, who do not wait for what was p
     QoS 0, a window   one write of a window for each publisher
     QoS 1 and 2       two windows for each publisher, besides the window that is not acknowledged
 
-Publishers and subscribers that are ahead or behind together are a `Group`: all of a load, or a
-pair. A group that is spread over processes knows by `Counts` how far the others are.
+Publishers and subscribers that are ahead or behind together are a `TrafficGroup`: all of a load,
+or a pair. A group that is spread over processes knows by `Counts` how far the others are.
 
 `step` does what can be done now, `finish` sends what was begun and nothing new.
 """
@@ -20,7 +20,7 @@ from typing import Final
 
 from semel.lab.load.clients import Publisher, Subscriber
 from semel.lab.load.description import PAIRS, Load
-from semel.lab.load.links import Fault, Links
+from semel.lab.load.links import LinkError, Links
 from semel.lab.load.wire import PINGREQ, encode_disconnect
 from semel.mqtt import Publish, encode
 
@@ -80,7 +80,7 @@ class Counts:
         return sum(self._memory[column::_WIDTH])
 
 
-class Group:
+class TrafficGroup:
     """Publishers that are no further ahead of their subscribers than they should be."""
 
     def __init__(
@@ -154,7 +154,7 @@ class Group:
         return min(limit, limit - self.under_way() + self.forgiven), least
 
 
-class Pace:
+class TrafficPace:
     """Turns at an even rate. A turn is one message of one publisher; they take turns."""
 
     def __init__(self, publishers: list[Publisher], rate: float) -> None:
@@ -216,25 +216,27 @@ class Traffic:
         self.received = 0
         # Deliveries that were passed over: later messages came before them, or in their place.
         self.missing = 0
-        self._groups: list[Group] = []
+        self._groups: list[TrafficGroup] = []
         # By the number of the connection: who it is, and the pair it belongs to.
         self._publishers = {each.link.number: each for each in publishers.values()}
         self._subscribers = {each.link.number: each for each in subscribers.values()}
-        self._pairs: dict[int, Group] = {}
+        self._pairs: dict[int, TrafficGroup] = {}
         if load.shape == PAIRS:
             for number, publisher in publishers.items():
                 pair = subscribers[number]
-                group = Group(load, [publisher], counts, pair=pair, size=size, sharers=1)
+                group = TrafficGroup(load, [publisher], counts, pair=pair, size=size, sharers=1)
                 self._pairs[publisher.link.number] = self._pairs[pair.link.number] = group
                 self._groups.append(group)
         elif publishers:
             everybody = list(publishers.values())
-            self._groups = [Group(load, everybody, counts, pair=None, size=size, sharers=sharers)]
+            self._groups = [
+                TrafficGroup(load, everybody, counts, pair=None, size=size, sharers=sharers)
+            ]
         # Pairs of which something may be sent; of a group that has no pair that is always so.
         self._awake = dict.fromkeys(self._pairs.values())
-        self._pace: Pace | None = None
+        self._pace: TrafficPace | None = None
         if load.rate is not None and publishers:
-            self._pace = Pace(list(publishers.values()), load.rate)
+            self._pace = TrafficPace(list(publishers.values()), load.rate)
         # Nobody tells a publisher at QoS 0 without subscribers when to go on, and nobody wakes us
         # when others receive what was sent here.
         self._wait = POLL_SECONDS if self.fan_out or load.qos else 0.0
@@ -325,9 +327,9 @@ class Traffic:
     def _stand_still(self) -> None:
         """Nothing has moved for long: see whether the broker owes something."""
         if any(link.is_full for link in self.links.by_number.values()):
-            raise Fault(f"has read nothing for {self.patience:g} s")
+            raise LinkError(f"has read nothing for {self.patience:g} s")
         if self.load.qos and self.acknowledged < self.sent:
-            raise Fault(f"has acknowledged nothing for {self.patience:g} s")
+            raise LinkError(f"has acknowledged nothing for {self.patience:g} s")
         for group in self._groups:
             group.forgive()
         self._awake = dict.fromkeys(self._pairs.values())

@@ -49,7 +49,7 @@ BLOCK: Final = 1 << 18
 
 
 @dataclass(frozen=True)
-class Layout:
+class PacketLayout:
     """How the PUBLISH packets of a load look when they are delivered."""
 
     qos: int
@@ -62,14 +62,14 @@ class Layout:
     payload_at: int
 
 
-def layout_of(version: int, topic_name: str, payload: int, qos: int) -> Layout:
+def layout_of(version: int, topic_name: str, payload: int, qos: int) -> PacketLayout:
     """The layout of packets with such a topic and so many bytes of payload."""
     packet = encode(Publish(topic_name, bytes(payload), qos, 1 if qos else 0), version)
     payload_at = len(packet) - payload
     # Before it a property section of length 0, a packet identifier, and the topic.
     id_at = payload_at - (3 if version == MQTT5 else 2)
     topic_at = (id_at if qos else id_at + 2) - len(topic_name.encode())
-    return Layout(qos, len(packet), packet[: topic_at - 2], topic_at, id_at, payload_at)
+    return PacketLayout(qos, len(packet), packet[: topic_at - 2], topic_at, id_at, payload_at)
 
 
 def encode_connect(
@@ -130,7 +130,7 @@ def plain_acks(data: bytes, at: int) -> tuple[bytes, int]:
     return bytes(acks), end
 
 
-class Source(Protocol):
+class PacketSource(Protocol):
     """Where a publisher's packets come from. Their identifiers, if any, are 1 … `cycle`, again."""
 
     cycle: int
@@ -196,7 +196,7 @@ class Stamped:
         return self._view[: count * self._size], count
 
 
-def encode_acks_of(kind: int, publishes: bytes, layout: Layout) -> bytearray:
+def encode_acks_of(kind: int, publishes: bytes, layout: PacketLayout) -> bytearray:
     """An acknowledgement for each of these packets, which follow each other."""
     answer = bytearray(bytes((kind, 2, 0, 0)) * (len(publishes) // layout.size))
     answer[2::4] = publishes[layout.id_at :: layout.size]

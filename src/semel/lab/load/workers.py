@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Final
 
-from semel.lab.load.account import Account, Latencies
+from semel.lab.load.account import DeliveryAccount, Latencies
 from semel.lab.load.clients import Publisher, Subscriber
 from semel.lab.load.description import PAIRS, PLANT, Load
-from semel.lab.load.links import Fault, Links
+from semel.lab.load.links import LinkError, Links
 from semel.lab.load.result import Got, Result
 from semel.lab.load.traffic import (
     ACKNOWLEDGED,
@@ -36,7 +36,7 @@ from semel.lab.load.traffic import (
     Counts,
     Traffic,
 )
-from semel.lab.load.wire import LARGEST_PACKET_ID, Layout, Stamped, encode_connect, layout_of
+from semel.lab.load.wire import LARGEST_PACKET_ID, PacketLayout, Stamped, encode_connect, layout_of
 from semel.mqtt import ConnAck
 
 # States of the parent, which has the last row of the counts, and of a worker.
@@ -85,7 +85,7 @@ class Job:
     def topic_prefix(self) -> str:
         return f"{self.prefix}/{self.name}"
 
-    def layout(self) -> Layout:
+    def layout(self) -> PacketLayout:
         """How its packets look. Raises `Violation` if there can be no such packets."""
         load = self.load
         name = load.topic_name(self.topic_prefix, 0)
@@ -112,7 +112,7 @@ class Job:
 
 
 @dataclass
-class Report:
+class WorkerReport:
     """What a worker has seen."""
 
     # By publisher.
@@ -130,7 +130,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Progress:
+class LoadProgress:
     """Where a load stands."""
 
     connected: int
@@ -143,7 +143,7 @@ class Progress:
     under_way: int
 
 
-class Stopped(Exception):
+class LoadStopped(Exception):
     """The load was stopped before all were connected."""
 
 
@@ -157,11 +157,11 @@ class Worker:
         self.job = job
         self.number = number
         self.counts = counts
-        self.report = Report()
+        self.report = WorkerReport()
         self._parent = os.getppid()
         self._looked = time.monotonic()
 
-    def work(self) -> Report:
+    def work(self) -> WorkerReport:
         """All of it; what the broker does wrong is in the report."""
         target = self.job.target
         traffic: Traffic | None = None
@@ -173,9 +173,9 @@ class Worker:
                     time.sleep(START_SECONDS)
                 if self._command() == GO:
                     self._drive(traffic)
-        except Stopped:
+        except LoadStopped:
             pass
-        except Fault as fault:
+        except LinkError as fault:
             self.report.fault = f"{target} {fault}"
         if traffic is not None:
             self._tell(traffic)
@@ -209,7 +209,7 @@ class Worker:
         for number in job.subscribers_of(self.number):
             filters = load.topic_filters(job.topic_prefix, number)
             link, _ = links.open(job.connect_packet("s", number), filters, load.qos)
-            account = Account(load.lanes(number), self.report.latencies)
+            account = DeliveryAccount(load.lanes(number), self.report.latencies)
             subscribers[number] = Subscriber(link, layout, account)
             self._note_connected(link.connect_ns)
         return Traffic(
@@ -228,7 +228,7 @@ class Worker:
         self.report.connecting.add(nanoseconds)
         self.counts.put(CONNECTED, self.counts.get(CONNECTED) + 1)
         if self._command() == STOP:
-            raise Stopped
+            raise LoadStopped
 
     def _drive(self, traffic: Traffic) -> None:
         job = self.job
@@ -270,17 +270,17 @@ class Worker:
             self.report.got[number] = (account.received, account.doubled, account.out_of_order)
 
 
-def window_of(load: Load, answer: ConnAck, layout: Layout) -> int:
+def window_of(load: Load, answer: ConnAck, layout: PacketLayout) -> int:
     """How many messages a publisher may have without an answer; a broker that can not take it."""
     limits = answer.properties
     if limits.maximum_qos is not None and load.qos > limits.maximum_qos:
-        raise Fault(f"takes QoS {limits.maximum_qos} at the most")
+        raise LinkError(f"takes QoS {limits.maximum_qos} at the most")
     if load.retain and limits.retain_available == 0:
-        raise Fault("takes no retained messages")
+        raise LinkError("takes no retained messages")
     if load.shape == PLANT and limits.wildcard_subscription_available == 0:
-        raise Fault("takes no wildcard subscriptions")
+        raise LinkError("takes no wildcard subscriptions")
     if limits.maximum_packet_size is not None and layout.size > limits.maximum_packet_size:
-        raise Fault(f"takes packets of {limits.maximum_packet_size} bytes at the most")
+        raise LinkError(f"takes packets of {limits.maximum_packet_size} bytes at the most")
     return min(load.acknowledgements, limits.receive_maximum or LARGEST_PACKET_ID)
 
 
@@ -316,7 +316,7 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._before)
 
 
-def run(job: Job, on_progress: Callable[[Progress], None] | None = None) -> Result:
+def run(job: Job, on_progress: Callable[[LoadProgress], None] | None = None) -> Result:
     """Put a load on a broker, and wait for its end.
 
     Ctrl-C stops it early, with the result of what there is; twice, without one. To be called in
@@ -351,10 +351,10 @@ def gather(
     counts: Counts,
     connections: list[Connection],
     interrupts: Interrupts,
-    on_progress: Callable[[Progress], None] | None,
-) -> list[Report]:
+    on_progress: Callable[[LoadProgress], None] | None,
+) -> list[WorkerReport]:
     """Start all when all are ready, stop all when one has failed, until all have reported."""
-    reports: list[Report] = []
+    reports: list[WorkerReport] = []
     began: float | None = None
     while connections:
         for ready in wait(connections, LOOK_SECONDS if began is not None else START_SECONDS):
@@ -363,7 +363,7 @@ def gather(
             try:
                 report = ready.recv()
             except EOFError:
-                report = Report(fault="a process of the load generator has ended")
+                report = WorkerReport(fault="a process of the load generator has ended")
             reports.append(report)
             if report.fault:
                 counts.put(STATE, STOP)
@@ -380,9 +380,9 @@ def gather(
     return reports
 
 
-def progress_of(job: Job, counts: Counts, began: float | None) -> Progress:
+def progress_of(job: Job, counts: Counts, began: float | None) -> LoadProgress:
     sent, received = counts.total(SENT), counts.total(RECEIVED)
-    return Progress(
+    return LoadProgress(
         connected=counts.total(CONNECTED),
         clients=job.load.publishers + job.load.subscribers,
         seconds=None if began is None else time.monotonic() - began,
@@ -392,7 +392,7 @@ def progress_of(job: Job, counts: Counts, began: float | None) -> Progress:
     )
 
 
-def result_of(job: Job, reports: list[Report], *, interrupted: bool) -> Result:
+def result_of(job: Job, reports: list[WorkerReport], *, interrupted: bool) -> Result:
     """All reports as one."""
     result = Result(job.load, job.processes, interrupted=interrupted)
     sent: dict[int, int] = {}

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from semel.lab.simulation.clock import Broken
-from semel.lab.simulation.schedule import NEVER
 from semel.mqtt import MQTT5, Connect, Disconnect, Publish, Subscribe, Unsubscribe
+from tests.simulation.clock import Broken
+from tests.simulation.schedule import NEVER
 
 SHARE: Final = "$share/"
 WITH_WILL: Final = 0x04

@@ -5,13 +5,13 @@ Looked at whenever the broker has swept, from outside: by what clients, ledger a
 
 from typing import TYPE_CHECKING
 
-from semel.lab.simulation.clock import Broken
-from semel.lab.simulation.network import Link
 from semel.mqtt import MQTT5
 from semel.store.store import FULL
+from tests.simulation.clock import Broken
+from tests.simulation.network import Link
 
 if TYPE_CHECKING:
-    from semel.lab.simulation.world import World
+    from tests.simulation.world import World
 
 
 class Promptness:

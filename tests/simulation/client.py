@@ -8,9 +8,6 @@ wrong towards it is `Broken` at once, if one client can see that; the rest is fo
 
 from dataclasses import dataclass
 
-from semel.lab.simulation.clock import Broken, Clock
-from semel.lab.simulation.network import Link
-from semel.lab.simulation.schedule import VISITOR, Part
 from semel.mqtt import (
     MQTT5,
     ConnAck,
@@ -35,6 +32,9 @@ from semel.mqtt import (
     Will,
     encode,
 )
+from tests.simulation.clock import Broken, Clock
+from tests.simulation.network import Link
+from tests.simulation.schedule import VISITOR, Part
 
 FAILURE = 0x80
 # What a client that does not wait for CONNACK dares to send.

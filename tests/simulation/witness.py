@@ -9,11 +9,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from semel.lab.simulation.clock import Broken
-from semel.lab.simulation.ledger import FAILURE, Accepted, Facts, Ledger, Outcome
-from semel.lab.simulation.network import Link
-from semel.lab.simulation.record import Sealer
-from semel.lab.simulation.store import SimulatedStore
 from semel.mqtt import (
     ConnAck,
     Connect,
@@ -33,6 +28,11 @@ from semel.mqtt import (
 )
 from semel.mqtt.delivery import ASSIGNED, QUEUED
 from semel.store.commit import Commit
+from tests.simulation.clock import Broken
+from tests.simulation.ledger import FAILURE, Accepted, Facts, Ledger, Outcome
+from tests.simulation.network import Link
+from tests.simulation.record import Sealer
+from tests.simulation.store import SimulatedStore
 
 _DELIVERY: Final = """
     SELECT delivery.session, delivery.number, released, flags & 3,

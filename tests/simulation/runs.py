@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from semel.lab.simulation.account import check
-from semel.lab.simulation.schedule import schedule_of
-from semel.lab.simulation.shrinking import failure_of, shrunk, story
-from semel.lab.simulation.variants import BROKEN, FAITHFUL, Blind, Variant
-from semel.lab.simulation.world import World, play
+from tests.simulation.account import check
+from tests.simulation.schedule import schedule_of
+from tests.simulation.shrinking import failure_of, shrunk, story
+from tests.simulation.variants import BROKEN, FAITHFUL, Blind, Variant
+from tests.simulation.world import World, play
 
 # Schedules that a process runs before it reports.
 CHUNK: Final = 250

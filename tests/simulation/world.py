@@ -10,27 +10,6 @@ from typing import Final
 
 from semel.broker.core import Broker
 from semel.broker.settings import BrokerSettings
-from semel.lab.simulation.client import Client
-from semel.lab.simulation.clock import Broken, Clock
-from semel.lab.simulation.faults import HOOKS, MARK, Fault, Hooks
-from semel.lab.simulation.ledger import Ledger, Snapshot
-from semel.lab.simulation.network import Link
-from semel.lab.simulation.promptness import Promptness
-from semel.lab.simulation.record import BEGIN, END
-from semel.lab.simulation.schedule import (
-    FILTERS,
-    NEVER,
-    PUBLISHER,
-    SHARED_FILTER,
-    TOPICS,
-    WORKER,
-    Action,
-    Plan,
-    Schedule,
-)
-from semel.lab.simulation.telling import described, listed
-from semel.lab.simulation.variants import FAITHFUL, Variant
-from semel.lab.simulation.witness import Witness
 from semel.mqtt import (
     MQTT5,
     Connect,
@@ -45,11 +24,32 @@ from semel.mqtt import (
     Subscribe,
     Unsubscribe,
 )
-from semel.store.check import Report, check_tables
+from semel.store.check import CheckReport, check_tables
 from semel.store.commit import Commit
 from semel.store.database import Database
 from semel.store.store import FULL
 from semel.store.streams import Stream, Streams
+from tests.simulation.client import Client
+from tests.simulation.clock import Broken, Clock
+from tests.simulation.faults import HOOKS, MARK, Fault, Hooks
+from tests.simulation.ledger import Ledger, Snapshot
+from tests.simulation.network import Link
+from tests.simulation.promptness import Promptness
+from tests.simulation.record import BEGIN, END
+from tests.simulation.schedule import (
+    FILTERS,
+    NEVER,
+    PUBLISHER,
+    SHARED_FILTER,
+    TOPICS,
+    WORKER,
+    Action,
+    Plan,
+    Schedule,
+)
+from tests.simulation.telling import described, listed
+from tests.simulation.variants import FAITHFUL, Variant
+from tests.simulation.witness import Witness
 
 # What the broker says when something is wrong with a client or with itself: never, here, but for
 # what fails on purpose.
@@ -295,7 +295,7 @@ class World:
         since it takes its time."""
         if not self.plan.again:
             return
-        report = Report()
+        report = CheckReport()
         check_tables(self.database.connection, report)
         for finding in report.findings:
             raise Broken(f"on disk, {finding.table}, {finding.row}: {finding.problem}")

@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from semel.lab.simulation.client import Client, Got
-from semel.lab.simulation.clock import Broken
-from semel.lab.simulation.ledger import SHARE, Ledger, matches
-from semel.lab.simulation.schedule import WORKER
-from semel.lab.simulation.world import World
+from tests.simulation.client import Client, Got
+from tests.simulation.clock import Broken
+from tests.simulation.ledger import SHARE, Ledger, matches
+from tests.simulation.schedule import WORKER
+from tests.simulation.world import World
 
 
 def check(world: World) -> None:

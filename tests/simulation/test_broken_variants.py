@@ -7,8 +7,8 @@ tests.long.simulate --variants`.
 
 import pytest
 
-from semel.lab.simulation.runs import seeds_to_notice
-from semel.lab.simulation.variants import BROKEN, FAITHFUL, Blind, Variant
+from tests.simulation.runs import seeds_to_notice
+from tests.simulation.variants import BROKEN, FAITHFUL, Blind, Variant
 
 # Each is noticed within so many seeds, most of them within a few.
 SEEDS = 1_500

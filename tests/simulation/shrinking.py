@@ -8,11 +8,11 @@ time.
 import re
 from typing import Final
 
-from semel.lab.simulation.account import check
-from semel.lab.simulation.clock import Broken
-from semel.lab.simulation.schedule import Schedule
-from semel.lab.simulation.variants import FAITHFUL, Variant
-from semel.lab.simulation.world import World, play
+from tests.simulation.account import check
+from tests.simulation.clock import Broken
+from tests.simulation.schedule import Schedule
+from tests.simulation.variants import FAITHFUL, Variant
+from tests.simulation.world import World, play
 
 ATTEMPTS: Final = 1_500
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from semel.lab.simulation.clock import Broken, CountDown
 from semel.store.database import Database
+from tests.simulation.clock import Broken, CountDown
 
 # seq, client identifier, topic, payload
 Row = tuple[int, str, str, bytes]

@@ -5,12 +5,14 @@ All of them are played by the compiled broker; the interpreted one plays a few.
 
 import pytest
 
-from semel.lab.simulation.account import check
-from semel.lab.simulation.clock import Broken
-from semel.lab.simulation.ledger import matches
-from semel.lab.simulation.record import BEGIN, END, File, Root, Sealer
-from semel.lab.simulation.runs import main, run_seeds
-from semel.lab.simulation.schedule import (
+from semel.mqtt import MQTT5, MQTT311, topic_matches
+from tests.modes import repeats
+from tests.simulation.account import check
+from tests.simulation.clock import Broken
+from tests.simulation.ledger import matches
+from tests.simulation.record import BEGIN, END, File, Root, Sealer
+from tests.simulation.runs import main, run_seeds
+from tests.simulation.schedule import (
     KINDS,
     NEVER,
     PUBLISHER,
@@ -21,12 +23,10 @@ from semel.lab.simulation.schedule import (
     Schedule,
     schedule_of,
 )
-from semel.lab.simulation.shrinking import failure_of, shrunk, story, traced
-from semel.lab.simulation.store import empty_database
-from semel.lab.simulation.variants import BROKEN, FAITHFUL, Blind
-from semel.lab.simulation.world import World, play
-from semel.mqtt import MQTT5, MQTT311, topic_matches
-from tests.modes import repeats
+from tests.simulation.shrinking import failure_of, shrunk, story, traced
+from tests.simulation.store import empty_database
+from tests.simulation.variants import BROKEN, FAITHFUL, Blind
+from tests.simulation.world import World, play
 
 COUNT = repeats(500, 150)
 PARTS = repeats(4, 1)

@@ -9,10 +9,6 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.broker.core import Broker
-from semel.lab.simulation.faults import MARK
-from semel.lab.simulation.ledger import Snapshot
-from semel.lab.simulation.record import FOLDER, SYNC, Sealer
-from semel.lab.simulation.store import Pending, SimulatedStore, empty_database
 from semel.mqtt.codec import decode
 from semel.mqtt.delivery import (
     ASSIGNED,
@@ -28,6 +24,10 @@ from semel.mqtt.packets.publish import Publish
 from semel.store.commit import Commit
 from semel.store.database import Database
 from semel.store.store import Saved
+from tests.simulation.faults import MARK
+from tests.simulation.ledger import Snapshot
+from tests.simulation.record import FOLDER, SYNC, Sealer
+from tests.simulation.store import Pending, SimulatedStore, empty_database
 
 Noted = Callable[[Commit, int], Snapshot]
 

@@ -12,13 +12,13 @@ import sqlite3
 from collections.abc import Callable
 from functools import cache
 
-from semel.lab.simulation.clock import CountDown
-from semel.lab.simulation.faults import Faults
-from semel.lab.simulation.ledger import Snapshot
 from semel.mqtt.delivery import Delivery
 from semel.store.commit import Commit
 from semel.store.database import Database
 from semel.store.store import BEHIND, FULL, OPEN, Saved, Store
+from tests.simulation.clock import CountDown
+from tests.simulation.faults import Faults
+from tests.simulation.ledger import Snapshot
 
 
 @cache
