@@ -11,7 +11,7 @@ from semel.settings import Section, Settings, SettingsError, describe, load, set
 from semel.settings_values import toml_text, written
 from semel.store.settings import StoreSettings, StreamSettings, check_streams
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "settings.md"
 SECTIONS: tuple[type[Section], ...] = (BrokerSettings, StoreSettings, StreamSettings)
 
 

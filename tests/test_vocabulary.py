@@ -12,7 +12,7 @@ from semel.store.schema import COLUMNS
 
 HOME = Path(__file__).resolve().parent.parent
 SOURCES = sorted((HOME / "src").rglob("*.py"))
-GLOSSARY = HOME / "docs" / "glossary.md"
+GLOSSARY = HOME / "docs" / "reference" / "glossary.md"
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 

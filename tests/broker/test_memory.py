@@ -1,8 +1,8 @@
 """Every bound in bytes, held against the resident memory of a real broker that is filled to it.
 
 The bounds are small, so that each test takes seconds. What a process takes beside them (its code,
-buffers, what the allocator keeps) is in `SLACK`; `FACTOR` is what docs/broker.md promises: what is
-counted may take up to twice as much as its bound.
+buffers, what the allocator keeps) is in `SLACK`; `FACTOR` is what docs/operate/broker.md promises:
+what is counted may take up to twice as much as its bound.
 """
 
 from collections.abc import Iterator

@@ -41,7 +41,7 @@ from tests.broker.by_hand import Link, link
 from tests.broker.live import PATIENCE, Process
 from tests.broker.recorded import ALL, seq, seqs, subscribe
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "replay.md"
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "data" / "replay.md"
 
 # Rows become segments at once, or stay in the table.
 SEALED = "10ms"

@@ -630,7 +630,7 @@ def test_a_semel_up_that_ends_is_one_sentence_with_its_reason(tmp_path: Path) ->
 
 
 def test_the_page_tells_of_every_option_and_of_every_fault() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "demo.md").read_text("utf-8")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "start" / "demo.md").read_text("utf-8")
     options = [each.opts[0] for each in command.params if isinstance(each, click.Option)]
     assert len(options) == 7
     assert [option for option in options if f"`{option}`" not in text] == []

@@ -28,7 +28,7 @@ from tests.broker.live import PATIENCE
 from tests.kills.brokers import free_port
 from tests.lab.odd_broker import OddBroker
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "fleet.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "prove" / "fleet.md"
 
 
 def fleet(*arguments: object) -> Result:

@@ -34,7 +34,7 @@ from tests.kills.record import sealed_through
 
 WITHOUT_PYARROW = "import sys; sys.modules['pyarrow'] = None; from semel.cli import main; main()"
 PROGRAM = ("-m", "semel")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "ingest.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "data" / "ingest.md"
 
 
 class Door(Authority):

@@ -20,7 +20,7 @@ from semel.settings import settings_of
 from semel.settings_values import toml_text
 from tests.pipeline.made import write_messages
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "landing.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "data" / "landing.md"
 
 
 def invoke(*arguments: str) -> Result:

@@ -192,7 +192,7 @@ def read_terminal(ours: int, until: str) -> bytes:
 
 
 def test_the_page_names_every_scenario_option_and_number(broker: str) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "load.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "prove" / "load.md").read_text("utf-8")
     options = [each.opts[0] for each in command.params if isinstance(each, click.Option)]
     told = json.loads(load(broker, "--messages", 1, "--json").stdout)
     of_the_load = {"scenario", "broker", "mqtt", "processes", *(each.name for each in fields(Load))}

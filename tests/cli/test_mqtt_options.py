@@ -403,8 +403,8 @@ def test_what_mosquitto_pub_refuses_is_refused_with_its_exit_code(arguments: lis
 
 
 def test_every_flag_on_the_page_is_one() -> None:
-    """docs/pub-sub.md"""
-    page = Path(__file__).resolve().parents[2] / "docs" / "pub-sub.md"
+    """docs/reference/pub-sub.md"""
+    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "pub-sub.md"
     named = set(re.findall(r"`(--?[A-Za-z][a-z-]*)", page.read_text("utf-8")))
     context = click.Context(cli.group)
     known: set[str] = {"--help"}

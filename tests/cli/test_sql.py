@@ -652,7 +652,7 @@ def test_a_later_longer_value_is_whole_in_a_pipe_and_cut_on_a_screen() -> None:
 
 # --- the page -------------------------------------------------------------------------------------
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "data" / "sql.md"
 
 
 def examples() -> list[str]:

@@ -59,7 +59,7 @@ def test_the_first_example_of_the_page_runs_as_it_stands(
 ) -> None:
     with Process() as broker:
         url = f"mqtt://{broker.address[0]}:{broker.address[1]}"
-        text = blocks("docs/client.md")[0].replace("mqtt://localhost", url)
+        text = blocks("docs/program/client.md")[0].replace("mqtt://localhost", url)
         exec(compile(text, "example", "exec"), {})
     assert capsys.readouterr().out == "plant/1/temp 21.5\n"
 
@@ -68,7 +68,7 @@ def test_the_other_examples_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    publishing, receiving, working, stored = blocks("docs/client.md")[1:]
+    publishing, receiving, working, stored = blocks("docs/program/client.md")[1:]
 
     async def main(url: str) -> None:
         work = Work()

@@ -171,6 +171,6 @@ def test_an_ingest_is_told_from_another_by_its_options_but_not_by_secrets() -> N
 
 
 def test_the_page_names_every_option() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "spark-live.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "data" / "spark-live.md").read_text("utf-8")
     table = page.partition("## The options")[2].partition("## ")[0]
     assert [name for name in OPTIONS if f"`{name}`" not in table] == []

@@ -353,7 +353,7 @@ def test_a_password_is_in_no_plan_and_no_error(
 
 
 def test_the_examples_of_the_page_on_spark_run(spark: "SparkSession", tmp_path: Path) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "data" / "spark.md"
     examples = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     assert len(examples) == 5
     noon = 20_000

@@ -1,4 +1,4 @@
-"""`Client`: what a program uses. See docs/client.md.
+"""`Client`: what a program uses. See docs/program/client.md.
 
 async with Client("mqtt://localhost") as client:
     await client.publish("plant/1/temp", "21.5", qos=2)

@@ -1,4 +1,4 @@
-"""Ingest: a client of any broker that puts what it gets into a stream. See docs/ingest.md.
+"""Ingest: a client of any broker that puts what it gets into a stream. See docs/data/ingest.md.
 
     broker ─▶ Link, Core ─▶ one transaction: message and packet identifier ─▶ segments
               ◀─ PUBACK, PUBREC, PUBCOMP: when the transaction is on disk

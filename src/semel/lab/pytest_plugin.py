@@ -1,7 +1,7 @@
 """The fixtures `mqtt_broker` and `mqtt_broker_factory` for pytest.
 
 Every pytest run in an environment that has semel loads this file, so it imports nothing but pytest
-itself: what a test needs is imported when a test asks for it. See docs/testing.md.
+itself: what a test needs is imported when a test asks for it. See docs/program/testing.md.
 """
 
 from __future__ import annotations
