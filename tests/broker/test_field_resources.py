@@ -1,8 +1,8 @@
 """Bugs that brokers have had: class 13, a client that uses up what belongs to all.
 
 Nothing that a client can make grow is without a bound, and docs/reference/settings.md says what
-happens at each. Here the bounds are small; live slow readers and floods of connections have a file of their
-own, test_field_floods.py.
+happens at each. Here the bounds are small; live slow readers and floods of connections are in
+test_field_floods.py.
 """
 
 import os
