@@ -79,7 +79,7 @@ def judged(
     account.take_record("n", 1, (row[1:] for row in (rows() if record is None else record)))
     if lands:
         account.take_landed(rows() if table is None else table)
-    return account.judge(17, unknown=unknown)
+    return account.reconcile(17, unknown=unknown)
 
 
 def test_an_account_of_which_everything_is_right_holds() -> None:
@@ -87,7 +87,8 @@ def test_an_account_of_which_everything_is_right_holds() -> None:
     assert verdict.holds
     assert verdict.faults == ()
     assert str(verdict) == (
-        "published 300 · redelivered by faults 17 · recorded 300 · landed 300 · lost 0 · doubled 0"
+        "published 300 · redelivered by faults 17 · recorded 300 · landed 300"
+        " · lost 0 · duplicated 0"
     )
 
 
@@ -95,7 +96,7 @@ def test_without_a_landing_the_record_is_the_end() -> None:
     verdict = judged(lands=False)
     assert verdict.holds
     assert str(verdict) == (
-        "published 300 · redelivered by faults 17 · recorded 300 · lost 0 · doubled 0"
+        "published 300 · redelivered by faults 17 · recorded 300 · lost 0 · duplicated 0"
     )
 
 
@@ -122,7 +123,7 @@ NEVER = DEVICES.message(MANY + 3)
 
 
 @pytest.mark.parametrize(
-    ("given", "lost", "doubled", "words"),
+    ("given", "lost", "duplicated", "words"),
     [
         ({"table": without(9)}, 1, 0, "is recorded, and not landed"),
         ({"table": [*rows(), rows()[9]]}, 0, 1, "the table has node n, row 10 more than once"),
@@ -139,7 +140,7 @@ NEVER = DEVICES.message(MANY + 3)
             1,
             "is 2 times in the record",
         ),
-        # The record has it twice, and the landing once: nothing is doubled in the table.
+        # The record has it twice, and the landing once: nothing is duplicated in the table.
         ({"record": doubled_in_record()}, 0, 0, "is 2 times in the record"),
         ({"record": rows(count=MANY - 1), "table": rows(count=MANY - 1)}, 1, 0, "not recorded"),
         ({"record": without(9), "table": without(9)}, 1, 0, "after a gap"),
@@ -153,24 +154,24 @@ NEVER = DEVICES.message(MANY + 3)
     ],
 )
 def test_an_account_with_a_fault_does_not_hold(
-    given: dict[str, Any], lost: int, doubled: int, words: str
+    given: dict[str, Any], lost: int, duplicated: int, words: str
 ) -> None:
     verdict = judged(**given)
     assert not verdict.holds
-    assert (verdict.lost, verdict.doubled) == (lost, doubled)
+    assert (verdict.lost, verdict.duplicated) == (lost, duplicated)
     assert any(words in fault for fault in verdict.faults), verdict.faults
 
 
 @pytest.mark.parametrize(
-    ("record", "lost", "doubled"),
+    ("record", "lost", "duplicated"),
     [(rows(count=MANY - 1), 1, 0), (doubled_in_record(), 0, 1)],
 )
 def test_without_a_landing_a_fault_of_the_record_is_found(
-    record: list[Row], lost: int, doubled: int
+    record: list[Row], lost: int, duplicated: int
 ) -> None:
     verdict = judged(record=record, lands=False)
     assert not verdict.holds
-    assert (verdict.lost, verdict.doubled) == (lost, doubled)
+    assert (verdict.lost, verdict.duplicated) == (lost, duplicated)
 
 
 def test_a_message_that_was_begun_and_is_not_done_may_be_there_once_or_not_at_all() -> None:
@@ -181,7 +182,7 @@ def test_a_message_that_was_begun_and_is_not_done_may_be_there_once_or_not_at_al
     assert absent.holds
     twice = judged(BUT_ONE, rows(), [*rows(), rows()[-1]], unknown=1)
     assert not twice.holds
-    assert twice.doubled == 1
+    assert twice.duplicated == 1
 
 
 @pytest.mark.parametrize("lands", [True, False])
@@ -199,7 +200,7 @@ def test_an_account_of_messages_that_were_not_published_does_not_hold(
 ) -> None:
     verdict = judged(journal, rows(count=there), rows(count=there), lands=lands)
     assert not verdict.holds
-    assert (verdict.published, verdict.lost, verdict.doubled) == (published, 0, 0)
+    assert (verdict.published, verdict.lost, verdict.duplicated) == (published, 0, 0)
     assert verdict.faults == (fault,)
     assert judged(lands=lands).holds
 
@@ -254,7 +255,7 @@ def one_row_twice(table: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("change", "landed", "lost", "doubled"),
+    ("change", "landed", "lost", "duplicated"),
     [
         (as_it_is, MANY, 0, 0),
         (one_row_less, MANY - 1, 1, 0),
@@ -267,7 +268,7 @@ def test_a_row_that_is_missing_or_doubled_in_a_delta_table_is_found(
     change: Callable[[Any], Any],
     landed: int,
     lost: int,
-    doubled: int,
+    duplicated: int,
 ) -> None:
     deltalake = pytest.importorskip("deltalake")
     pa = pytest.importorskip("pyarrow")
@@ -278,9 +279,15 @@ def test_a_row_that_is_missing_or_doubled_in_a_delta_table_is_found(
     account = Reconciliation(DEVICES, MANY)
     table = deltalake.DeltaTable(str(tmp_path / "messages"))
     take_all(account, recorded / "fleet" / "journal", recorded / "data", table)
-    verdict = account.judge(0)
-    numbers = (verdict.published, verdict.recorded, verdict.landed, verdict.lost, verdict.doubled)
-    assert numbers == (MANY, MANY, landed, lost, doubled)
+    verdict = account.reconcile(0)
+    numbers = (
+        verdict.published,
+        verdict.recorded,
+        verdict.landed,
+        verdict.lost,
+        verdict.duplicated,
+    )
+    assert numbers == (MANY, MANY, landed, lost, duplicated)
     assert verdict.holds == (change is as_it_is), verdict.faults
 
 
@@ -438,7 +445,9 @@ def test_a_small_demo_holds_and_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout.splitlines()
-    last = r"published 1,500 · redelivered by faults ([\d,]+) · recorded 1,500 · lost 0 · doubled 0"
+    last = (
+        r"published 1,500 · redelivered by faults ([\d,]+) · recorded 1,500 · lost 0 · duplicated 0"
+    )
     found = re.fullmatch(last, said[-1])
     assert found, done.stdout
     assert int(found[1].replace(",", "")) > 0
@@ -476,7 +485,7 @@ def test_a_demo_with_a_message_that_comes_twice_does_not_hold(tmp_path: Path) ->
     assert last["event"] == "ended"
     assert last["holds"] is False
     assert (last["published"], last["recorded"]) == (1_500, 1_501)
-    assert (last["lost"], last["doubled"]) == (0, 1)
+    assert (last["lost"], last["duplicated"]) == (0, 1)
     name = Devices(1, 200).all[3].name
     assert last["faults"] == [f"message 1 of {name} is 2 times in the record"]
 

@@ -64,7 +64,7 @@ def test_the_result_is_a_table(broker: str) -> None:
         "received": "60",
         "expected": "60",
         "lost": "0",
-        "doubled": "0",
+        "duplicated": "0",
         "out of order": "0",
     }
     assert {name for name, cells in rows.items() if len(cells) == 3} == {"sent", "received"}
@@ -109,7 +109,7 @@ def test_json_is_one_object_with_every_number(broker: str) -> None:
         "received": 60,
         "expected": 60,
         "lost": 0,
-        "doubled": 0,
+        "duplicated": 0,
         "out_of_order": 0,
         "unclean_subscribers": [],
         "interrupted": False,
@@ -259,12 +259,12 @@ def doubling(number: int, packet: Publish) -> list[Publish]:
 @pytest.mark.parametrize(
     ("deliver", "qos", "code", "words"),
     [
-        (losing, 0, 0, "1 lost, 0 doubled"),
-        (losing, 1, 1, "1 lost, 0 doubled"),
-        (losing, 2, 1, "1 lost, 0 doubled"),
-        (doubling, 0, 0, "0 lost, 1 doubled"),
-        (doubling, 1, 0, "0 lost, 1 doubled"),
-        (doubling, 2, 1, "0 lost, 1 doubled"),
+        (losing, 0, 0, "1 lost, 0 duplicated"),
+        (losing, 1, 1, "1 lost, 0 duplicated"),
+        (losing, 2, 1, "1 lost, 0 duplicated"),
+        (doubling, 0, 0, "0 lost, 1 duplicated"),
+        (doubling, 1, 0, "0 lost, 1 duplicated"),
+        (doubling, 2, 1, "0 lost, 1 duplicated"),
     ],
 )
 def test_the_exit_code_says_whether_qos_was_kept(
@@ -295,7 +295,7 @@ def test_a_table_names_ten_subscribers_and_json_all() -> None:
         "expected": 2,
         "received": 0,
         "lost": 2,
-        "doubled": 0,
+        "duplicated": 0,
         "out_of_order": 0,
     }
 

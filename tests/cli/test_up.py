@@ -194,7 +194,7 @@ def test_what_goes_wrong_in_the_broker_is_said(tmp_path: Path, quiet: tuple[str,
         os.kill(sealer, signal.SIGKILL)
         made.says("the sealer ended and is started anew")
         assert made.end() == 0
-        said = [each for each in made.objects() if each["event"] == "said"]
+        said = [each for each in made.objects() if each["event"] == "logged"]
     # What is as it should be is left out then.
     assert ("stopping" in made.said) == (not quiet)
     by_text = {each["text"].split(":")[0]: each["level"] for each in said}
@@ -282,7 +282,7 @@ def test_json_tells_all_in_objects(tmp_path: Path) -> None:
         found = made.objects()
     events = [each["event"] for each in found]
     expected = ["places", "starting", "ready", "try", "stopping", "stopped", "ended"]
-    assert [event for event in events if event not in ("said", "status")] == expected
+    assert [event for event in events if event not in ("logged", "status")] == expected
     by_event = {each["event"]: each for each in found}
     assert all(each["at"].endswith("Z") for each in found)
     assert (by_event["ready"]["host"], by_event["ready"]["port"]) == ("127.0.0.1", port)

@@ -79,7 +79,7 @@ def test_a_program_that_is_behind_still_gets_its_answers(what: str) -> None:
             flood(visit, "b", 60)
             await until_behind(client)
 
-            async def wish() -> None:
+            async def requested() -> None:
                 if what == "publish":
                     await client.publish("c", qos=1)
                 elif what == "subscribe":
@@ -87,7 +87,7 @@ def test_a_program_that_is_behind_still_gets_its_answers(what: str) -> None:
                 else:
                     await other.unsubscribe()
 
-            going = start(wish())
+            going = start(requested())
             answers(visit, await visit.packet())
             async with asyncio.timeout(10):
                 await going

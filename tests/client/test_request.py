@@ -83,10 +83,10 @@ def test_the_servers_response_information_is_used() -> None:
 
     async def main() -> None:
         connack = ConnAck(properties=Properties(response_information="reply/here"))
-        wish = Properties(request_response_information=1)
+        requested = Properties(request_response_information=1)
         async with (
             Scripted(connack, obliges=True) as server,
-            Client(server.url, client_id="a", properties=wish) as client,
+            Client(server.url, client_id="a", properties=requested) as client,
         ):
             visit = await server.visit()
             going = start(client.request("q", timeout=10))

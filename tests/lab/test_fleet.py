@@ -251,7 +251,7 @@ class Run:
             for record in holdings.records(STREAM):
                 tables = record.tables(1, record.last())
                 account.take_record(record.node, 1, rows_of(tables, "seq", "topic", "payload"))
-        return account.judge(0, unknown=unknown)
+        return account.reconcile(0, unknown=unknown)
 
     def again(self) -> int:
         """Publications that a client sent again."""
@@ -331,8 +331,8 @@ def test_at_qos_1_none_is_lost_and_the_account_counts_those_that_came_twice(
         assert verdict.lost == 0
         assert verdict.published == MANY
         # The message whose acknowledgement was lost, at the least; and the foreign one of QoS 0.
-        assert verdict.doubled >= 1
-        assert verdict.recorded == MANY + verdict.doubled + 1
+        assert verdict.duplicated >= 1
+        assert verdict.recorded == MANY + verdict.duplicated + 1
         assert not verdict.holds
     finally:
         broker.end()

@@ -107,7 +107,7 @@ def check_clean(result: Result, messages: int) -> None:
     assert result.sent == messages * load.publishers
     assert result.acknowledged == (result.sent if load.qos else 0)
     assert result.expected == result.received == result.sent * load.fan_out
-    assert (result.lost, result.doubled, result.out_of_order) == (0, 0, 0)
+    assert (result.lost, result.duplicated, result.out_of_order) == (0, 0, 0)
     assert all(each.is_clean for each in result.subscribers)
     assert len(result.subscribers) == load.subscribers
     assert sum(result.latencies.classes.values()) == result.received
@@ -238,7 +238,7 @@ def test_no_more_messages_are_open_than_the_receive_maximum_and_the_window_allow
 ) -> None:
     connack = ConnAck(properties=Properties(receive_maximum=maximum))
     with OddBroker(connack=connack, answer=lambda number, packet: []) as odd:
-        result = put(odd.port, Load(qos=qos, window=30), patience=SHORT)
+        result = put(odd.port, Load(qos=qos, window=30), timeout=SHORT)
     assert (result.sent, result.acknowledged) == (window, 0)
 
 
@@ -291,9 +291,9 @@ class Swapping:
 def test_what_a_broker_loses_is_counted(qos: int, version: int) -> None:
     with OddBroker(deliver=losing) as odd:
         load = Load(subscribers=2, qos=qos, version=version, topics=3)
-        result = put(odd.port, load, patience=SHORT)
+        result = put(odd.port, load, timeout=SHORT)
     assert (result.sent, result.fault) == (50, "")
-    assert (result.lost, result.doubled, result.out_of_order) == (4, 0, 0)
+    assert (result.lost, result.duplicated, result.out_of_order) == (4, 0, 0)
     assert [(each.subscriber, each.lost) for each in result.subscribers] == [(0, 2), (1, 2)]
     assert (result.expected, result.received) == (100, 96)
     assert result.is_kept == (qos == 0)
@@ -304,7 +304,7 @@ def test_what_a_broker_loses_is_counted(qos: int, version: int) -> None:
 def test_what_a_broker_doubles_is_counted(qos: int, version: int) -> None:
     with OddBroker(deliver=doubling) as odd:
         result = put(odd.port, Load(subscribers=2, qos=qos, version=version))
-    assert (result.lost, result.doubled, result.out_of_order) == (0, 4, 0)
+    assert (result.lost, result.duplicated, result.out_of_order) == (0, 4, 0)
     assert (result.expected, result.received) == (100, 104)
     assert result.is_kept == (qos < 2)
 
@@ -319,14 +319,14 @@ def test_what_comes_again_when_all_is_there_is_counted_too(qos: int) -> None:
 
     with OddBroker(deliver=deliver, late=lambda: packets[-1:]) as odd:
         result = put(odd.port, Load(qos=qos))
-    assert (result.lost, result.doubled) == (0, 1)
+    assert (result.lost, result.duplicated) == (0, 1)
 
 
 @QOS
 def test_what_a_broker_swaps_is_counted(qos: int) -> None:
     with OddBroker(deliver=Swapping()) as odd:
         result = put(odd.port, Load(qos=qos))
-    assert (result.lost, result.doubled, result.out_of_order) == (0, 0, 1)
+    assert (result.lost, result.duplicated, result.out_of_order) == (0, 0, 1)
     # The order of messages is told; only what QoS promises is judged.
     assert result.is_kept
 
@@ -334,11 +334,11 @@ def test_what_a_broker_swaps_is_counted(qos: int) -> None:
 def test_messages_of_two_topics_have_no_order_among_each_other() -> None:
     with OddBroker(deliver=Swapping()) as odd:
         result = put(odd.port, Load(topics=2))
-    assert (result.lost, result.doubled, result.out_of_order) == (0, 0, 0)
+    assert (result.lost, result.duplicated, result.out_of_order) == (0, 0, 0)
 
 
 def test_one_subscriber_that_loses_is_told_from_those_that_do_not() -> None:
-    """Lost at one and doubled at another: neither hides the other."""
+    """Lost at one and duplicated at another: neither hides the other."""
     seen: list[int] = []
 
     def deliver(number: int, packet: Publish) -> list[Publish]:
@@ -350,8 +350,8 @@ def test_one_subscriber_that_loses_is_told_from_those_that_do_not() -> None:
         return [packet]
 
     with OddBroker(deliver=deliver) as odd:
-        result = put(odd.port, Load(subscribers=2, qos=1), patience=SHORT)
-    assert [(each.lost, each.doubled) for each in result.subscribers] == [(1, 0), (0, 1)]
+        result = put(odd.port, Load(subscribers=2, qos=1), timeout=SHORT)
+    assert [(each.lost, each.duplicated) for each in result.subscribers] == [(1, 0), (0, 1)]
     assert result.received == result.expected
     assert not result.is_kept
 
@@ -367,7 +367,7 @@ def test_a_window_is_not_narrower_for_what_was_passed_over(scenario: str) -> Non
     told: list[LoadProgress] = []
     with OddBroker(deliver=deliver) as odd:
         target = Target("127.0.0.1", odd.port)
-        result = run(Job(load, target, messages=60, patience=SHORT), told.append)
+        result = run(Job(load, target, messages=60, timeout=SHORT), told.append)
     assert (result.sent, result.lost, result.fault) == (60, 30, "")
     assert told[-1].under_way == 0
 
@@ -377,7 +377,7 @@ def test_a_window_is_not_closed_for_ever_by_what_was_lost() -> None:
         return [] if number < 10 else [packet]
 
     with OddBroker(deliver=deliver) as odd:
-        result = put(odd.port, Load(window=10), messages=30, patience=SHORT)
+        result = put(odd.port, Load(window=10), messages=30, timeout=SHORT)
     assert (result.sent, result.lost, result.is_kept) == (30, 10, True)
 
 
@@ -504,7 +504,7 @@ def test_a_broker_that_does_not_acknowledge_is_not_waited_for() -> None:
         return [] if number == 5 else [PubAck(packet.packet_id)]
 
     with OddBroker(answer=answer) as odd:
-        result = put(odd.port, Load(qos=1, window=10), patience=SHORT)
+        result = put(odd.port, Load(qos=1, window=10), timeout=SHORT)
     assert result.fault == f"127.0.0.1:{odd.port} has acknowledged nothing for 1 s"
     assert result.sent == 15
     assert result.acknowledged == 14
@@ -516,7 +516,7 @@ def test_a_broker_that_does_not_read_is_not_waited_for() -> None:
             Load(payload=1_000_000, subscribers=0),
             Target(*made.address),
             messages=100_000,
-            patience=SHORT,
+            timeout=SHORT,
         )
         result = run(job, lambda progress: made.pause() if progress.sent else None)
         assert result.fault.endswith("has read nothing for 1 s")
@@ -537,7 +537,7 @@ def test_a_process_of_the_load_that_is_gone_ends_it(broker: int) -> None:
         Target("127.0.0.1", broker),
         seconds=PATIENCE,
         processes=2,
-        patience=SHORT,
+        timeout=SHORT,
     )
     result = run(job, kill_one)
     assert result.fault == "a process of the load generator has ended"

@@ -260,7 +260,7 @@ def account(*numbers: int, lanes: range = range(1)) -> DeliveryAccount:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "received", "doubled", "out_of_order"),
+    ("numbers", "received", "duplicated", "out_of_order"),
     [
         ((0, 1, 2), 3, 0, 0),
         ((0, 2), 2, 0, 0),
@@ -274,10 +274,10 @@ def account(*numbers: int, lanes: range = range(1)) -> DeliveryAccount:
     ],
 )
 def test_what_is_lost_doubled_or_out_of_order_is_told_apart(
-    numbers: tuple[int, ...], received: int, doubled: int, out_of_order: int
+    numbers: tuple[int, ...], received: int, duplicated: int, out_of_order: int
 ) -> None:
     got = account(*numbers)
-    assert (got.received, got.doubled, got.out_of_order) == (received, doubled, out_of_order)
+    assert (got.received, got.duplicated, got.out_of_order) == (received, duplicated, out_of_order)
     assert got.missing == max(numbers) + 1 - received
 
 
@@ -297,7 +297,7 @@ def test_an_account_agrees_with_one_that_remembers_everything(
         out_of_order += later and (lane, number) not in seen
         seen.add((lane, number))
     assert got.received == fresh == len(seen)
-    assert got.doubled == len(messages) - len(seen)
+    assert got.duplicated == len(messages) - len(seen)
     assert got.out_of_order == out_of_order
 
 
@@ -313,9 +313,9 @@ def test_of_too_many_gaps_the_first_is_forgotten() -> None:
     got = account(*range(1, 2 * MOST_GAPS + 2, 2))
     assert got.received == MOST_GAPS + 1
     got.note([(mark(0, 2), 0), (mark(0, 2 * MOST_GAPS), 0)])
-    assert (got.out_of_order, got.doubled) == (2, 0)
+    assert (got.out_of_order, got.duplicated) == (2, 0)
     got.note([(mark(0, 0), 0)])
-    assert (got.out_of_order, got.doubled) == (2, 1)
+    assert (got.out_of_order, got.duplicated) == (2, 1)
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1), st.sampled_from([0.5, 0.9, 0.99]))
@@ -539,7 +539,7 @@ def test_a_subscriber_answers_alike_however_packets_are_cut(
             received += subscriber.receive()
         answers = packets_from(broker, version)
         assert received == subscriber.received == 20
-        assert subscriber.heard
+        assert subscriber.has_received
         found = [packet for packet in Decoder(version).receive(data) if packet != PingResp()]
         should: list[Packet] = []
         for packet in found:

@@ -20,7 +20,15 @@ import pytest
 
 from semel.cli import up
 from semel.cli.up import UpReport
-from semel.up.parts import BROKER, LANDING, UpPlan, hear_broker, hear_landing, make_lake, to_try
+from semel.up.parts import (
+    BROKER,
+    LANDING,
+    UpPlan,
+    make_lake,
+    parse_broker_line,
+    parse_landing_line,
+    to_try,
+)
 from semel.up.supervisor import STDERR, STDOUT, Event, Supervisor
 from tests.broker.live import PATIENCE
 from tests.broker.live import Process as Broker
@@ -46,9 +54,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def event(name: str, **facts: object) -> Event:
     """What a line of a landing becomes."""
     line = json.dumps({"at": "2026-11-16T09:10:46+00:00", "event": name, **facts})
-    heard = hear_landing(STDOUT, line)
-    assert heard is not None
-    return Event(heard.kind, LANDING, heard.text, heard.facts)
+    line_event = parse_landing_line(STDOUT, line)
+    assert line_event is not None
+    return Event(line_event.kind, LANDING, line_event.text, line_event.facts)
 
 
 def batch(landed: int, **facts: object) -> Event:
@@ -207,11 +215,11 @@ def test_the_account_of_an_object_store_is_by_position(
     Told(plan, [ready, batch(3, positions={"n1": 3, "n2": 500})])
     last, line = ended(capfd)
     assert (last["recorded"], last["landed"], last["waiting"]) == (RECORDED, 3, 4)
-    assert line.endswith("7 in all; landed up to row 3; 4 wait for the next start")
+    assert line.endswith("7 in all; landed up to row 3; 4 to land at the next start")
     Told(plan, [ready, batch(7, positions={"n1": 7, "n2": 500})])
     last, line = ended(capfd)
     assert (last["landed"], last["waiting"]) == (RECORDED, 0)
-    assert line.endswith("7 in all; landed up to row 7; nothing waits")
+    assert line.endswith("7 in all; landed up to row 7; lag 0")
 
 
 def test_what_is_on_an_object_store_is_not_known_if_spark_never_came_up(
@@ -239,9 +247,9 @@ def test_the_account_of_a_folder_is_what_its_table_says(
 
 
 def said(part: str, line: str) -> Event:
-    heard = (hear_broker if part == BROKER else hear_landing)(STDERR, line)
-    assert heard is not None
-    return Event(heard.kind, part, heard.text, heard.facts)
+    line_event = (parse_broker_line if part == BROKER else parse_landing_line)(STDERR, line)
+    assert line_event is not None
+    return Event(line_event.kind, part, line_event.text, line_event.facts)
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,9 @@ class Disturbed(LakeSql):
         super().__init__(str(kept.lake), record=kept.record)
         self._disturb = disturb
 
-    def _looked(self, opened: Any, stream: str) -> Any:
+    def _read_positions(self, opened: Any, stream: str) -> Any:
         self._disturb()
-        found = super()._looked(opened, stream)
+        found = super()._read_positions(opened, stream)
         self._disturb()
         return found
 
@@ -243,9 +243,9 @@ def test_rows_that_were_deleted_after_they_were_landed_are_in_the_table(kept: Ke
             NodeRecord(kept.keeper.root, "plant", "n1").trim(8)
 
     class Late(Disturbed):
-        def _looked(self, opened: Any, stream: str) -> Any:
+        def _read_positions(self, opened: Any, stream: str) -> Any:
             # The table was looked at before this, and retention is looked at after it.
-            found, _ = LakeSql._looked(self, opened, stream)
+            found, _ = LakeSql._read_positions(self, opened, stream)
             self._disturb()
             return found, {"n1": kept.keeper.root.trimmed("plant", "n1")}
 

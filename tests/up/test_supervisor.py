@@ -16,10 +16,10 @@ import pytest
 from semel.up.leftovers import Leftovers
 from semel.up.supervisor import (
     DIED,
+    LOGGED,
     LONGEST_LINE,
     PROBLEM,
     READY,
-    SAID,
     STARTING,
     STOPPED,
     STOPPING,
@@ -28,13 +28,13 @@ from semel.up.supervisor import (
     Event,
     LineEvent,
     Part,
+    RestartDelays,
     Supervisor,
-    Waits,
 )
 from semel.up.tether import NOTHING_TO_RUN, TERMINATE, processes
 from tests.broker.live import PATIENCE
 
-QUICK = Waits(first=0.01, longest=0.04, healthy=60.0)
+QUICK = RestartDelays(first=0.01, longest=0.04, healthy=60.0)
 
 # Stand-ins. Each says `ready`, and ends when it is asked to, unless its words say otherwise.
 BEGIN = """
@@ -59,16 +59,16 @@ FAMILY = (
 STUBBORN_FAMILY = BEGIN + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAMILY
 
 
-def hear(source: int, line: str) -> LineEvent | None:
+def parse_line(source: int, line: str) -> LineEvent | None:
     if line == "ready":
         return LineEvent(READY, line, {"source": source})
     if line.startswith("Error: "):
         return LineEvent(PROBLEM, line.removeprefix("Error: "))
-    return LineEvent(SAID, line)
+    return LineEvent(LOGGED, line)
 
 
 def part(name: str, program: str, *arguments: str, **how: Any) -> Part:
-    return Part(name, (sys.executable, "-c", program, *arguments), hear, **how)
+    return Part(name, (sys.executable, "-c", program, *arguments), parse_line, **how)
 
 
 class Log:
@@ -86,11 +86,11 @@ class Log:
         return [each for each in self.events if (each.kind, each.part) == (kind, name)]
 
     def said(self, name: str) -> list[str]:
-        return [each.text for each in self.all(SAID, name)]
+        return [each.text for each in self.all(LOGGED, name)]
 
     def numbers(self, word: str) -> list[int]:
         """The numbers that parts said after this word."""
-        texts = [each.text.split() for each in self.events if each.kind == SAID]
+        texts = [each.text.split() for each in self.events if each.kind == LOGGED]
         return [int(words[1]) for words in texts if words[:1] == [word]]
 
     async def until(self, is_so: Callable[[], object]) -> None:
@@ -105,12 +105,12 @@ class Log:
 Story = Callable[[Supervisor, Log], Awaitable[None]]
 
 
-def supervise(parts: list[Part], story: Story, waits: Waits = QUICK) -> Log:
+def supervise(parts: list[Part], story: Story, delays: RestartDelays = QUICK) -> Log:
     """Run parts while the story happens, and stop them when it is told."""
 
     async def run() -> Log:
         log = Log()
-        supervisor = Supervisor(parts, log.tell, waits=waits)
+        supervisor = Supervisor(parts, log.tell, delays=delays)
         async with asyncio.timeout(PATIENCE):
             running = asyncio.ensure_future(supervisor.run())
             telling = asyncio.ensure_future(story(supervisor, log))
@@ -173,7 +173,7 @@ def test_a_stop_while_the_first_part_starts_leaves_the_others_out() -> None:
     slow = BEGIN + "say('slowly'); time.sleep(600)"
 
     async def story(supervisor: Supervisor, log: Log) -> None:
-        await log.has(SAID, "first")
+        await log.has(LOGGED, "first")
 
     log = supervise([part("first", slow, is_needed=True), part("second", SERVES)], story)
     assert log.all(STARTING, "second") == []
@@ -227,26 +227,26 @@ def test_each_wait_is_twice_the_last_up_to_a_bound() -> None:
         await log.has(DIED, "one", times=5)
 
     log = supervise([part("one", BEGIN + "say('ready'); sys.exit(3)")], story)
-    waits = [each.facts["again"] for each in log.all(DIED, "one")][:5]
-    assert waits == [0.01, 0.02, 0.04, 0.04, 0.04]
+    delays = [each.facts["again"] for each in log.all(DIED, "one")][:5]
+    assert delays == [0.01, 0.02, 0.04, 0.04, 0.04]
 
 
 def test_a_while_of_health_makes_the_wait_short_again() -> None:
     async def story(_: Supervisor, log: Log) -> None:
         await log.has(DIED, "one", times=4)
 
-    at_once = Waits(first=0.01, longest=0.04, healthy=0.0)
+    at_once = RestartDelays(first=0.01, longest=0.04, healthy=0.0)
     log = supervise([part("one", BEGIN + "say('ready'); sys.exit(3)")], story, at_once)
-    waits = [each.facts["again"] for each in log.all(DIED, "one")][:4]
+    delays = [each.facts["again"] for each in log.all(DIED, "one")][:4]
     # The first wait is doubled after it was used, and health is seen at the next death.
-    assert waits == [0.01] * 4
+    assert delays == [0.01] * 4
 
 
 def test_one_that_was_never_ready_was_not_healthy() -> None:
     async def story(_: Supervisor, log: Log) -> None:
         await log.has(DIED, "one", times=3)
 
-    at_once = Waits(first=0.01, longest=0.04, healthy=0.0)
+    at_once = RestartDelays(first=0.01, longest=0.04, healthy=0.0)
     log = supervise([part("one", BEGIN + "sys.exit(3)")], story, at_once)
     assert [each.facts["again"] for each in log.all(DIED, "one")][:3] == [0.01, 0.02, 0.04]
 
@@ -291,7 +291,7 @@ def test_a_needed_part_that_dies_without_a_word_is_given_up_after_some_attempts(
 
 
 def test_a_part_that_is_not_there_says_so() -> None:
-    nothing = Part("one", ("/nonesuch/program",), hear, is_needed=True)
+    nothing = Part("one", ("/nonesuch/program",), parse_line, is_needed=True)
     with pytest.raises(CannotStart, match=r"/nonesuch/program cannot be run: No such file"):
         supervise([nothing], forever)
 
@@ -469,10 +469,10 @@ def test_those_of_other_sessions_are_no_leftovers() -> None:
         subprocess.Popen(sleep, start_new_session=True) as other,
     ):
         left = Leftovers(ours.pid)
-        assert left.look()
+        assert left.find()
         left.kill()
         assert ours.wait(PATIENCE) == -signal.SIGKILL
-        assert not left.look()
+        assert not left.find()
         assert other.poll() is None
         other.kill()
 
@@ -499,7 +499,7 @@ def test_nothing_is_left_of_a_supervisor_that_is_killed(program: str) -> None:
         pids = []
         for line in process.stdout:
             kind, text = json.loads(line)
-            if kind == SAID and text:
+            if kind == LOGGED and text:
                 pids.append(int(text.split()[1]))
             if kind == READY:
                 break
@@ -522,7 +522,7 @@ def test_a_line_that_never_ends_is_heard_in_pieces_and_one_at_the_end_without_it
     async def story(_: Supervisor, log: Log) -> None:
         await log.has(DIED, "one")
 
-    log = supervise([part("one", program)], story, Waits(first=60.0))
+    log = supervise([part("one", program)], story, RestartDelays(first=60.0))
     pieces = log.said("one")
     assert len(pieces) > 1
     assert all(set(piece) == {"x"} and len(piece) <= LONGEST_LINE for piece in pieces)

@@ -39,21 +39,21 @@ from semel.up.parts import (
     check_extras,
     declare,
     extent,
-    hear_broker,
-    hear_landing,
     landed,
     landing_part,
     make_plan,
+    parse_broker_line,
+    parse_landing_line,
     parts,
     sections,
     to_try,
 )
 from semel.up.supervisor import (
     DIED,
+    LOGGED,
     PROBLEM,
     PROGRESS,
     READY,
-    SAID,
     STDERR,
     STDOUT,
     STOPPED,
@@ -122,9 +122,9 @@ def test_maintenance_of_the_table_can_be_turned_off() -> None:
 
 def test_what_maintenance_did_is_said_and_nothing_is_wrong_with_it() -> None:
     event = {"event": "maintenance", "at": "…", "text": "deleted 2 files", "action": "vacuumed"}
-    heard = hear_landing(STDOUT, json.dumps({**event, "files": 2}))
-    assert heard == LineEvent(
-        SAID, "deleted 2 files", {"action": "vacuumed", "files": 2, "level": "info"}
+    line_event = parse_landing_line(STDOUT, json.dumps({**event, "files": 2}))
+    assert line_event == LineEvent(
+        LOGGED, "deleted 2 files", {"action": "vacuumed", "files": 2, "level": "info"}
     )
 
 
@@ -244,7 +244,7 @@ def test_packages_that_are_not_installed_are_named_in_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("line", "heard"),
+    ("line", "line_event"),
     [
         (
             "<6>listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files",
@@ -254,36 +254,36 @@ def test_packages_that_are_not_installed_are_named_in_one_sentence(
                 {"host": "::1", "port": 1884},
             ),
         ),
-        ("<6>stopping", LineEvent(SAID, "stopping", {"level": "info"})),
-        ("<4>the sealer: no", LineEvent(SAID, "the sealer: no", {"level": "warning"})),
-        ("<3>  File x", LineEvent(SAID, "  File x", {"level": "error"})),
-        ("MemoryError", LineEvent(SAID, "MemoryError")),
+        ("<6>stopping", LineEvent(LOGGED, "stopping", {"level": "info"})),
+        ("<4>the sealer: no", LineEvent(LOGGED, "the sealer: no", {"level": "warning"})),
+        ("<3>  File x", LineEvent(LOGGED, "  File x", {"level": "error"})),
+        ("MemoryError", LineEvent(LOGGED, "MemoryError")),
         ("Error: 127.0.0.1:1883 is in use", LineEvent(PROBLEM, "127.0.0.1:1883 is in use")),
     ],
 )
-def test_lines_of_a_broker_are_understood(line: str, heard: LineEvent) -> None:
-    assert hear_broker(STDERR, line) == heard
+def test_lines_of_a_broker_are_understood(line: str, line_event: LineEvent) -> None:
+    assert parse_broker_line(STDERR, line) == line_event
 
 
 @pytest.mark.parametrize(
     ("source", "line", "kind", "text"),
     [
         (STDOUT, '{"at": "…", "event": "starting"}', PROGRESS, "starting"),
-        (STDOUT, '{"event": "ready", "landed_before": 3}', READY, "messages go into the lake"),
+        (STDOUT, '{"event": "ready", "landed_before": 3}', READY, "ready: landing messages"),
         (STDOUT, '{"event": "batch", "landed": 5}', PROGRESS, "batch"),
         (STDOUT, '{"event": "failed", "problem": "no Java"}', PROBLEM, "no Java"),
-        (STDOUT, "[1]", SAID, "[1]"),
-        (STDOUT, "WARN something", SAID, "WARN something"),
-        (STDERR, '{"event": "ready"}', SAID, '{"event": "ready"}'),
+        (STDOUT, "[1]", LOGGED, "[1]"),
+        (STDOUT, "WARN something", LOGGED, "WARN something"),
+        (STDERR, '{"event": "ready"}', LOGGED, '{"event": "ready"}'),
         (STDERR, "Error: no Java", PROBLEM, "no Java"),
     ],
 )
 def test_lines_of_a_landing_are_understood(source: int, line: str, kind: str, text: str) -> None:
-    heard = hear_landing(source, line)
-    assert heard is not None
-    assert heard.kind == kind
-    assert heard.text.startswith(text)
-    assert not {"at", "event"} & heard.facts.keys()
+    line_event = parse_landing_line(source, line)
+    assert line_event is not None
+    assert line_event.kind == kind
+    assert line_event.text.startswith(text)
+    assert not {"at", "event"} & line_event.facts.keys()
 
 
 # --- what to try ----------------------------------------------------------------------------------
@@ -448,7 +448,7 @@ def test_connections_are_logged_only_if_somebody_wants_it(
         await publish(ports(log)[0], "a")
 
     log = supervise(plan, story)
-    said = [each.text for each in log.all(SAID, BROKER)]
+    said = [each.text for each in log.all(LOGGED, BROKER)]
     assert len([text for text in said if "'publisher'" in text]) == lines
 
 

@@ -80,7 +80,7 @@ def command(
     repeats packets, and kills broker, sealer and Spark with kill -9, at moments that the seed
     chooses. Then compares what the devices published with what is in the record and in the Delta
     table, message by message. Ends by itself; exit code 0 only if nothing is lost and nothing
-    doubled.
+    duplicated.
 
     \b
         semel demo
@@ -202,8 +202,8 @@ class JsonDisplay:
         now = time.monotonic()
         if now - self._shown_at >= 1.0:
             self._shown_at = now
-            said = {**asdict(status), "seconds": round(status.seconds, 1)}
-            self._print("status", **said)
+            event_object = {**asdict(status), "seconds": round(status.seconds, 1)}
+            self._print("status", **event_object)
 
     def happened(self, seconds: float, sentence: str) -> None:
         """Something happened."""

@@ -291,7 +291,7 @@ def command(
 
     Every message carries its device and a counter, so that what became of it can be told anywhere
     behind the broker. At QoS 1 and 2 sessions are durable and messages on disk before they leave:
-    over cut connections and restarts of the broker none is lost, and at QoS 2 none doubled. Ends
+    over cut connections and restarts of the broker none is lost, and at QoS 2 none duplicated. Ends
     with --count or Ctrl-C, and prints an account: exit code 1 if a message was refused, or may
     have arrived twice at QoS 2.
 
@@ -433,7 +433,7 @@ async def connect(clients: list[Client]) -> None:
         async with turn:
             await client.connect()
 
-    with Heard() as heard:
+    with Heard() as log_capture:
         try:
             async with asyncio.TaskGroup() as group:
                 for client in clients:
@@ -452,7 +452,7 @@ async def connect(clients: list[Client]) -> None:
             raise
         if not all(client.connected for client in clients):
             # A client with an outbox would try for ever; a command says that it cannot.
-            raise Failure(heard.problem or "the server cannot be reached")
+            raise Failure(log_capture.problem or "the server cannot be reached")
 
 
 async def leave(connection: ConnectionOptions, client: Client, *, keep: bool) -> None:
@@ -542,10 +542,10 @@ class FleetReport:
 
     def _print(self, event: str, now: FleetProgress, rate: float, **more: Any) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        said = {"at": at, "event": event, **asdict(now), "rate": round(rate, 1), **more}
-        said["seconds"] = round(now.seconds, 3)
+        event_object = {"at": at, "event": event, **asdict(now), "rate": round(rate, 1), **more}
+        event_object["seconds"] = round(now.seconds, 3)
         try:
-            sys.stdout.write(json.dumps(said) + "\n")
+            sys.stdout.write(json.dumps(event_object) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
             # What is left in its buffer would be written once more at the end.

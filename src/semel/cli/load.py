@@ -24,7 +24,7 @@ from semel.lab.load.description import (
     Unfit,
 )
 from semel.lab.load.result import Result, milliseconds, version_name
-from semel.lab.load.traffic import PATIENCE
+from semel.lab.load.traffic import DRAIN_TIMEOUT
 from semel.lab.load.workers import Job, LoadProgress, Target, run
 from semel.mqtt import MQTT5, MQTT311, Violation
 
@@ -57,8 +57,8 @@ def usage(options: str) -> Iterator[None]:
     try:
         yield
     except Violation as violation:
-        said = f"{options}: {violation.rule.sentence} Seen: {violation.seen}."
-        raise click.UsageError(said) from None
+        message = f"{options}: {violation.rule.sentence} Seen: {violation.seen}."
+        raise click.UsageError(message) from None
 
 
 def print_scenarios(context: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -136,7 +136,7 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--patience",
     type=NumberRange(0, YEAR, min_open=True),
-    default=PATIENCE,
+    default=DRAIN_TIMEOUT,
     show_default=True,
     help="Seconds without a message after which what is missing counts as lost.",
 )
@@ -162,7 +162,7 @@ def command(
     version: str,
     duration: float | None,
     messages: int | None,
-    patience: float,
+    timeout: float,
     username: str | None,
     password: str | None,
     prefix: str,
@@ -172,9 +172,9 @@ def command(
 ) -> None:
     """Put a load on the broker at URL, such as mqtt://127.0.0.1:1883.
 
-    Every message says who sent it, when, and which it is: what is lost, doubled or out of order is
-    counted at each subscriber. Exits with 1 if the broker loses a message of QoS 1 or 2, doubles
-    one of QoS 2, or ends the load. Ctrl-C ends it early, with the result so far.
+    Every message carries its publisher, its time and a counter, so that each subscriber counts what
+    is lost, duplicated or out of order. Exits with 1 if the broker loses a message of QoS 1 or 2,
+    duplicates one of QoS 2, or ends the load. Ctrl-C ends it early, with the result so far.
 
     \b
         semel load mqtt://127.0.0.1 --scenario fan-out --qos 1 --subscribers 100
@@ -196,7 +196,7 @@ def command(
             seconds=None if messages is not None else duration or SECONDS,
             messages=messages,
             processes=processes,
-            patience=patience,
+            timeout=timeout,
         )
     except Unfit as problem:
         raise click.UsageError(str(problem)) from None
@@ -281,7 +281,7 @@ def table(result: Result) -> list[str]:
         ("received", result.received),
         ("expected", result.expected),
         ("lost", result.lost),
-        ("doubled", result.doubled),
+        ("duplicated", result.duplicated),
         ("out of order", result.out_of_order),
     ):
         line = f"{name:16}{'–' if number is None else f'{number:,}':>14}"
@@ -298,7 +298,7 @@ def table(result: Result) -> list[str]:
     if unclean:
         lines.append("")
     lines += [
-        f"subscriber {each.subscriber}: {each.lost:,} lost, {each.doubled:,} doubled, "
+        f"subscriber {each.subscriber}: {each.lost:,} lost, {each.duplicated:,} duplicated, "
         f"{each.out_of_order:,} out of order, {each.expected:,} expected"
         for each in unclean[:SHOWN_SUBSCRIBERS]
     ]

@@ -320,7 +320,7 @@ async def receive(
     "form",
     section=OUTPUT,
     metavar="FORM",
-    help="Print messages in this form: %t is the topic, %p the payload; see the page on pub and sub.",
+    help="Print messages in this form: %t is the topic, %p the payload; see the documentation.",
 )
 @section_option("--pretty", section=OUTPUT, is_flag=True, help="%j and %J on many lines.")
 @section_option(

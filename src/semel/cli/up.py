@@ -258,8 +258,8 @@ class UpReport:
         self._has_line = sys.stderr.isatty() and not quiet and not on_one_screen
         self._is_shown = False
         self._at = time.monotonic()
-        self._told_at = self._at
-        self._told: tuple[int, int | None] = (0, None)
+        self._reported_at = self._at
+        self._reported: tuple[int, int | None] = (0, None)
         # How far the record was at the start, and is.
         self._first = extent(plan)
         self._now = self._first
@@ -370,7 +370,7 @@ class UpReport:
                 # Nobody reads the objects any more, and so nobody watches.
                 self._supervisor.stop()
                 return
-            self._look()
+            self._measure()
             self._object("status", parts=self._supervisor.states, **self.standing())
             now = time.monotonic()
             if self._has_line and self._people.is_idle:
@@ -379,14 +379,14 @@ class UpReport:
                 line = shown_text(self.as_line())[: columns - 1]
                 self._people.put(encoded(f"{CLEAR_LINE}{line}"))
                 self._is_shown = True
-            elif not self._has_line and now - self._told_at >= QUIET_SECONDS:
-                self._told_at = now
-                told = (self._recorded, self._landed)
-                if told != self._told:
-                    self._told = told
+            elif not self._has_line and now - self._reported_at >= QUIET_SECONDS:
+                self._reported_at = now
+                counts = (self._recorded, self._landed)
+                if counts != self._reported:
+                    self._reported = counts
                     self._line(self.as_line())
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         if self._supervisor.is_stopping:
             # The broker is to be the last who has its store open.
             self._rate = 0.0
@@ -464,8 +464,7 @@ class UpReport:
                 else:
                     waiting = max(0, now.recorded - there)
                     words += f"; landed up to row {there:,}" if there else "; none has landed"
-                    waits = f"{waiting:,} {'waits' if waiting == 1 else 'wait'} for the next start"
-                    words += f"; {waits}" if waiting else "; nothing waits"
+                    words += f"; {waiting:,} to land at the next start" if waiting else "; lag 0"
             facts |= {"landed": there, "waiting": waiting}
         self._object("ended", **facts)
         self._line(words)

@@ -401,7 +401,7 @@ class Client:
             return await outcome
         finally:
             del waiting[number]
-            self._judge_reading(link)
+            self._update_reading(link)
 
     @contextlib.contextmanager
     def _expected(self, link: BrokerLink) -> Iterator[None]:
@@ -412,7 +412,7 @@ class Client:
             yield
         finally:
             self._expecting -= 1
-            self._judge_reading(link)
+            self._update_reading(link)
 
     def _is_full(self, link: BrokerLink) -> bool:
         if self._outbox is None:
@@ -556,7 +556,7 @@ class Client:
             for answer in answers:
                 await answer
         finally:
-            self._judge_reading(link)
+            self._update_reading(link)
 
     def let_go(self, channel: Channel) -> None:
         """The program has let go of an iterator, in any thread and at any moment."""
@@ -581,29 +581,29 @@ class Client:
         if self._distribution is not None:
             self._distribution.taken(received)
         if self._link is not None and self._link.is_held:
-            self._judge_reading(self._link)
+            self._update_reading(self._link)
 
     def _parts(self) -> Distribution:
         assert self._distribution is not None
         return self._distribution
 
-    def _judge_reading(self, link: BrokerLink) -> None:
+    def _update_reading(self, link: BrokerLink) -> None:
         """Read no more while the program has more to read than it should, and wants no answer."""
         is_behind = self._distribution is not None and self._distribution.is_behind
         if is_behind or link.is_held:
-            link.hold(is_behind and not self._waits_for_server(link))
+            link.hold(is_behind and not self._awaits_server(link))
 
-    def _waits_for_server(self, link: BrokerLink) -> bool:
+    def _awaits_server(self, link: BrokerLink) -> bool:
         return bool(
             self._publishing
             or self._unsubscribing
             or self._expecting
-            or not link.core.subscriptions.is_settled
+            or not link.core.subscriptions.has_no_open_request
         )
 
     # --- what the link says -----------------------------------------------------------------------
 
-    def greeted(self, packet: ConnAck) -> None:
+    def on_connected(self, packet: ConnAck) -> None:
         """The connection may be used."""
         self._connack = packet
         if not packet.session_present:
@@ -616,8 +616,8 @@ class Client:
         if link is None:
             # It is closing, and a commit with messages was on its way: the inbox has them.
             return
-        self._parts().arrived(messages, may_drop=self._waits_for_server(link))
-        self._judge_reading(link)
+        self._parts().arrived(messages, may_drop=self._awaits_server(link))
+        self._update_reading(link)
 
     def stored(self, numbers: list[int]) -> None:
         """Publications are on disk."""
@@ -626,7 +626,7 @@ class Client:
             if waiting is not None and not waiting.done():
                 waiting.set_result(SUCCESS)
 
-    def settled(self, outcomes: list[PublishOutcome]) -> None:
+    def on_published(self, outcomes: list[PublishOutcome]) -> None:
         """Publications are complete, or will not be."""
         for outcome in outcomes:
             problem = _problem_of(outcome)
@@ -659,7 +659,7 @@ class Client:
                 )
                 self._end_unsubscribing(topic_filter, problem)
 
-    def parted(self, problem: Exception) -> None:
+    def on_disconnected(self, problem: Exception) -> None:
         """The connection is gone; another will be tried."""
         # The server is told of what it has too much when it is there again.
         self._end_all_unsubscribing()

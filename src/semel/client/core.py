@@ -134,7 +134,7 @@ class Core:
     _decoder: Decoder
     # Counts connections; packets that wait are those of one.
     _connection: int
-    _is_greeted: bool
+    _is_session_open: bool
     _pending_greeting: ConnAck | None
     _output: list[bytes]
     _commit: Commit
@@ -147,7 +147,7 @@ class Core:
     _reasons: dict[int, int]
     _clean_start: bool
     # Whether a server has accepted the client in this run.
-    _was_greeted: bool
+    _had_session: bool
     # Whether the CONNECT before this one was not answered, and what it had told was found out.
     _is_doubtful: bool
     _is_loss_noted: bool
@@ -193,7 +193,7 @@ class Core:
         self._exchange = Exchange()
         self._decoder = Decoder(greeting.version)
         self._connection = 0
-        self._is_greeted = False
+        self._is_session_open = False
         self._pending_greeting = None
         self._output = []
         self._commit = Commit()
@@ -204,7 +204,7 @@ class Core:
         self._inbox = Inbox(
             self.session,
             self.subscriptions,
-            lasts=store.lasts,
+            is_durable=store.lasts,
             number=number,
             version=greeting.version,
             run=run,
@@ -212,7 +212,7 @@ class Core:
         )
         self._reasons = {}
         self._clean_start = True
-        self._was_greeted = False
+        self._had_session = False
         self._is_doubtful = False
         self._is_loss_noted = False
         self._alive = KeepAlive(greeting.keep_alive, 0.0)
@@ -230,7 +230,7 @@ class Core:
     @property
     def is_connected(self) -> bool:
         """Whether the connection is accepted, and not over or about to be."""
-        return self._is_greeted and self.ending is None and not self._is_leaving
+        return self._is_session_open and self.ending is None and not self._is_leaving
 
     @property
     def _is_leaving(self) -> bool:
@@ -285,7 +285,7 @@ class Core:
         self._exchange = Exchange(carried)
         self._decoder = Decoder(greeting.version, maximum_packet_size=greeting.maximum_packet_size)
         self._connection += 1
-        self._is_greeted = False
+        self._is_session_open = False
         self._pending_greeting = None
         self._output = []
         self._clean_start = clean_start
@@ -306,7 +306,7 @@ class Core:
         self.session.disconnect(now, NEVER_EXPIRES)
         self._inbox.disconnected()
         self._connection += 1
-        self._is_greeted = False
+        self._is_session_open = False
         self.greeting = None
         self._pending_greeting = None
         self._output = []
@@ -345,8 +345,10 @@ class Core:
         if not is_reading:
             alive.not_reading(now)
         if alive.is_over(now):
-            patience = alive.patience
-            self._end(ConnectionEnd(f"the server did not answer PINGREQ within {patience:.0f} s"))
+            ping_timeout = alive.ping_timeout
+            self._end(
+                ConnectionEnd(f"the server did not answer PINGREQ within {ping_timeout:.0f} s")
+            )
             return None
         if alive.wants_ping(now):
             self._leave([PingReq()], now)
@@ -405,7 +407,7 @@ class Core:
 
     def receive(self, data: bytes, now: float) -> None:
         """Bytes have come."""
-        self._alive.heard(now)
+        self._alive.received(now)
         if self._exchange.phase == CONNECTING and self._is_refused_in_311(data):
             return
         decoder = self._decoder
@@ -524,9 +526,9 @@ class Core:
             )
             return
         if not session_present:
-            self._begin_anew()
+            self._start_over()
         self.has_state = True
-        self._was_greeted = True
+        self._had_session = True
         self.subscriptions.connected(session_present)
         if properties.assigned_client_identifier is not None:
             self.client_id = properties.assigned_client_identifier
@@ -546,7 +548,7 @@ class Core:
             self._commit.sessions.append((self._number, self.client_id, expiry))
         self._pending_greeting = packet
 
-    def _begin_anew(self) -> None:
+    def _start_over(self) -> None:
         """[MQTT-3.2.2-5] The server has no session: the state of ours is discarded.
 
         The messages that the program wanted to be sent, and those that it has not acknowledged,
@@ -556,11 +558,11 @@ class Core:
         for delivery in complete:
             self._conclude(delivery, PUBREC, SUCCESS, NO_PROPERTIES)
         self._reasons = {}
-        self._inbox.begin_anew(self._commit)
+        self._inbox.start_over(self._commit)
         stream = self._stream
         # A server that keeps no session at all leaves a stored client without state, too.
         had = self.has_state or (stream is not None and stream.last_seq > 0)
-        if not had or (self._clean_start and not self._was_greeted):
+        if not had or (self._clean_start and not self._had_session):
             return
         self.resent += len(again)
         self._note_loss()
@@ -584,8 +586,10 @@ class Core:
 
     def _take_answer(self, packet_id: int, reason: int, properties: Properties) -> None:
         self.session.release_id(packet_id)
-        topic_filter, wish = self.subscriptions.answered(packet_id, reason < FAILURE)
-        self.answers.append(SubscriptionAnswer(topic_filter, wish is not None, reason, properties))
+        topic_filter, requested = self.subscriptions.answered(packet_id, reason < FAILURE)
+        self.answers.append(
+            SubscriptionAnswer(topic_filter, requested is not None, reason, properties)
+        )
 
     def _take_publish(self, packet: Publish, now: float) -> None:
         topic = self._exchange.topic_name(SERVER, packet)
@@ -624,7 +628,7 @@ class Core:
 
     def _refuse(self, violation: Violation, now: float) -> None:
         """[MQTT-4.13.1-1] The server broke a rule: say so, and end the connection."""
-        if self._is_greeted and self.version == MQTT5 and not self._is_leaving:
+        if self._is_session_open and self.version == MQTT5 and not self._is_leaving:
             reason = violation.rule.reason
             if reason in DISCONNECT_ONLY_SERVER or reason not in REASONS_5[DISCONNECT]:
                 reason = PROTOCOL_ERROR
@@ -668,9 +672,9 @@ class Core:
         commit = self._commit
         for change in changes:
             commit.changes.append((self._number, change))
-        for topic_filter, wish in noted:
-            identifier = 0 if wish is None else wish.identifier
-            subscription = None if wish is None else wish.subscription
+        for topic_filter, requested in noted:
+            identifier = 0 if requested is None else requested.identifier
+            subscription = None if requested is None else requested.subscription
             commit.subscriptions.append((self._number, topic_filter, subscription, identifier))
         arrivals, stored = self._arrivals, self._to_store
         greeting = self._pending_greeting
@@ -724,7 +728,7 @@ class Core:
             self._pending_greeting = None
 
     def _greet(self, greeting: ConnAck) -> None:
-        self._is_greeted = True
+        self._is_session_open = True
         self.greeting = greeting
 
     def _poll(self, now: float) -> None:
@@ -763,7 +767,7 @@ class Core:
             except Violation as violation:
                 self._cannot_send(packet, violation)
             if isinstance(packet, PubAck):
-                self._inbox.said(packet.packet_id)
+                self._inbox.puback_sent(packet.packet_id)
 
     def _cannot_send(self, packet: Packet, violation: Violation) -> None:
         """The server's CONNACK forbids it: the program wants too much, or all do."""
@@ -772,10 +776,10 @@ class Core:
             self.outcomes.append(PublishOutcome(number, violation=violation))
         elif isinstance(packet, Subscribe | Unsubscribe):
             self.session.release_id(packet.packet_id)
-            topic_filter, wish = self.subscriptions.answered(packet.packet_id, False)
+            topic_filter, requested = self.subscriptions.answered(packet.packet_id, False)
             self.answers.append(
                 SubscriptionAnswer(
-                    topic_filter, wish is not None, FAILURE, NO_PROPERTIES, violation
+                    topic_filter, requested is not None, FAILURE, NO_PROPERTIES, violation
                 )
             )
         else:

@@ -58,15 +58,15 @@ class Distribution:
         """It gets no more. Filters that are nobody's now."""
         if isinstance(listener, Channel) and listener in self.others:
             self.others.remove(listener)
-        nobodys = []
+        unowned = []
         for topic_filter in listener.subscriptions:
             listeners = self.listeners.get(topic_filter, [])
             if listener in listeners:
                 listeners.remove(listener)
                 if not listeners:
                     del self.listeners[topic_filter]
-                    nobodys.append(topic_filter)
-        return nobodys
+                    unowned.append(topic_filter)
+        return unowned
 
     def unfinished(self, channel: Channel) -> None:
         """The program did not finish with the message that it was at: whoever comes next may."""

@@ -73,11 +73,11 @@ class Refused(Exception):
         self.reason_string = properties.reason_string
         self.properties = properties
         name = name_of(reason, packet_type, version)
-        said = f": {self.reason_string}" if self.reason_string else ""
+        detail = f": {self.reason_string}" if self.reason_string else ""
         what = f" {about}" if about else ""
         super().__init__(
             f"the server refused{what} with {PACKET_NAMES[packet_type]} 0x{reason:02x},"
-            f" {name}{said}"
+            f" {name}{detail}"
         )
 
     @property

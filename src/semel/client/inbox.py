@@ -28,7 +28,7 @@ class Inbox:
     _session: Final[Session]
     _subscriptions: Final[ClientSubscriptions]
     # Whether there is a store that keeps them, and the number of the session there.
-    _lasts: Final[bool]
+    _is_durable: Final[bool]
     _number: Final[int]
     _version: Final[int]
     _run: Final[str]
@@ -37,7 +37,7 @@ class Inbox:
     # Those of QoS 1 of an earlier connection, by identifier: the server sends them again.
     _carried: dict[int, Incoming]
     # QoS 1 messages that were acknowledged, and whose PUBACK has not left, by identifier.
-    _unsaid: dict[int, Incoming]
+    _unsent_pubacks: dict[int, Incoming]
     _last: int
 
     def __init__(
@@ -45,7 +45,7 @@ class Inbox:
         session: Session,
         subscriptions: ClientSubscriptions,
         *,
-        lasts: bool,
+        is_durable: bool,
         number: int,
         version: int,
         run: str,
@@ -54,14 +54,14 @@ class Inbox:
         """`run` is a word that no other run of the program uses: keys begin with it."""
         self._session = session
         self._subscriptions = subscriptions
-        self._lasts = lasts
+        self._is_durable = is_durable
         self._number = number
         self._version = version
         self._run = run
         self._acknowledge = acknowledge
         self._open = {}
         self._carried = {}
-        self._unsaid = {}
+        self._unsent_pubacks = {}
         self._last = 0
 
     def __len__(self) -> int:
@@ -114,10 +114,10 @@ class Inbox:
             if incoming.qos == 1:
                 incoming.receipt = None
 
-    def begin_anew(self, commit: Commit) -> None:
+    def start_over(self, commit: Commit) -> None:
         """The server has forgotten them all. They are the program's yet."""
         self._carried = {}
-        self._unsaid = {}
+        self._unsent_pubacks = {}
         for incoming in self._open.values():
             incoming.receipt = None
             incoming.is_open = False
@@ -136,10 +136,10 @@ class Inbox:
     ) -> Incoming | None:
         """A message has come. None if it is here already, or was."""
         if packet.qos == 1:
-            said = self._unsaid.pop(packet.packet_id, None)
-            if said is not None and said.is_sent_again(packet, topic):
+            acknowledged = self._unsent_pubacks.pop(packet.packet_id, None)
+            if acknowledged is not None and acknowledged.is_sent_again(packet, topic):
                 # The program has had it: it is our PUBACK that did not leave.
-                self._unsaid[packet.packet_id] = said
+                self._unsent_pubacks[packet.packet_id] = acknowledged
                 self._session.accept(receipt)
                 return None
             known = self._carried.pop(packet.packet_id, None)
@@ -178,20 +178,20 @@ class Inbox:
         if self._carried.get(incoming.packet_id) is incoming:
             del self._carried[incoming.packet_id]
         if incoming.qos == 1 and incoming.is_open:
-            self._unsaid[incoming.packet_id] = incoming
+            self._unsent_pubacks[incoming.packet_id] = incoming
         receipt = incoming.receipt
         if receipt is not None:
             incoming.receipt = None
             self._session.accept(receipt)
-        if self._lasts:
+        if self._is_durable:
             commit.inbox.append((self._number, incoming.number, "", None))
 
-    def said(self, packet_id: int) -> None:
+    def puback_sent(self, packet_id: int) -> None:
         """A PUBACK leaves."""
-        self._unsaid.pop(packet_id, None)
+        self._unsent_pubacks.pop(packet_id, None)
 
     def _keep(self, incoming: Incoming, packet_id: int, commit: Commit) -> None:
-        if not self._lasts:
+        if not self._is_durable:
             return
         held = RecordedMessage(
             0,

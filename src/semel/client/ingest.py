@@ -59,7 +59,7 @@ DATA_FOLDER: Final = ".semel-ingest"
 RETAINED_IF_NEW: Final = 1
 # How long an end may take until everything is sealed; what is not by then is for the next start.
 SEAL_SECONDS: Final = 5.0
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 CONNECT_SECONDS: Final = 30.0
 FIRST_WAIT: Final = 0.5
 # One that `made_client_id` makes is nobody else's.
@@ -393,7 +393,7 @@ class Ingest:
             self._is_draining = True
             link.hold(True)
             if self._problem is None:
-                await self._settle(link)
+                await self._wait_until_sealed(link)
         finally:
             self._is_draining = True
             try:
@@ -422,7 +422,7 @@ class Ingest:
         state = "connected" if self._link.is_connected else "connecting"
         if self._is_draining:
             state = "draining"
-        self._look(self._outbox.opened.store.reader.connection)
+        self._read_positions(self._outbox.opened.store.reader.connection)
         return self._counted(state)
 
     # --- its life ---------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ class Ingest:
         with suppress(Refused, Disconnected):
             await link.start(offline=True)
 
-    async def _settle(self, link: BrokerLink) -> None:
+    async def _wait_until_sealed(self, link: BrokerLink) -> None:
         """Let what was received be stored, and sealed if that takes no longer than it should."""
         assert self._outbox is not None
         store = self._outbox.opened.store
@@ -489,10 +489,10 @@ class Ingest:
             async with asyncio.timeout(SEAL_SECONDS):
                 await link.until(lambda: link.core.is_safe)
                 while self.plan.store.seal_after < SEAL_SECONDS:
-                    stored, sealed, _ = self._look(store.reader.connection)
+                    stored, sealed, _ = self._read_positions(store.reader.connection)
                     if sealed >= stored:
                         break
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)
 
     async def _purge(self, client_id: str) -> None:
         greeting = self.plan.greeting
@@ -512,7 +512,7 @@ class Ingest:
 
     # --- how it stands ----------------------------------------------------------------------------
 
-    def _look(self, connection: sqlite3.Connection) -> tuple[int, int, float]:
+    def _read_positions(self, connection: sqlite3.Connection) -> tuple[int, int, float]:
         """How far the stream is stored and sealed; if that cannot be read, as far as it was.
 
         Whoever writes to the store tells what is wrong with it.
@@ -544,7 +544,7 @@ class Ingest:
         assert self._outbox is not None
         folder = self._outbox.opened.folder.path
         with suppress(OSError, sqlite3.Error, Unusable), closing(read_only(folder)) as connection:
-            self._look(connection)
+            self._read_positions(connection)
         self._last = self._counted("ended")
 
     @property
@@ -554,7 +554,7 @@ class Ingest:
 
     # --- what the link says -----------------------------------------------------------------------
 
-    def greeted(self, packet: ConnAck) -> None:
+    def on_connected(self, packet: ConnAck) -> None:
         """The connection may be used."""
         link = self._link
         assert link is not None
@@ -569,11 +569,11 @@ class Ingest:
                 self._stream.last_seq + 1,
                 self._stream.name,
             )
-        self._judge_expiry(packet)
+        self._report_expiry(packet)
         if not packet.session_present:
             self._granted.clear()
 
-    def _judge_expiry(self, packet: ConnAck) -> None:
+    def _report_expiry(self, packet: ConnAck) -> None:
         asked = self.plan.greeting.session_expiry
         given = packet.properties.session_expiry_interval
         expiry = asked if given is None else given
@@ -600,7 +600,7 @@ class Ingest:
                     LOG.warning("%s", problem)
             elif problem is None:
                 self._incurable_ends = 0
-                self._judge_qos(answer)
+                self._report_qos(answer)
             else:
                 refusal = problem
                 LOG.warning("%s", problem)
@@ -609,7 +609,7 @@ class Ingest:
             if not any(each.topic_filter in subscriptions.held for each in self.plan.subscriptions):
                 self._fail(refusal)
 
-    def _judge_qos(self, answer: SubscriptionAnswer) -> None:
+    def _report_qos(self, answer: SubscriptionAnswer) -> None:
         topic_filter, granted = answer.topic_filter, answer.reason
         asked = self.plan.subscriptions[0].qos
         if self._granted.get(topic_filter) == granted:
@@ -622,7 +622,7 @@ class Ingest:
         else:
             LOG.info("%s is recorded, at QoS %d", topic_filter, granted)
 
-    def parted(self, problem: Exception) -> None:
+    def on_disconnected(self, problem: Exception) -> None:
         """The connection is gone; another will be tried, unless that is no use."""
         link = self._link
         assert link is not None
@@ -651,7 +651,7 @@ class Ingest:
     def arrived(self, messages: list[Incoming]) -> None:
         """Messages go to the stream."""
 
-    def settled(self, outcomes: list[PublishOutcome]) -> None:
+    def on_published(self, outcomes: list[PublishOutcome]) -> None:
         """Nothing is published."""
 
     def stored(self, numbers: list[int]) -> None:

@@ -56,13 +56,13 @@ CLOSE_SECONDS: Final = 10.0
 class Owner(Protocol):
     """Who is told what happens."""
 
-    def greeted(self, packet: ConnAck) -> None:
+    def on_connected(self, packet: ConnAck) -> None:
         """The connection may be used."""
 
     def arrived(self, messages: list[Incoming]) -> None:
         """Messages have come, and are safe."""
 
-    def settled(self, outcomes: list[PublishOutcome]) -> None:
+    def on_published(self, outcomes: list[PublishOutcome]) -> None:
         """Publications are complete, or will not be."""
 
     def stored(self, numbers: list[int]) -> None:
@@ -71,7 +71,7 @@ class Owner(Protocol):
     def answered(self, answers: list[SubscriptionAnswer]) -> None:
         """SUBSCRIBE and UNSUBSCRIBE are answered."""
 
-    def parted(self, problem: Exception) -> None:
+    def on_disconnected(self, problem: Exception) -> None:
         """The connection is gone; another will be tried, unless the owner gives up."""
 
     def failed(self, problem: Exception) -> None:
@@ -151,11 +151,11 @@ class BrokerLink:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] = self.loop.create_future()
-        self._greeted: asyncio.Future[None] | None = None
+        self._connack_received: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[Exception] | None = None
         # In the order in which they came.
         self._waiters: dict[asyncio.Future[None], None] = {}
-        self._ear: LinkListener | None = None
+        self._listener: LinkListener | None = None
         # Connections that have been told why they end, and are closing.
         self._closing: dict[LinkListener, Transport] = {}
         # What the program's Authentication is at; nothing leaves until it trusts the server.
@@ -234,7 +234,7 @@ class BrokerLink:
         """Read no more, or again: the program cannot keep up, or can."""
         if held != self.is_held:
             self.is_held = held
-            self._judge_reading()
+            self._update_reading()
 
     def flush(self) -> None:
         """Let everything go where it belongs, and tell the owner."""
@@ -268,7 +268,7 @@ class BrokerLink:
             owner.stored(stored)
         if core.outcomes:
             outcomes, core.outcomes = core.outcomes, []
-            owner.settled(outcomes)
+            owner.on_published(outcomes)
             self._wake()
         if core.answers:
             answers, core.answers = core.answers, []
@@ -341,7 +341,7 @@ class BrokerLink:
                 failures = 0
             failures += 1
             delay = self.backoff.delay(failures)
-            self.owner.parted(problem)
+            self.owner.on_disconnected(problem)
             if self.problem is not None:
                 return  # the owner has given up
             LOG.warning("%s: %s; trying again in %.1f s", self.address, problem, delay)
@@ -381,36 +381,40 @@ class BrokerLink:
         if self.authentication is not None:
             data = await self._first_data(self.authentication)
         self._gone = self.loop.create_future()
-        self._greeted = self.loop.create_future()
-        ear = self._ear = LinkListener(self)
-        self.transport = await self.opening(self.address, ear, tls=self.tls, timeout=self.timeout)
+        self._connack_received = self.loop.create_future()
+        listener = self._listener = LinkListener(self)
+        self.transport = await self.opening(
+            self.address, listener, tls=self.tls, timeout=self.timeout
+        )
         self.is_writable = True
         self.core.connect(clean_start, self.now(), data)
         self._write()
-        self._judge_reading()
+        self._update_reading()
         gone = self._gone
         try:
             async with asyncio.timeout(self.timeout):
-                await asyncio.wait((self._greeted, gone), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    (self._connack_received, gone), return_when=asyncio.FIRST_COMPLETED
+                )
         except TimeoutError:
             if not self.core.session.connected or self._is_verifying:
                 raise Disconnected(
                     f"the server did not answer CONNECT within {self.timeout:.0f} s"
                 ) from None
             # It has answered, and it is our store that takes its time.
-            await asyncio.wait((self._greeted, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not self._greeted.done():
+            await asyncio.wait((self._connack_received, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not self._connack_received.done():
             raise gone.result()
 
     def _greet(self, packet: ConnAck) -> None:
-        assert self._greeted is not None
-        if self._greeted.done():
+        assert self._connack_received is not None
+        if self._connack_received.done():
             return
-        self._greeted.set_result(None)
-        self.owner.greeted(packet)
+        self._connack_received.set_result(None)
+        self.owner.on_connected(packet)
         self._wake()
         self.flush()
-        self._judge_reading()
+        self._update_reading()
         self._sweep()
 
     def _part(self, problem: Exception) -> None:
@@ -421,14 +425,14 @@ class BrokerLink:
     def _end_connection(self) -> None:
         """Nothing is left of a connection."""
         transport, self.transport = self.transport, None
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.is_current = False
-        if transport is not None and ear is not None and not ear.gone.done():
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.is_current = False
+        if transport is not None and listener is not None and not listener.gone.done():
             # Whoever broke a rule should be able to read which one, before the connection closes.
             transport.close()
-            self._closing[ear] = transport
-            ear.gone.add_done_callback(lambda _: self._closing.pop(ear, None))
+            self._closing[listener] = transport
+            listener.gone.add_done_callback(lambda _: self._closing.pop(listener, None))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -451,7 +455,7 @@ class BrokerLink:
             self.flush()
             if not self._is_reading:
                 # A store that falls behind by what it is given tells nobody.
-                self._judge_reading()
+                self._update_reading()
 
     def writable(self, writable: bool) -> None:
         """Whether the server reads fast enough."""
@@ -465,7 +469,7 @@ class BrokerLink:
         """The network connection is gone."""
         self._part(Disconnected(why or "the server closed the connection"))
 
-    def _judge_reading(self) -> None:
+    def _update_reading(self) -> None:
         if self.transport is not None:
             if self._is_reading:
                 self.transport.resume_reading()
@@ -499,7 +503,7 @@ class BrokerLink:
             self._wake()
 
     def _changed(self) -> None:
-        self._judge_reading()
+        self._update_reading()
         self._wake()
 
     def _store_failed(self, why: str) -> None:
@@ -646,7 +650,7 @@ class BrokerLink:
             if tasks:
                 await asyncio.wait(tasks)
             if self._closing and not at_once:
-                await asyncio.wait([ear.gone for ear in self._closing])
+                await asyncio.wait([listener.gone for listener in self._closing])
         finally:
             self._is_over = True
             for transport in tuple(self._closing.values()):

@@ -21,7 +21,7 @@ _REMEMBERED: Final = 10_000
 
 
 @final
-class Wish:
+class RequestedSubscription:
     """A subscription with its identifier, 0 for none, and the user properties of its request."""
 
     subscription: Final[Subscription]
@@ -40,18 +40,18 @@ class Wish:
 class ClientSubscriptions:
     """Of one client."""
 
-    wanted: Final[dict[str, Wish]]
-    held: Final[dict[str, Wish]]
+    wanted: Final[dict[str, RequestedSubscription]]
+    held: Final[dict[str, RequestedSubscription]]
     # Filters whose wish is to be told to the server, in their order.
     due: Final[dict[str, None]]
     # Requests that are not answered, by Packet Identifier: filter, wish; None: UNSUBSCRIBE.
-    asked: Final[dict[int, tuple[str, Wish | None]]]
+    asked: Final[dict[int, tuple[str, RequestedSubscription | None]]]
     # Those of an earlier run that were not requested yet.
     _unsure: Final[set[str]]
     # Identifiers that the program has chosen itself, and what is to be said with an UNSUBSCRIBE.
     _given: Final[set[int]]
     _parting: Final[dict[str, Properties]]
-    _noted: list[tuple[str, Wish | None]]
+    _noted: list[tuple[str, RequestedSubscription | None]]
     _last_identifier: int
     _by_identifier: Final[dict[int, str]]
     _found: dict[str, list[str]]
@@ -83,7 +83,7 @@ class ClientSubscriptions:
             identifier = self._last_identifier
         if identifier:
             self._by_identifier[identifier] = topic_filter
-        self.wanted[topic_filter] = Wish(subscription, identifier, properties)
+        self.wanted[topic_filter] = RequestedSubscription(subscription, identifier, properties)
         self.due[topic_filter] = None
         self._found = {}
 
@@ -97,7 +97,7 @@ class ClientSubscriptions:
 
     def restore(self, subscription: Subscription, identifier: int) -> None:
         """A session that was stored has this."""
-        self.held[subscription.topic_filter] = Wish(subscription, identifier)
+        self.held[subscription.topic_filter] = RequestedSubscription(subscription, identifier)
         self._unsure.add(subscription.topic_filter)
         self._last_identifier = max(self._last_identifier, identifier)
         if identifier:
@@ -117,11 +117,11 @@ class ClientSubscriptions:
         for topic_filter in self.held:
             if topic_filter not in self.wanted:
                 self.due[topic_filter] = None
-        for topic_filter, wish in self.wanted.items():
+        for topic_filter, requested in self.wanted.items():
             held = self.held.get(topic_filter)
             if (
                 held is None
-                or held.subscription != wish.subscription
+                or held.subscription != requested.subscription
                 or topic_filter in self._unsure
             ):
                 self.due[topic_filter] = None
@@ -133,38 +133,38 @@ class ClientSubscriptions:
             packet_id = session.reserve_id()
             if not packet_id:
                 break
-            wish = self.ask(topic_filter, packet_id)
-            if wish is None:
+            requested = self.ask(topic_filter, packet_id)
+            if requested is None:
                 properties = self._parting.pop(topic_filter, NO_PROPERTIES)
                 requests.append(Unsubscribe(packet_id, [topic_filter], properties=properties))
                 continue
-            properties = wish.properties
-            if wish.identifier and with_identifiers and version == MQTT5:
-                own = (SUBSCRIPTION_IDENTIFIER, wish.identifier)
+            properties = requested.properties
+            if requested.identifier and with_identifiers and version == MQTT5:
+                own = (SUBSCRIPTION_IDENTIFIER, requested.identifier)
                 properties = Properties([own, *properties.items])
-            subscription = self.request(wish, version)
+            subscription = self.request(requested, version)
             requests.append(Subscribe(packet_id, [subscription], properties=properties))
         return requests
 
-    def take_noted(self) -> list[tuple[str, Wish | None]]:
+    def take_noted(self) -> list[tuple[str, RequestedSubscription | None]]:
         """Subscriptions that the server may have, or (None) has no more, for a store."""
         noted = self._noted
         self._noted = []
         return noted
 
-    def ask(self, topic_filter: str, packet_id: int) -> Wish | None:
+    def ask(self, topic_filter: str, packet_id: int) -> RequestedSubscription | None:
         """A request for it leaves now; None: an UNSUBSCRIBE."""
         del self.due[topic_filter]
-        wish = self.wanted.get(topic_filter)
-        self.asked[packet_id] = (topic_filter, wish)
-        if wish is not None:
-            self._noted.append((topic_filter, wish))
-        return wish
+        requested = self.wanted.get(topic_filter)
+        self.asked[packet_id] = (topic_filter, requested)
+        if requested is not None:
+            self._noted.append((topic_filter, requested))
+        return requested
 
-    def request(self, wish: Wish, version: int) -> Subscription:
+    def request(self, requested: RequestedSubscription, version: int) -> Subscription:
         """The subscription to ask for. What an earlier run had brings no retained messages again,
         unless the server does not have it [MQTT-3.3.1-10]."""
-        subscription = wish.subscription
+        subscription = requested.subscription
         if subscription.topic_filter not in self._unsure:
             return subscription
         self._unsure.discard(subscription.topic_filter)
@@ -184,29 +184,29 @@ class ClientSubscriptions:
 
     def keep(self) -> None:
         """Whatever the session has beside it, the program wants it too."""
-        for topic_filter, wish in self.held.items():
+        for topic_filter, requested in self.held.items():
             if topic_filter not in self.wanted:
-                self.wanted[topic_filter] = wish
+                self.wanted[topic_filter] = requested
 
-    def answered(self, packet_id: int, accepted: bool) -> tuple[str, Wish | None]:
+    def answered(self, packet_id: int, accepted: bool) -> tuple[str, RequestedSubscription | None]:
         """SUBACK or UNSUBACK has come: filter, and what was wished for it."""
-        topic_filter, wish = self.asked.pop(packet_id)
-        if accepted == (wish is None):
+        topic_filter, requested = self.asked.pop(packet_id)
+        if accepted == (requested is None):
             self._noted.append((topic_filter, None))
-        if wish is None:
+        if requested is None:
             if accepted:
                 self.held.pop(topic_filter, None)
                 self._forget(topic_filter)
         elif accepted:
-            self.held[topic_filter] = wish
-        elif self.wanted.get(topic_filter) is wish:
+            self.held[topic_filter] = requested
+        elif self.wanted.get(topic_filter) is requested:
             del self.wanted[topic_filter]
             self._forget(topic_filter)
         self._found = {}
-        return topic_filter, wish
+        return topic_filter, requested
 
     @property
-    def is_settled(self) -> bool:
+    def has_no_open_request(self) -> bool:
         """Whether the server owes no answer."""
         return not self.due and not self.asked
 

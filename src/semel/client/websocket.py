@@ -217,9 +217,11 @@ class WebSocket:
                 self._send()
             self._end(f"WebSocket: the server sent a text frame; {rule}")
         elif frame.opcode is Opcode.CLOSE:
-            told = self._protocol.close_rcvd
-            in_order = told is None or told.code in IN_ORDER
-            self._end(None if in_order else f"WebSocket: the server closed: {printable(str(told))}")
+            close_frame = self._protocol.close_rcvd
+            in_order = close_frame is None or close_frame.code in IN_ORDER
+            self._end(
+                None if in_order else f"WebSocket: the server closed: {printable(str(close_frame))}"
+            )
 
     def _end(self, why: str | None) -> None:
         """Close what carries us. `why` counts unless it was our own wish to close."""

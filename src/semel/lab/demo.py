@@ -55,7 +55,7 @@ TABLE: Final = "messages"
 # Which part of the time is for publishing: Spark takes long to start, and to start again.
 PUBLISHING: Final = 0.4
 # How much longer than planned it may take, on a machine that has other things to do.
-PATIENCE: Final = 2.0
+TIMEOUT_SECONDS: Final = 2.0
 # How long `semel up` may take to end, and its broker to serve.
 STOP_SECONDS: Final = 120.0
 START_SECONDS: Final = 60.0
@@ -69,7 +69,7 @@ TERMINATE: Final = b"T"
 KILL: Final = b"K"
 # How often the plan is looked at, and how often record and table are.
 TICK_SECONDS: Final = 0.1
-LOOK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 # Between two faults: what is published comes to be known once a second.
 QUIET_SECONDS: Final = 0.3
 # Packets that a proxy remembers until they are counted.
@@ -239,9 +239,9 @@ class Demo:
     def _last_words(self, name: str) -> str:
         """What a process said last, above all why it failed."""
         lines = self._log(name).read_text(errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()]
-        errors = [line for line in said if line.startswith("Error: ")]
-        return (errors or said or ["it said nothing"])[-1].removeprefix("Error: ")
+        written = [line.strip() for line in lines if line.strip()]
+        errors = [line for line in written if line.startswith("Error: ")]
+        return (errors or written or ["it said nothing"])[-1].removeprefix("Error: ")
 
     async def _until_served(self, up: asyncio.subprocess.Process, port: int) -> None:
         """Wait until somebody listens. Raises DemoFailed."""
@@ -354,14 +354,14 @@ class Demo:
             if is_published and not self._left and status.recorded >= self.wanted.messages:
                 if is_landed:
                     return
-            if status.seconds > self.wanted.seconds * PATIENCE:
+            if status.seconds > self.wanted.seconds * TIMEOUT_SECONDS:
                 self._faults += self._unfinished(is_published, is_landed)
                 return
             await asyncio.sleep(TICK_SECONDS)
 
     def _unfinished(self, is_published: bool, is_landed: bool) -> Iterator[str]:
         """What did not come to its end in time."""
-        limit = self.wanted.seconds * PATIENCE
+        limit = self.wanted.seconds * TIMEOUT_SECONDS
         within = f"within {limit:.0f} s; a slow machine needs more --seconds"
         if not is_published:
             yield f"the fleet has not published everything {within}"
@@ -437,7 +437,7 @@ class Demo:
     async def _keep_looking(self) -> None:
         """Ask record and table how far they go."""
         while True:
-            recorded, landed = await asyncio.to_thread(self._look)
+            recorded, landed = await asyncio.to_thread(self._poll_counts)
             if landed > self._landed_before_kill >= 0:
                 self._note("Spark is there, and lands")
                 self._landed_before_kill = -1
@@ -447,9 +447,9 @@ class Demo:
                 recorded=max(recorded, self.status.recorded),
                 landed=max(landed, self.status.landed),
             )
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    def _look(self) -> tuple[int, int]:
+    def _poll_counts(self) -> tuple[int, int]:
         recorded = landed = 0
         # Somebody who is just being killed leaves things that cannot be read for a moment.
         # The store is opened for a moment only: the last to close it is to be its broker.
@@ -480,7 +480,7 @@ class Demo:
             take_all(account, self._state / "journal", self._data, table)
         except (BadJournal, Unusable, RecordError, OSError, ValueError) as problem:
             account.blame(" ".join(str(problem).split()))
-        return account.judge(self.status.redelivered)
+        return account.reconcile(self.status.redelivered)
 
 
 def take_all(account: Reconciliation, journal: Path, data: Path, table: Any) -> None:

@@ -5,10 +5,10 @@ tell what a row *is*; node and seq tell *where* it is in the record, and have to
 table. And since a message is a function of the fleet's seed, its topic and its bytes are compared.
 
     lost       messages that are complete at their publisher, and in no row of the table
-    doubled    rows of the table beyond the first of the same device and counter
+    duplicated    rows of the table beyond the first of the same device and counter
 
-Without a landing the record is the end, and the same is asked of its rows. The account holds if
-nothing is lost, nothing doubled, and nothing else is wrong: a message that is not complete at its
+Without a landing the record is the end, and the same is asked of its rows. The totals agree if
+nothing is lost or duplicated, and nothing else is wrong: a message that is not complete at its
 publisher, for then there is nothing to be lost; a row that nobody sent, or with other bytes, or of
 which record and table do not say the same. Three bytes are in memory for each message
 of the fleet, and nine for each row of the record; MOST_MESSAGES bounds them.
@@ -46,20 +46,21 @@ class Verdict:
     # None: nothing was to be landed
     landed: int | None
     lost: int
-    doubled: int
+    duplicated: int
     faults: tuple[str, ...]
     # Faults that are not among these.
     more_faults: int
 
     @property
     def holds(self) -> bool:
-        return not (self.lost or self.doubled or self.faults or self.more_faults)
+        return not (self.lost or self.duplicated or self.faults or self.more_faults)
 
     def __str__(self) -> str:
         landed = "" if self.landed is None else f"landed {self.landed:,} · "
         return (
             f"published {self.published:,} · redelivered by faults {self.redelivered:,} · "
-            f"recorded {self.recorded:,} · {landed}lost {self.lost:,} · doubled {self.doubled:,}"
+            f"recorded {self.recorded:,} · {landed}lost {self.lost:,} · "
+            f"duplicated {self.duplicated:,}"
         )
 
 
@@ -104,13 +105,13 @@ class Reconciliation:
         for word, device, counter in lines:
             index = self._devices.index_of(device, counter)
             if index >= self._count:
-                self.blame(f"{self._said(index)} was published, and nobody asked for it")
+                self.blame(f"{self._label(index)} was published, and nobody asked for it")
             elif word == BEGIN:
                 self._published[index] = max(self._published[index], BEGUN)
             elif word == DONE:
                 self._published[index] = COMPLETE
             elif word == REFUSED:
-                self.blame(f"{self._said(index)} was refused by the broker")
+                self.blame(f"{self._label(index)} was refused by the broker")
 
     def take_record(self, node: str, first: int, rows: Iterable[tuple[int, str, bytes]]) -> None:
         """The record of a node: seq, topic and payload, dense from `first` on."""
@@ -154,19 +155,19 @@ class Reconciliation:
             self.blame(f"{where}: this is no message of the fleet ({problem})")
             return FOREIGN
         if index >= self._count or self._published[index] == NOT_BEGUN:
-            self.blame(f"{where}: {self._said(index)} was never published")
+            self.blame(f"{where}: {self._label(index)} was never published")
             return FOREIGN
         if self._devices.message(index) != (topic, payload):
-            self.blame(f"{where}: {self._said(index)} has not the topic and bytes it had")
+            self.blame(f"{where}: {self._label(index)} has not the topic and bytes it had")
         return index
 
-    def _said(self, index: int) -> str:
+    def _label(self, index: int) -> str:
         device, counter = self._devices.name_of(index)
         return f"message {counter} of {self._devices.all[device].name}"
 
-    # --- judging ----------------------------------------------------------------------------------
+    # --- reconciling ------------------------------------------------------------------------------
 
-    def judge(self, redelivered: int, *, unknown: int = 0) -> Verdict:
+    def reconcile(self, redelivered: int, *, unknown: int = 0) -> Verdict:
         """The verdict. `redelivered` was counted on the wire.
 
         A fleet that was killed does not know of up to `unknown` messages that it has begun.
@@ -178,23 +179,23 @@ class Reconciliation:
         if self._count - not_begun - published > unknown:
             begun = self._count - not_begun - published
             self.blame(f"{begun:,} of {self._count:,} messages are not complete at their publisher")
-        lost = doubled = 0
+        lost = duplicated = 0
         at_the_end = self._landed if self._lands else self._recorded
         for index in range(self._count):
             is_complete = self._published[index] == COMPLETE
             times = at_the_end[index]
-            doubled += max(0, times - 1)
+            duplicated += max(0, times - 1)
             lost += is_complete and not times
             fault = self._fault(index, is_complete=is_complete)
             if fault is not None:
-                self.blame(f"{self._said(index)} {fault}")
+                self.blame(f"{self._label(index)} {fault}")
         return Verdict(
             published=published,
             redelivered=redelivered,
             recorded=self._recorded_rows,
             landed=self._landed_rows if self._lands else None,
             lost=lost,
-            doubled=doubled,
+            duplicated=duplicated,
             faults=tuple(self._faults),
             more_faults=self._more,
         )

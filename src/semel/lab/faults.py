@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final
 
 from semel import counts
-from semel.lab.growing import PATIENCE, Growing, block, follow
+from semel.lab.growing import TIMEOUT_SECONDS, Growing, block, follow
 from semel.lab.recording import Recorded
 from semel.mqtt import PACKET_NAMES
 from semel.mqtt.side import SIDES
@@ -85,13 +85,15 @@ class Fault:
         if self.left is not None:
             self.left -= 1
 
-    def wait(self, count: int | None = None, *, timeout: float = PATIENCE) -> Recorded:
+    def wait(self, count: int | None = None, *, timeout: float = TIMEOUT_SECONDS) -> Recorded:
         """Wait until it has had so many packets: all that it is for, or the first if it is for
         any number. The last of them. Raises TimeoutError."""
         future = self.hits.watch(_any, count=count or self._count or 1)
         return block(future, timeout, self._unmet, "wait_async")
 
-    async def wait_async(self, count: int | None = None, *, timeout: float = PATIENCE) -> Recorded:
+    async def wait_async(
+        self, count: int | None = None, *, timeout: float = TIMEOUT_SECONDS
+    ) -> Recorded:
         """The same for a coroutine."""
         future = self.hits.watch(_any, count=count or self._count or 1)
         return await follow(future, timeout, self._unmet)

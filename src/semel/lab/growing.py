@@ -18,7 +18,7 @@ MOST_ITEMS: Final = 100_000
 MOST_BYTES: Final = 256 * 1024 * 1024
 
 # How long somebody waits for something that a test is sure of, in seconds.
-PATIENCE: Final = 10.0
+TIMEOUT_SECONDS: Final = 10.0
 
 
 class _Waiter(Generic[T]):
@@ -29,7 +29,7 @@ class _Waiter(Generic[T]):
         self.left = left
         self.future: Future[T] = Future()
 
-    def look_at(self, item: T) -> bool:
+    def check(self, item: T) -> bool:
         """Whether the waiting is over with this one."""
         try:
             if self.wanted(item):
@@ -75,7 +75,7 @@ class Growing(Generic[T]):
                 self._bytes -= self._items.popleft()[1]
                 self.forgotten += 1
             going = [waiter for waiter in self._waiters if not waiter.future.cancelled()]
-            self._waiters = [waiter for waiter in going if not waiter.look_at(item)]
+            self._waiters = [waiter for waiter in going if not waiter.check(item)]
         return item
 
     def items(self, first: int = 0) -> list[T]:
@@ -92,7 +92,7 @@ class Growing(Generic[T]):
         waiter = _Waiter(wanted, count)
         with self._lock:
             for item in self._from(first):
-                if waiter.look_at(item):
+                if waiter.check(item):
                     return waiter.future
             self._waiters.append(waiter)
         return waiter.future

@@ -35,7 +35,7 @@ from semel.lab.faults import (
     Fault,
     Faults,
 )
-from semel.lab.growing import PATIENCE, Growing, block, follow
+from semel.lab.growing import TIMEOUT_SECONDS, Growing, block, follow
 from semel.lab.hosting import POLL_SECONDS, Hosted, SessionFacts, Users
 from semel.lab.proxy import HOST, Proxy
 from semel.lab.recording import Kind, Recorded, Recording, listed, packet_type, side
@@ -276,7 +276,7 @@ class TestBroker:
         """
 
         async def work() -> int:
-            await self._settle()
+            await self._drain_sockets()
             _, proxy = self._parts()
             links = proxy.of(client_id)
             if client_id is not None and not links:
@@ -393,7 +393,7 @@ class TestBroker:
         )
 
         async def work() -> None:
-            await self._settle()
+            await self._drain_sockets()
             self._parts()[1].add(fault)
 
         self._run(work())
@@ -411,7 +411,7 @@ class TestBroker:
         is cut off first. Raises LookupError if there is no such session."""
 
         async def work() -> None:
-            await self._settle()
+            await self._drain_sockets()
             hosted, proxy = self._parts()
 
             def cut() -> None:
@@ -428,7 +428,7 @@ class TestBroker:
         still there afterwards, unless `clean_start`. Raises LookupError."""
 
         async def work() -> None:
-            await self._settle()
+            await self._drain_sockets()
             await self._parts()[0].take_over(client_id, clean_start=clean_start)
 
         self._run(work())
@@ -438,7 +438,7 @@ class TestBroker:
         closing it. Raises LookupError."""
 
         async def work() -> None:
-            await self._settle()
+            await self._drain_sockets()
             self._parts()[0].disconnect(client_id, reason)
 
         self._run(work())
@@ -459,7 +459,7 @@ class TestBroker:
         data = payload.encode() if isinstance(payload, str) else bytes(payload)
 
         async def work() -> None:
-            await self._settle()
+            await self._drain_sockets()
             hosted, _ = self._parts()
             await hosted.publish(topic_name, data, qos, retain=retain, properties=properties)
 
@@ -482,7 +482,7 @@ class TestBroker:
     def messages(self, topic_filter: str = "#") -> list[Published]:
         """What the programs have published, wills included, and the test has not."""
         check_topic_filter(topic_filter, None)
-        self._settled()
+        self._wait_until_received()
         messages = self._messages.items()
         return [one for one in messages if topic_matches(topic_filter, one.topic_name)]
 
@@ -492,7 +492,7 @@ class TestBroker:
         *,
         count: int = 1,
         after: Published | None = None,
-        timeout: float = PATIENCE,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> Published:
         """Wait until so many messages have been published there, since the one given if any. The
         last of them. Raises TimeoutError."""
@@ -506,7 +506,7 @@ class TestBroker:
         *,
         count: int = 1,
         after: Published | None = None,
-        timeout: float = PATIENCE,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> Published:
         """The same for a coroutine."""
         future = self._awaited_message(topic_filter, count, after)
@@ -538,7 +538,7 @@ class TestBroker:
         """All sessions that the broker has, connected or not."""
 
         async def work() -> list[SessionFacts]:
-            await self._settle()
+            await self._drain_sockets()
             return self._parts()[0].sessions()
 
         return self._run(work())
@@ -571,7 +571,7 @@ class TestBroker:
     ) -> list[Recorded]:
         """What was recorded: all, or of one kind, one side, one client, since one packet."""
         wanted = _wanted(kind, sender, client_id)
-        self._settled()
+        self._wait_until_received()
         first = 0 if after is None else after.number + 1
         return [one for one in self._recording.packets.items(first) if wanted(one)]
 
@@ -583,7 +583,7 @@ class TestBroker:
         client_id: str | None = None,
         count: int = 1,
         after: Recorded | None = None,
-        timeout: float = PATIENCE,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> Recorded:
         """Wait until so many such packets are in the record, since the one given if any. The last
         of them. Raises TimeoutError."""
@@ -600,7 +600,7 @@ class TestBroker:
         client_id: str | None = None,
         count: int = 1,
         after: Recorded | None = None,
-        timeout: float = PATIENCE,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> Recorded:
         """The same for a coroutine."""
         wanted = _wanted(kind, sender, client_id)
@@ -623,18 +623,18 @@ class TestBroker:
         __tracebackhide__ = True
         if isinstance(ignore, str):
             ignore = (ignore,)
-        self._settled()
+        self._wait_until_received()
         report = self._recording.report(client_id, ignore)
         if report is not None:
             raise AssertionError(report)
 
     # --- what is on its way -----------------------------------------------------------------------
 
-    def _settled(self) -> None:
+    def _wait_until_received(self) -> None:
         if self._is_live():
-            self._run(self._settle())
+            self._run(self._drain_sockets())
 
-    async def _settle(self) -> None:
+    async def _drain_sockets(self) -> None:
         """Let arrive what the programs have sent, so that one sees what one has done.
 
         What a program's socket has taken is in the proxy's after no time: it only has to be read,

@@ -24,7 +24,7 @@ class Leftovers:
         # By number; with the moment of the start.
         self._known: dict[int, int] = {}
 
-    def look(self) -> bool:
+    def find(self) -> bool:
         """Whether there are any."""
         now = tether.table() if tether.IS_LINUX else {}
         self._known = {

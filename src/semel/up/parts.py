@@ -42,7 +42,7 @@ from semel.store.schema import Unusable
 from semel.store.sealing import environment_for_python
 from semel.store.settings import StoreSettings, StreamSettings, check_streams
 from semel.up import levels
-from semel.up.supervisor import PROBLEM, PROGRESS, READY, SAID, STDOUT, LineEvent, Part
+from semel.up.supervisor import LOGGED, PROBLEM, PROGRESS, READY, STDOUT, LineEvent, Part
 
 BROKER: Final = "broker"
 LANDING: Final = "landing"
@@ -184,11 +184,11 @@ def make_plan(
         log_level=broker.log_level,
         connection_messages=broker.connection_messages,
         maintenance=land.maintenance,
-        by_file=frozenset() if config is None else _said_by_file(settings, config, lake),
+        by_file=frozenset() if config is None else _named_by_file(settings, config, lake),
     )
 
 
-def _said_by_file(settings: Settings, config: Path, lake: str) -> frozenset[str]:
+def _named_by_file(settings: Settings, config: Path, lake: str) -> frozenset[str]:
     """Of data, root, lake, stream and table those that a file gives by itself."""
     try:
         alone = load(settings.loaded, path=config, environ={}, flags={})
@@ -251,7 +251,7 @@ def broker_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
     return Part(
         BROKER,
         tuple(command),
-        hear_broker,
+        parse_broker_line,
         environment=environment,
         is_needed=True,
         stop_seconds=BROKER_STOP_SECONDS,
@@ -273,7 +273,7 @@ def landing_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
     return Part(
         LANDING,
         tuple(command),
-        hear_landing,
+        parse_landing_line,
         environment=environment,
         stop_seconds=LANDING_STOP_SECONDS,
     )
@@ -295,39 +295,39 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 # --- what they say --------------------------------------------------------------------------------
 
 
-def hear_broker(source: int, line: str) -> LineEvent | None:
+def parse_broker_line(source: int, line: str) -> LineEvent | None:
     """A line of a broker's log."""
     level, text = levels.split(line)
     if found := _LISTENING.match(text):
         return LineEvent(READY, text, {"host": found[1], "port": int(found[2])})
-    return _said(text, level)
+    return _log_event(text, level)
 
 
-def hear_landing(source: int, line: str) -> LineEvent | None:
+def parse_landing_line(source: int, line: str) -> LineEvent | None:
     """An event of a landing, or a line of its log."""
     if source != STDOUT:
-        return _said(_STAMP.sub("", line, count=1))
+        return _log_event(_STAMP.sub("", line, count=1))
     try:
         event = json.loads(line)
     except ValueError:
-        return _said(line)
+        return _log_event(line)
     if not isinstance(event, dict):
-        return _said(line)
+        return _log_event(line)
     kind = event.pop("event", None)
     event.pop("at", None)
     if kind == "ready":
-        return LineEvent(READY, "messages go into the lake from now on", event)
+        return LineEvent(READY, "ready: landing messages", event)
     if kind == "maintenance":
-        return LineEvent(SAID, str(event.pop("text", "")), {**event, "level": levels.WELL})
+        return LineEvent(LOGGED, str(event.pop("text", "")), {**event, "level": levels.WELL})
     if kind == "failed":
         return LineEvent(PROBLEM, str(event.get("problem") or "it does not say why"))
     return LineEvent(PROGRESS, str(kind), event)
 
 
-def _said(text: str, level: str | None = None) -> LineEvent | None:
+def _log_event(text: str, level: str | None = None) -> LineEvent | None:
     if text.startswith(_ERROR):
         return LineEvent(PROBLEM, text.removeprefix(_ERROR))
-    return LineEvent(SAID, text, {} if level is None else {"level": level})
+    return LineEvent(LOGGED, text, {} if level is None else {"level": level})
 
 
 # --- the account ----------------------------------------------------------------------------------
@@ -456,8 +456,8 @@ def _question(plan: UpPlan, program: str) -> str:
     # With the rows that are not landed yet: it has an answer before Spark is there.
     view = f"{plan.table}_now"
     if not _WORD.fullmatch(view):
-        doubled = view.replace('"', '""')
-        view = f'"{doubled}"'
+        quoted = view.replace('"', '""')
+        view = f'"{quoted}"'
     question = f"select topic, count(*) from {view} group by 1"
     quoted = shlex.quote(question) if _TO_A_SHELL.search(question) else f'"{question}"'
     return f"{before}{program} sql{places} {quoted}"

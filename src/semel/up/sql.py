@@ -76,7 +76,7 @@ MEMORY: Final = "1GB"
 BATCH_ROWS: Final = 2_048
 WAITING_BATCHES: Final = 4
 # How often a table is read again if retention seems to have outrun it.
-LOOKS: Final = 3
+MAXIMUM_TRIES: Final = 3
 
 NOT_LANDED: Final = "_not_landed"
 NOW: Final = "_now"
@@ -169,7 +169,7 @@ class LakeSql:
         self._segments = None if self._holdings is None else segment_files(self._holdings.root)
         self._temporary = Path(tempfile.mkdtemp(prefix="semel-sql-"))
         try:
-            self._tables, self._alike = _told_apart(self._known_tables())
+            self._tables, self._alike = _distinct_names(self._known_tables())
             self._connection = self._connect(memory)
         except BaseException:
             self._clean()
@@ -340,12 +340,12 @@ class LakeSql:
     def _register_not_landed(self, table: str, stream: str) -> None:
         assert self._holdings is not None
         opened = self._open(table) if table in self._tables else None
-        nodes, deleted = self._looked(opened, stream)
-        for _ in range(LOOKS - 1):
+        nodes, deleted = self._read_positions(opened, stream)
+        for _ in range(MAXIMUM_TRIES - 1):
             if all(deleted[each.node] <= each.landed for each in nodes):
                 break
             # What was landed and then deleted between two looks is in the table by the next.
-            nodes, deleted = self._looked(opened, stream)
+            nodes, deleted = self._read_positions(opened, stream)
         records = {each.node: each for each in self._holdings.records(stream)}
         fragments: list[Any] = []
         for each in nodes:
@@ -363,7 +363,7 @@ class LakeSql:
             self.notes.append(f"nothing is landed in {self._shown(table)} yet")
         self._connection.register(f"{table}{NOT_LANDED}", rows)
 
-    def _looked(
+    def _read_positions(
         self, opened: "DeltaTable | None", stream: str
     ) -> tuple[list[Behind], dict[str, int]]:
         """How far the table is with each node, and up to which row retention has deleted rows."""
@@ -495,10 +495,10 @@ class LakeSql:
     def _next(self, found: "Queue[Any]") -> Any:
         given = found.get()
         if isinstance(given, BaseException):
-            raise self._explained(given) from None
+            raise self._query_error(given) from None
         return given
 
-    def _explained(self, problem: BaseException) -> BaseException:
+    def _query_error(self, problem: BaseException) -> BaseException:
         """What DuckDB or pyarrow raised, in its words and in ours."""
         if not isinstance(problem, (self._duckdb.Error, OSError, RuntimeError, ValueError)):
             return problem
@@ -549,7 +549,7 @@ def _folded(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").lower().decode("utf-8", "surrogateescape")
 
 
-def _told_apart(names: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+def _distinct_names(names: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     """The names that are one of a kind in SQL, and those that are not."""
     found: dict[str, list[str]] = {}
     for name in names:

@@ -4,9 +4,9 @@
     one that dies is started anew:  after a wait that doubles, and is short again after some health
     they stop in the same order:  each ends, with what the one before has left it, before the next
 
-A `Part` says what is run, what its lines mean (`hear`), and how it is stopped; the supervisor knows
-nothing else of it. A needed part that says why it cannot start, before it ever was ready, ends
-everything: `CannotStart`, with its sentence. Any other that fails is told of and tried again.
+A `Part` says what is run, what its lines mean (`parse_line`), and how it is stopped; the supervisor
+knows nothing else of it. A required part that fails before it was ever ready ends everything with
+`CannotStart` and its reason. Any other part that fails is reported and restarted.
 
 Each part runs behind a tether (tether.py), a small process of its own: so the terminal's Ctrl-C
 reaches the supervisor alone, and nothing that a part has started outlives it, not even if the
@@ -39,14 +39,14 @@ NEVER: Final = float("inf")
 # Spark to end in order asks once more.
 HURRY_SECONDS: Final = 15.0
 # How often it is looked whether a tether was killed and what it has left, and while that is killed.
-LOOK_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5
 KILL_SECONDS: Final = 0.05
 # How long it is listened to outputs that nobody of ours has.
 LAST_WORDS_SECONDS: Final = 1.0
 
 # What a line of a part means; see `LineEvent`.
 READY: Final = "ready"
-SAID: Final = "said"
+LOGGED: Final = "logged"
 PROBLEM: Final = "problem"
 PROGRESS: Final = "progress"
 # What else is told.
@@ -80,7 +80,7 @@ class Part:
     name: str
     command: tuple[str, ...]
     # Takes STDOUT or STDERR and a line without its end; None: nothing to tell of.
-    hear: Callable[[int, str], LineEvent | None]
+    parse_line: Callable[[int, str], LineEvent | None]
     environment: Mapping[str, str] | None = None
     # Without it there is no use in the others.
     is_needed: bool = False
@@ -90,7 +90,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Waits:
+class RestartDelays:
     """How long a part that died is left alone: seconds, doubled with each death."""
 
     first: float = 1.0
@@ -113,10 +113,14 @@ class Supervisor:
     """All parts, from the first start to the last end."""
 
     def __init__(
-        self, parts: Sequence[Part], tell: Callable[[Event], None], *, waits: Waits | None = None
+        self,
+        parts: Sequence[Part],
+        tell: Callable[[Event], None],
+        *,
+        delays: RestartDelays | None = None,
     ) -> None:
         self._tell = tell
-        self._kept = [_Kept(part, self, waits or Waits()) for part in parts]
+        self._kept = [_Kept(part, self, delays or RestartDelays()) for part in parts]
         # How often it was asked to stop.
         self._asked = 0
         self._stopping = asyncio.Event()
@@ -190,13 +194,13 @@ class Supervisor:
 class _Kept:
     """One part, and the process that it is now."""
 
-    def __init__(self, part: Part, owner: Supervisor, waits: Waits) -> None:
+    def __init__(self, part: Part, owner: Supervisor, delays: RestartDelays) -> None:
         self.part = part
         self.state = "waiting"
         self.was_ready = asyncio.Event()
         self._owner = owner
-        self._waits = waits
-        self._wait = waits.first
+        self._delays = delays
+        self._wait = delays.first
         self._process: asyncio.subprocess.Process | None = None
         self._ready_at = NEVER
         # The last sentence of this process, and whether it was meant as the reason of its end.
@@ -215,13 +219,15 @@ class _Kept:
         try:
             while not self._ending.is_set() and not self._owner.is_stopping:
                 code = await self._run()
-                if not self._ending.is_set() and not await self._mourn(self._why(code)):
+                if not self._ending.is_set() and not await self._wait_before_restart(
+                    self._why(code)
+                ):
                     break
         finally:
             self.state = "stopped"
             self._ended.set()
 
-    async def _mourn(self, why: str) -> bool:
+    async def _wait_before_restart(self, why: str) -> bool:
         """It died: tell, and wait until it may be started again. False: never."""
         self._deaths += 1
         if self._owner.is_stopping:
@@ -236,7 +242,7 @@ class _Kept:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait):
                 await self._ending.wait()
-        self._wait = min(self._waits.longest, self._wait * 2)
+        self._wait = min(self._delays.longest, self._wait * 2)
         return True
 
     def _why(self, code: int) -> str:
@@ -288,7 +294,7 @@ class _Kept:
                 asyncio.gather(
                     self._listen(STDOUT, process.stdout), self._listen(STDERR, process.stderr)
                 ),
-                self._end_untethered(process),
+                self._end_orphans(process),
             )
             code = await process.wait()
         except asyncio.CancelledError:
@@ -298,24 +304,24 @@ class _Kept:
             raise
         finally:
             self._process = None
-        if loop.time() - self._ready_at >= self._waits.healthy:
-            self._wait = self._waits.first
+        if loop.time() - self._ready_at >= self._delays.healthy:
+            self._wait = self._delays.first
         return code
 
-    async def _end_untethered(self, process: asyncio.subprocess.Process) -> None:
+    async def _end_orphans(self, process: asyncio.subprocess.Process) -> None:
         """After the death of a tether: until what it held has ended, or cannot be ended by us."""
         while process.returncode is None:
             # To wait for it would be to wait for its outputs too, which others may have.
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         left = Leftovers(process.pid)
         loop = asyncio.get_running_loop()
         end = loop.time() + self.part.stop_seconds
-        while left.look():
+        while left.find():
             if self._killing.is_set() or loop.time() >= end:
                 left.kill()
                 await asyncio.sleep(KILL_SECONDS)
             else:
-                await _first(min(LOOK_SECONDS, end - loop.time()), self._killing.wait())
+                await _first(min(POLL_SECONDS, end - loop.time()), self._killing.wait())
         # Somebody whom we do not know may have its outputs, and what was said is still in them.
         await _first(max(0.0, end - loop.time()), self._killing.wait())
         await asyncio.sleep(LAST_WORDS_SECONDS)
@@ -326,30 +332,30 @@ class _Kept:
         while data := await stream.read(READ_BYTES):
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                self._hear(source, line)
+                self._take_line(source, line)
             if len(rest) > LONGEST_LINE:
-                self._hear(source, rest)
+                self._take_line(source, rest)
                 rest = b""
         if rest:
-            self._hear(source, rest)
+            self._take_line(source, rest)
 
-    def _hear(self, source: int, line: bytes) -> None:
+    def _take_line(self, source: int, line: bytes) -> None:
         text = line[:LONGEST_LINE].decode("utf-8", "replace").rstrip()
-        heard = self.part.hear(source, text) if text else None
-        if heard is None:
+        line_event = self.part.parse_line(source, text) if text else None
+        if line_event is None:
             return
-        if heard.kind == READY:
+        if line_event.kind == READY:
             self.state = "ready"
             self._ready_at = asyncio.get_running_loop().time()
             self.was_ready.set()
-        elif heard.kind == PROBLEM:
+        elif line_event.kind == PROBLEM:
             # The first is the reason; it may be given on both of its outputs.
             if not self._is_reason:
-                self._last, self._is_reason = heard.text, True
+                self._last, self._is_reason = line_event.text, True
             return
-        elif heard.kind == SAID and not self._is_reason:
-            self._last = heard.text
-        self._owner.tell(Event(heard.kind, self.part.name, heard.text, heard.facts))
+        elif line_event.kind == LOGGED and not self._is_reason:
+            self._last = line_event.text
+        self._owner.tell(Event(line_event.kind, self.part.name, line_event.text, line_event.facts))
 
     def order(self, what: bytes) -> None:
         """Have the tether do something, if there is one."""
@@ -368,14 +374,14 @@ class _Kept:
             if not hurrying.is_set():
                 self.order(tether.TERMINATE)
         loop = asyncio.get_running_loop()
-        patience = loop.time() + self.part.stop_seconds
+        deadline = loop.time() + self.part.stop_seconds
         await _first(self.part.stop_seconds, self._ended.wait(), hurrying.wait())
         if not self._ended.is_set() and hurrying.is_set():
             self.order(tether.HURRY)
-            patience = min(patience, loop.time() + HURRY_SECONDS)
-            await _first(patience - loop.time(), self._ended.wait())
+            deadline = min(deadline, loop.time() + HURRY_SECONDS)
+            await _first(deadline - loop.time(), self._ended.wait())
         if not self._ended.is_set():
-            self._tell(SAID, "does not end, and is killed")
+            self._tell(LOGGED, "does not end, and is killed")
             self.order(tether.KILL)
             await self._ended.wait()
         self._tell(STOPPED)

@@ -45,7 +45,7 @@ BY_SIGNAL: Final = 128
 # How long what a command leaves behind may take to end when it is asked to.
 REST_SECONDS: Final = 10.0
 # How soon those who were killed, and their children, are looked for again.
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 
 IS_LINUX: Final = sys.platform == "linux"
 _PR_SET_PDEATHSIG: Final = 1
@@ -111,7 +111,7 @@ class Tether:
             left = deadline - time.monotonic()
             if left <= 0:
                 self._kill()
-                left = LOOK_SECONDS
+                left = POLL_SECONDS
             for descriptor in self._listen(left, with_input=is_open):
                 if descriptor != 0:
                     continue
@@ -179,7 +179,7 @@ class Tether:
             left = deadline - time.monotonic()
             if left <= 0:
                 self._kill()
-                left = LOOK_SECONDS
+                left = POLL_SECONDS
             if 0 in self._listen(left, with_input=is_open):
                 orders = os.read(0, 64)
                 is_open = bool(orders)

@@ -197,7 +197,7 @@ class Devices:
             body = BODY.pack(MAGIC, number, counter, time_ms, value, status, place)
             return FleetMessage(topic, body + SUM.pack(zlib.crc32(body)))
         at = EPOCH + timedelta(milliseconds=time_ms - EPOCH_MS)
-        said = {
+        fields_by_name = {
             "device": device.name,
             "n": counter,
             "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -205,7 +205,7 @@ class Devices:
             "unit": measure.unit,
             "status": STATUSES[status],
         }
-        return FleetMessage(topic, json.dumps(said, ensure_ascii=False).encode())
+        return FleetMessage(topic, json.dumps(fields_by_name, ensure_ascii=False).encode())
 
 
 def read_name(payload: bytes) -> tuple[int, int]:
@@ -217,10 +217,10 @@ def read_name(payload: bytes) -> tuple[int, int]:
             raise ValueError("its checksum is wrong")
         fields = BODY.unpack_from(payload)
         return int(fields[1]), int(fields[2])
-    said = json.loads(payload)
-    if not isinstance(said, dict):
+    fields_by_name = json.loads(payload)
+    if not isinstance(fields_by_name, dict):
         raise ValueError("it is no JSON object")
-    device, counter = said.get("device"), said.get("n")
+    device, counter = fields_by_name.get("device"), fields_by_name.get("n")
     if not isinstance(device, str) or type(counter) is not int:
         raise ValueError("it has no device and n")
     return int(device.rpartition("-")[2]), counter

@@ -4,7 +4,7 @@
     wire         its bytes: packets of one length by semel.mqtt.encode, stamped before use
     links        connections that never block
     clients      a publisher with its window, a subscriber that acknowledges
-    account      what one subscriber got: lost, doubled, out of order, how late
+    account      what one subscriber got: lost, duplicated, out of order, how late
     traffic      the clients of one process, driven: nobody is far ahead of who receives
     workers      the processes, from the first connection to the result
     result       what came out

@@ -2,11 +2,11 @@
 
 Counters of a lane go up by one. So there is a next message for each lane, and the messages that
 were passed over are kept as gaps. One that comes after a later one fills its gap and is out of
-order [MQTT-4.6.0-6]; one that comes and is not missing has been doubled. What is still missing in
+order [MQTT-4.6.0-6]; one that comes and is not missing is a duplicate. What is still missing in
 the end is lost; only who knows how much was sent can say how much that is.
 
 Memory is bounded by the lanes and by `MOST_GAPS`. With more gaps the first is forgotten: it counts
-as lost like all others, but a message that comes for it after all counts as doubled.
+as lost like all others, but a message that comes for it after all counts as duplicated.
 """
 
 import time
@@ -66,7 +66,7 @@ class DeliveryAccount:
         self.latencies = latencies
         # Each message once.
         self.received = 0
-        self.doubled = 0
+        self.duplicated = 0
         self.out_of_order = 0
         # Messages that were passed over and have not come since.
         self.missing = 0
@@ -118,5 +118,5 @@ class DeliveryAccount:
             self.missing -= 1
             self.out_of_order += 1
             return True
-        self.doubled += 1
+        self.duplicated += 1
         return False

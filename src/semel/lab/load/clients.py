@@ -9,7 +9,7 @@ from typing import Final
 
 from semel.lab.load.account import DeliveryAccount
 from semel.lab.load.description import LEAST_PAYLOAD
-from semel.lab.load.links import RECEIVE_SIZE, LinkError, LoadLink, said, take_packet
+from semel.lab.load.links import RECEIVE_SIZE, LinkError, LoadLink, reason_label, take_packet
 from semel.lab.load.wire import (
     ACK_SIZE,
     MARK,
@@ -53,7 +53,7 @@ class Publisher:
         self.left: int | None = None
         self.allowed: int | None = None
         # Whether it heard a PINGRESP.
-        self.heard = False
+        self.has_received = False
         self._source = source
         # All messages before this one are answered, and some others.
         self._oldest = 0
@@ -146,9 +146,9 @@ class Publisher:
 
     def _take_packet(self, packet: Packet) -> None:
         if isinstance(packet, PingResp):
-            self.heard = True
+            self.has_received = True
         elif isinstance(packet, PubAck | PubRec) and packet.reason >= reasons.FAILURE:
-            raise LinkError(f"refused a message: {said(packet.reason)}")
+            raise LinkError(f"refused a message: {reason_label(packet.reason)}")
         elif isinstance(packet, PubAck) and self.qos == 1:
             self._complete_one(packet.packet_id)
         elif isinstance(packet, PubRec) and self.qos == 2:
@@ -170,7 +170,7 @@ class Subscriber:
         self.account = account
         # Messages, each once; without an account all that came.
         self.received = 0
-        self.heard = False
+        self.has_received = False
         self._bytes = 0
         behind = layout.size - layout.payload_at - MARK.size
         self._marks = Struct(f">{layout.payload_at}xQQ{max(0, behind)}x")
@@ -243,7 +243,7 @@ class Subscriber:
         """Anything that looks otherwise; what answers it."""
         version = self.link.version
         if isinstance(packet, PingResp):
-            self.heard = True
+            self.has_received = True
             return b""
         if isinstance(packet, PubRel) and self.layout.qos == 2:
             return encode(PubComp(packet.packet_id), version)

@@ -25,7 +25,7 @@ class LinkError(Exception):
     """The broker did what it must not: closed a connection, sent something else, stalled."""
 
 
-def said(reason: int, packet_type: int = 0, version: int = MQTT5) -> str:
+def reason_label(reason: int, packet_type: int = 0, version: int = MQTT5) -> str:
     """A reason code in words and as a number."""
     # A worker starts in a third of the time without the client, which it seldom needs.
     from semel.client.errors import name_of
@@ -85,7 +85,7 @@ def take_packet(data: bytes, start: int, version: int) -> tuple[Packet, int] | N
     except Violation as violation:
         raise LinkError(f"sent something that is not MQTT: {violation}") from None
     if found is not None and isinstance(found[0], Disconnect):
-        raise LinkError(f"closed a connection: {said(found[0].reason)}")
+        raise LinkError(f"closed a connection: {reason_label(found[0].reason)}")
     return found
 
 
@@ -104,7 +104,9 @@ def open_socket(
         if not isinstance(answer, ConnAck):
             raise LinkError(f"answered CONNECT with {type(answer).__name__}")
         if answer.reason:
-            raise LinkError(f"refused a connection: {said(answer.reason, CONNACK, version)}")
+            raise LinkError(
+                f"refused a connection: {reason_label(answer.reason, CONNACK, version)}"
+            )
     except BaseException:
         link.close()
         raise
@@ -121,7 +123,7 @@ def subscribe(link: socket.socket, version: int, topic_filters: list[str], qos: 
             raise LinkError(f"answered SUBSCRIBE with {type(answer).__name__}")
         for granted in answer.reasons:
             if granted >= reasons.FAILURE:
-                raise LinkError(f"refused a subscription: {said(granted)}")
+                raise LinkError(f"refused a subscription: {reason_label(granted)}")
             if granted != qos:
                 raise LinkError(f"granted QoS {granted} to a subscription, not QoS {qos}")
 

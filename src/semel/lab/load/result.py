@@ -17,7 +17,7 @@ class Got:
     expected: int
     # Each message once.
     received: int
-    doubled: int
+    duplicated: int
     out_of_order: int
 
     @property
@@ -26,7 +26,7 @@ class Got:
 
     @property
     def is_clean(self) -> bool:
-        return not (self.lost or self.doubled or self.out_of_order)
+        return not (self.lost or self.duplicated or self.out_of_order)
 
 
 @dataclass
@@ -55,16 +55,16 @@ class Result:
 
     @property
     def received(self) -> int:
-        """All that came: what was expected, less what was lost, and what was doubled."""
-        return sum(each.received + each.doubled for each in self.subscribers)
+        """All that came: what was expected, less what was lost, and what was duplicated."""
+        return sum(each.received + each.duplicated for each in self.subscribers)
 
     @property
     def lost(self) -> int:
         return sum(each.lost for each in self.subscribers)
 
     @property
-    def doubled(self) -> int:
-        return sum(each.doubled for each in self.subscribers)
+    def duplicated(self) -> int:
+        return sum(each.duplicated for each in self.subscribers)
 
     @property
     def out_of_order(self) -> int:
@@ -76,7 +76,7 @@ class Result:
         qos = self.load.qos
         if self.fault or (qos and (self.lost or self.acknowledged < self.sent)):
             return False
-        return qos < 2 or not self.doubled
+        return qos < 2 or not self.duplicated
 
     def per_second(self, count: float) -> float:
         return count / self.seconds if self.seconds else 0.0
@@ -101,7 +101,7 @@ class Result:
             "received": self.received,
             "expected": self.expected,
             "lost": self.lost,
-            "doubled": self.doubled,
+            "duplicated": self.duplicated,
             "out_of_order": self.out_of_order,
             "sent_per_second": self.per_second(self.sent),
             "received_per_second": self.per_second(self.received),
@@ -114,9 +114,9 @@ class Result:
                 {
                     "subscriber": each.subscriber,
                     "expected": each.expected,
-                    "received": each.received + each.doubled,
+                    "received": each.received + each.duplicated,
                     "lost": each.lost,
-                    "doubled": each.doubled,
+                    "duplicated": each.duplicated,
                     "out_of_order": each.out_of_order,
                 }
                 for each in self.subscribers
@@ -136,5 +136,5 @@ def milliseconds(latencies: Latencies) -> dict[str, float] | None:
     """What a table shows of durations, None without any."""
     if not latencies.classes:
         return None
-    told = {name: latencies.at(part) / 1e6 for name, part in PARTS.items()}
-    return {**told, "max": latencies.longest / 1e6}
+    quantiles = {name: latencies.at(part) / 1e6 for name, part in PARTS.items()}
+    return {**quantiles, "max": latencies.longest / 1e6}

@@ -35,7 +35,7 @@ POLL_SECONDS: Final = 0.01
 # What an epoll can wait for at the least.
 SHORTEST: Final = 0.001
 # Without a word for so long, what is missing is not waited for any more.
-PATIENCE: Final = 5.0
+DRAIN_TIMEOUT: Final = 5.0
 TICK_SECONDS: Final = 0.5
 
 # The columns of Counts.
@@ -197,7 +197,7 @@ class Traffic:
         *,
         size: int,
         sharers: int = 1,
-        patience: float = PATIENCE,
+        timeout: float = DRAIN_TIMEOUT,
     ) -> None:
         """Clients have the numbers that the load gives them; both ends of a pair are here.
 
@@ -209,7 +209,7 @@ class Traffic:
         self.subscribers = subscribers
         self.counts = counts
         self.fan_out = load.fan_out
-        self.patience = patience
+        self.timeout = timeout
         self.sent = 0
         self.acknowledged = 0
         # Deliveries, each once; there should be `fan_out` of each message.
@@ -320,16 +320,16 @@ class Traffic:
         seen = tuple(self.counts.total(column) for column in (SENT, ACKNOWLEDGED, RECEIVED))
         if seen != self._seen:
             self._seen, self._seen_at, self.is_still = seen, now, False
-        elif now - self._seen_at >= self.patience:
+        elif now - self._seen_at >= self.timeout:
             self._seen_at, self.is_still = now, True
             self._stand_still()
 
     def _stand_still(self) -> None:
         """Nothing has moved for long: see whether the broker owes something."""
         if any(link.is_full for link in self.links.by_number.values()):
-            raise LinkError(f"has read nothing for {self.patience:g} s")
+            raise LinkError(f"has read nothing for {self.timeout:g} s")
         if self.load.qos and self.acknowledged < self.sent:
-            raise LinkError(f"has acknowledged nothing for {self.patience:g} s")
+            raise LinkError(f"has acknowledged nothing for {self.timeout:g} s")
         for group in self._groups:
             group.forgive()
         self._awake = dict.fromkeys(self._pairs.values())
@@ -347,10 +347,10 @@ class Traffic:
         clients: list[Publisher | Subscriber]
         clients = [*self.publishers.values(), *self.subscribers.values()]
         for client in clients:
-            client.heard = False
+            client.has_received = False
             client.link.send(PINGREQ)
-        deadline = time.monotonic() + self.patience
-        while time.monotonic() < deadline and not all(client.heard for client in clients):
+        deadline = time.monotonic() + self.timeout
+        while time.monotonic() < deadline and not all(client.has_received for client in clients):
             self.finish()
         for client in clients:
             client.link.send(encode_disconnect(self.load.version))

@@ -28,8 +28,8 @@ from semel.lab.load.result import Got, Result
 from semel.lab.load.traffic import (
     ACKNOWLEDGED,
     CONNECTED,
+    DRAIN_TIMEOUT,
     MISSING,
-    PATIENCE,
     RECEIVED,
     SENT,
     STATE,
@@ -47,7 +47,7 @@ CONNECTING: Final = 0
 READY: Final = 1
 EMPTY: Final = 2
 
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 START_SECONDS: Final = 0.005
 
 
@@ -78,7 +78,7 @@ class Job:
     seconds: float | None = None
     messages: int | None = None
     processes: int = 1
-    patience: float = PATIENCE
+    timeout: float = DRAIN_TIMEOUT
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     @property
@@ -118,7 +118,7 @@ class WorkerReport:
     # By publisher.
     sent: dict[int, int] = field(default_factory=dict)
     acknowledged: int = 0
-    # By subscriber: received, doubled, out of order.
+    # By subscriber: received, duplicated, out of order.
     got: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     latencies: Latencies = field(default_factory=Latencies)
     connecting: Latencies = field(default_factory=Latencies)
@@ -159,7 +159,7 @@ class Worker:
         self.counts = counts
         self.report = WorkerReport()
         self._parent = os.getppid()
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
 
     def work(self) -> WorkerReport:
         """All of it; what the broker does wrong is in the report."""
@@ -181,17 +181,17 @@ class Worker:
             self._tell(traffic)
         return self.report
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Without a parent this process ends."""
         now = time.monotonic()
-        if now - self._looked >= LOOK_SECONDS:
-            self._looked = now
+        if now - self._polled_at >= POLL_SECONDS:
+            self._polled_at = now
             if os.getppid() != self._parent:
                 raise SystemExit
 
     def _command(self) -> int:
         """What the parent wants."""
-        self._look()
+        self._poll()
         return self.counts.every(STATE)[-1]
 
     def _connect(self, links: Links) -> Traffic:
@@ -220,7 +220,7 @@ class Worker:
             self.counts,
             size=layout.size,
             sharers=sum(1 for each in range(job.processes) if job.publishers_of(each)),
-            patience=job.patience,
+            timeout=job.timeout,
         )
 
     def _note_connected(self, nanoseconds: int) -> None:
@@ -246,7 +246,7 @@ class Worker:
             traffic.end()
             while not (self._is_complete() or traffic.is_still):
                 traffic.finish()
-                self._look()
+                self._poll()
         finally:
             self.report.ended = traffic.moved
             self.report.cpu_seconds = time.process_time() - cpu
@@ -267,7 +267,7 @@ class Worker:
         for number, subscriber in traffic.subscribers.items():
             account = subscriber.account
             assert account is not None
-            self.report.got[number] = (account.received, account.doubled, account.out_of_order)
+            self.report.got[number] = (account.received, account.duplicated, account.out_of_order)
 
 
 def window_of(load: Load, answer: ConnAck, layout: PacketLayout) -> int:
@@ -357,7 +357,7 @@ def gather(
     reports: list[WorkerReport] = []
     began: float | None = None
     while connections:
-        for ready in wait(connections, LOOK_SECONDS if began is not None else START_SECONDS):
+        for ready in wait(connections, POLL_SECONDS if began is not None else START_SECONDS):
             assert isinstance(ready, Connection)
             connections.remove(ready)
             try:
