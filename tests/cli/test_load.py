@@ -272,7 +272,7 @@ def test_the_exit_code_says_whether_qos_was_kept(
 ) -> None:
     with OddBroker(deliver=deliver) as odd:
         url = f"mqtt://127.0.0.1:{odd.port}"
-        result = load(url, "--qos", qos, "--messages", 20, "--patience", 1)
+        result = load(url, "--qos", qos, "--messages", 20, "--timeout", 1)
     assert result.exit_code == code, result.output
     assert f"subscriber 0: {words}, 0 out of order, 20 expected" in result.stdout
 
@@ -283,7 +283,7 @@ def test_a_table_names_ten_subscribers_and_json_all() -> None:
 
     with OddBroker(deliver=lose_all) as odd:
         url = f"mqtt://127.0.0.1:{odd.port}"
-        options = ("--subscribers", 12, "--messages", 2, "--patience", "0.5")
+        options = ("--subscribers", 12, "--messages", 2, "--timeout", "0.5")
         shown = load(url, *options).stdout
         told = json.loads(load(url, *options, "--json").stdout)
     assert len(re.findall("^subscriber ", shown, re.MULTILINE)) == 10
@@ -382,7 +382,7 @@ def test_user_name_and_password_come_from_the_url_an_option_or_the_environment(
         (("mqtt://h", "--rate", "0"), "--rate"),
         (("mqtt://h", "--version", "4"), "--version"),
         (("mqtt://h", "--processes", "0"), "--processes"),
-        (("mqtt://h", "--patience", "0"), "--patience"),
+        (("mqtt://h", "--timeout", "0"), "--timeout"),
         (("mqtt://h", "--publishers", "0", "--subscribers", "0"), "leave nobody"),
         (("mqtt://h", "--scenario", "pairs", "--publishers", "2", "--subscribers", "3"), "pairs"),
         (("mqtt://h", "--scenario", "plant", "--subscribers", "5"), "multiple of 11"),
@@ -398,7 +398,7 @@ def test_wrong_usage_is_a_sentence_and_exit_2(arguments: tuple[str, ...], words:
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("option", ["--rate", "--duration", "--patience"])
+@pytest.mark.parametrize("option", ["--rate", "--duration", "--timeout"])
 @pytest.mark.parametrize("number", ["nan", "inf", "-1"])
 def test_a_number_that_is_none_is_refused_by_its_option(option: str, number: str) -> None:
     found = load("mqtt://127.0.0.1:1", option, number)

@@ -134,7 +134,7 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--messages", type=click.IntRange(1), help="Messages of each publisher.")
 @click.option(
-    "--patience",
+    "--timeout",
     type=NumberRange(0, YEAR, min_open=True),
     default=DRAIN_TIMEOUT,
     show_default=True,
