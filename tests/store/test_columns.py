@@ -9,7 +9,7 @@ from semel.extras import need
 from semel.store.compaction import Compaction, NotMergeable, merge
 from semel.store.reading import Choice, NodeRecord
 from semel.store.sealer import Order, Sealer
-from semel.store.segment_reader import read_records
+from semel.store.segment_names import segment_name
 from semel.store.segment_writer import seal_rows
 from semel.store.segments import (
     REQUIRED,
@@ -17,11 +17,10 @@ from semel.store.segments import (
     group_range,
     open_segment,
     schema,
-    segment_name,
     segment_times,
 )
 from tests.store.memory_root import MemoryRoot
-from tests.store.recorded import fields, insert, make_database, received
+from tests.store.recorded import fields, insert, make_database, read_records, received
 
 pa = need("pyarrow", extra="broker", by="this test")
 pq = need("pyarrow.parquet", extra="broker", by="this test")

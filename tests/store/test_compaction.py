@@ -22,11 +22,11 @@ from semel.store.compaction import (
 )
 from semel.store.roots import Segment
 from semel.store.sealer import Order, Sealer
-from semel.store.segment_reader import read_records
+from semel.store.segment_names import parse_segment_name, segment_name
 from semel.store.segment_writer import GROUP_ROWS, seal_rows
-from semel.store.segments import RecordError, check_segment, parse_segment_name, pick, segment_name
+from semel.store.segments import RecordError, check_segment, pick
 from tests.store.memory_root import MemoryRoot
-from tests.store.recorded import fields, insert, make_database, message
+from tests.store.recorded import fields, insert, make_database, message, read_records
 
 pa = need("pyarrow", extra="broker", by="this test")
 pq = need("pyarrow.parquet", extra="broker", by="this test")

@@ -14,11 +14,11 @@ from semel.store.retention import Retention, delete_through, too_much, trim
 from semel.store.retention_clock import RetentionClock
 from semel.store.roots import Segment
 from semel.store.sealer import Order, Sealer
-from semel.store.segment_reader import read_records
+from semel.store.segment_names import segment_name
 from semel.store.segment_writer import seal_rows
-from semel.store.segments import pick, segment_name
+from semel.store.segments import pick
 from tests.store.memory_root import MemoryRoot
-from tests.store.recorded import insert, make_database, received
+from tests.store.recorded import insert, make_database, read_records, received
 
 SECOND = 1_000_000
 

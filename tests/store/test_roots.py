@@ -25,7 +25,7 @@ from semel.store.roots import (
     open_root,
     without_secrets,
 )
-from semel.store.segments import segment_name
+from semel.store.segment_names import segment_name
 from tests.store.memory_root import MemoryRoot, ObjectStore, object_root
 from tests.store.wrong_secrets import WRONG_SECRETS
 

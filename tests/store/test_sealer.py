@@ -21,10 +21,18 @@ from semel.store.compaction import Compaction
 from semel.store.retention import Retention
 from semel.store.roots import LocalRoot, NotOwned, Root
 from semel.store.sealer import LOCK_NAME, Loop, Order, Sealer, lines_of
-from semel.store.segment_reader import read_records
-from semel.store.segments import RecordError, check_segment, pick, segment_name
+from semel.store.segment_names import segment_name
+from semel.store.segments import RecordError, check_segment, pick
 from tests.store.memory_root import MemoryRoot, ObjectStore, object_root
-from tests.store.recorded import fields, insert, make_database, message, reader, received
+from tests.store.recorded import (
+    fields,
+    insert,
+    make_database,
+    message,
+    read_records,
+    reader,
+    received,
+)
 
 # Against hanging only.
 PATIENCE = 60.0

@@ -21,10 +21,18 @@ from semel.store.compaction import Compaction
 from semel.store.retention import Retention
 from semel.store.roots import LocalRoot
 from semel.store.sealing import Planner, SealerProcess
-from semel.store.segment_reader import SegmentReader, read_records
+from semel.store.segment_reader import SegmentReader
 from semel.store.segments import RecordError, pick
 from tests.modes import repeats
-from tests.store.recorded import INSERT, fields, insert, make_database, message, plain_row
+from tests.store.recorded import (
+    INSERT,
+    fields,
+    insert,
+    make_database,
+    message,
+    plain_row,
+    read_records,
+)
 
 PATIENCE = 60.0
 

@@ -16,7 +16,8 @@ from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.store.commit import RecordedMessage
 from semel.store.roots import LocalRoot
 from semel.store.segment_checksums import KEY
-from semel.store.segment_reader import SegmentReader, read_records
+from semel.store.segment_names import MAXIMUM_SEQ, parse_segment_name, segment_name
+from semel.store.segment_reader import SegmentReader
 from semel.store.segment_writer import (
     GROUP_ROWS,
     LARGEST_CHUNK,
@@ -27,15 +28,12 @@ from semel.store.segment_writer import (
 )
 from semel.store.segments import (
     CHUNK_BYTES,
-    MAXIMUM_SEQ,
     RecordError,
     check_segment,
     first_since,
-    parse_segment_name,
     pick,
     records_of,
     schema,
-    segment_name,
     segment_times,
     table_of,
 )
@@ -46,6 +44,7 @@ from tests.store.recorded import (
     make_database,
     message,
     put,
+    read_records,
     reader,
     received,
     row_of,
@@ -98,7 +97,7 @@ def test_what_is_not_named_as_a_segment_is_none(name: str) -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(0, 1), (2, 1), (-1, 1), (1, MAXIMUM_SEQ + 1)])
 def test_no_segment_is_named_by_an_impossible_range(first: int, last: int) -> None:
-    with pytest.raises(ValueError, match="no segment can hold"):
+    with pytest.raises(ValueError, match="not a valid range"):
         segment_name(first, last)
 
 

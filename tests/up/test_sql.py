@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from semel.pipeline.errors import TableError
 from semel.store.reading import Holdings, NodeRecord
 from semel.store.roots import open_root
-from semel.store.segments import segment_name
+from semel.store.segment_names import segment_name
 from semel.up.sql import LakeSql, RecordLocation, SqlError, record_beside
 from tests.modes import repeats
 from tests.store.keeper import Keeper

@@ -35,7 +35,7 @@ from semel.store.reading import (
     said_rows,
 )
 from semel.store.roots import Segment
-from semel.store.segments import MAXIMUM_SEQ
+from semel.store.segment_names import MAXIMUM_SEQ
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = "earliest"

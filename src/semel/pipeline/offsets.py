@@ -23,7 +23,8 @@ from semel.pipeline.errors import DataLoss
 from semel.pipeline.source_options import EARLIEST, LATEST, Point, Points
 from semel.store.reading import said_rows, uncovered
 from semel.store.roots import Root, RootEntry, Segment, segments_in, trimmed_in
-from semel.store.segments import LISTINGS, Range
+from semel.store.segment_names import Range
+from semel.store.segments import LISTINGS
 
 Offset = dict[str, int]
 # The first row of what there is of a node that was received at a time or later, or None.

@@ -67,7 +67,8 @@ from semel.pipeline.source_options import (
 from semel.pipeline.source_partitions import Rows, SegmentPartition, partitions_of, there
 from semel.store.reading import Choice, MissingRows, NodeRecord
 from semel.store.roots import LocalRoot, Root, RootError, open_root
-from semel.store.segments import LISTINGS, Range, RecordError, first_among
+from semel.store.segment_names import Range
+from semel.store.segments import LISTINGS, RecordError, first_among
 
 NAME: Final = "mqtt"
 # Rows of an Arrow batch; a row group, which a batch never exceeds, is bounded by its bytes.

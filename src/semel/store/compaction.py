@@ -24,15 +24,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from semel.store.roots import Root, Segment
+from semel.store.segment_names import Range
 from semel.store.segment_writer import write_segment
-from semel.store.segments import (
-    Range,
-    RecordError,
-    damaged_segment,
-    open_segment,
-    pick,
-    verify_segment,
-)
+from semel.store.segments import RecordError, damaged_segment, open_segment, pick, verify_segment
 
 MIB: Final = 1024 * 1024
 # A merged segment has at least so many times the bytes of the largest that went into it; fewer

@@ -22,12 +22,13 @@ from typing import Any, Final, NamedTuple
 from semel.mqtt.violation import Violation
 from semel.store.facts import get_fact
 from semel.store.folder import STREAMS, explained, known_version, read_only
-from semel.store.gaps import Range, known_gaps
+from semel.store.gaps import known_gaps
 from semel.store.opening import NODE_CHARACTERS
 from semel.store.retention import delete_through
 from semel.store.roots import LocalRoot, Root, Segment, open_root
 from semel.store.rows import check_records
 from semel.store.schema import Damaged, Unusable
+from semel.store.segment_names import Range
 from semel.store.segments import (
     BATCH_ROWS,
     CHUNK_BYTES,

@@ -31,7 +31,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from semel.extras import need
-from semel.store.segments import MAXIMUM_SEQ, Range, parse_segment_name, segment_name
+from semel.store.segment_names import MAXIMUM_SEQ, Range, parse_segment_name, segment_name
 
 OWNER: Final = "_owner.json"
 TEMPORARY: Final = ".tmp-"

@@ -54,16 +54,9 @@ from semel.store.landed import landings_of
 from semel.store.retention import Retention, delete_through, too_much
 from semel.store.retention_clock import NAME, RetentionClock, time_since_boot
 from semel.store.roots import Root, RootError, Segment, open_root
+from semel.store.segment_names import Range, segment_name
 from semel.store.segment_writer import seal_rows
-from semel.store.segments import (
-    Range,
-    RecordError,
-    arrow,
-    parquet,
-    segment_name,
-    segment_times,
-    verify_segment,
-)
+from semel.store.segments import RecordError, arrow, parquet, segment_times, verify_segment
 
 LOCK_NAME: Final = "sealer.lock"
 # Seconds until a failed range is tried again: the first wait, and the longest.

@@ -30,7 +30,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import semel
 from semel.extras import missing, need
 from semel.store.compaction import MIB, Compaction
 from semel.store.retention import Retention
@@ -546,7 +545,7 @@ class _Conversation:
 def environment_for_python(environ: Mapping[str, str]) -> dict[str, str]:
     """The same, and where this semel is, if that is no place where Python looks by itself."""
     environment = dict(environ)
-    here = str(Path(semel.__file__).resolve().parent.parent)
+    here = str(Path(__file__).resolve().parents[2])
     if here not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)

@@ -2,13 +2,14 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from semel.store.commit import RecordedMessage
+from semel.store.roots import Root
+from semel.store.segment_names import Range, segment_name
 from semel.store.segments import (
     BATCH_ROWS,
     LISTINGS,
-    Range,
     RecordError,
     SegmentFile,
     arrow,
@@ -16,11 +17,7 @@ from semel.store.segments import (
     listed,
     open_segment,
     records_of,
-    segment_name,
 )
-
-if TYPE_CHECKING:
-    from semel.store.roots import Root
 
 
 class SegmentReader:
@@ -30,7 +27,7 @@ class SegmentReader:
     for is gone.
     """
 
-    def __init__(self, root: "Root", stream: str, node: str, *, stream_id: int = 0) -> None:
+    def __init__(self, root: Root, stream: str, node: str, *, stream_id: int = 0) -> None:
         self._root = root
         self._stream = stream
         self._node = node
@@ -144,11 +141,3 @@ class SegmentReader:
         )
         self._rest = None
         return True
-
-
-def read_records(
-    root: "Root", stream: str, node: str, first: int, limit: int, *, stream_id: int = 0
-) -> list[RecordedMessage]:
-    """Up to `limit` records from seq `first` on. Who reads on and on keeps a SegmentReader."""
-    with SegmentReader(root, stream, node, stream_id=stream_id) as reader:
-        return reader.read(first, limit)

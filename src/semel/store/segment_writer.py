@@ -2,11 +2,13 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from semel.store.roots import Root
 from semel.store.rows import check_records
 from semel.store.schema import Damaged
 from semel.store.segment_checksums import KEY, VERSION, add_checksums
+from semel.store.segment_names import segment_name
 from semel.store.segments import (
     CHUNK_BYTES,
     COLUMNS,
@@ -15,12 +17,8 @@ from semel.store.segments import (
     arrow,
     parquet,
     schema,
-    segment_name,
     table_of,
 )
-
-if TYPE_CHECKING:
-    from semel.store.roots import Root
 
 _ROWS: Final = (
     f"SELECT checksum, {COLUMNS} FROM record"
@@ -125,7 +123,7 @@ def write_tables(
 
 
 def write_segment(
-    root: "Root",
+    root: Root,
     stream: str,
     node: str,
     tables: Callable[[], Iterable[Any]],
@@ -164,7 +162,7 @@ def _chunk_starts(sink: Any) -> list[int]:
 
 def seal_rows(
     connection: sqlite3.Connection,
-    root: "Root",
+    root: Root,
     stream: str,
     node: str,
     *,

@@ -24,10 +24,9 @@ Nothing is read that is not what was written: see `checksums`. Whoever opens a s
 pyarrow is an optional package and slow to import: it is loaded when a function first needs it.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from semel.extras import need
 from semel.mqtt.properties import (
@@ -41,17 +40,10 @@ from semel.mqtt.properties import (
     Properties,
 )
 from semel.store.commit import RecordedMessage
+from semel.store.roots import Root
 from semel.store.rows import properties_from
 from semel.store.segment_checksums import KEY, VERSION, CheckedFile
-
-if TYPE_CHECKING:
-    from semel.store.roots import Root
-
-# First and last seq, both included.
-Range = tuple[int, int]
-
-MAXIMUM_SEQ: Final = 2**63 - 1
-_NAME: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet", re.ASCII)
+from semel.store.segment_names import Range, segment_name
 
 # The columns of table `record` that a segment is made of, in the order of `_table`.
 COLUMNS: Final = (
@@ -93,23 +85,7 @@ class RecordError(Exception):
     """The record is not what it should be: the text names the files and what is wrong."""
 
 
-# --- names ----------------------------------------------------------------------------------------
-
-
-def segment_name(first: int, last: int) -> str:
-    """The name of the file with these rows; names sort as their numbers do."""
-    if not 1 <= first <= last <= MAXIMUM_SEQ:
-        raise ValueError(f"no segment can hold rows {first} to {last}")
-    return f"{first:020}-{last:020}.parquet"
-
-
-def parse_segment_name(name: str) -> Range | None:
-    """First and last seq, or None if this is no name of a segment."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    first, last = int(match[1]), int(match[2])
-    return (first, last) if 1 <= first <= last <= MAXIMUM_SEQ else None
+# --- the reader's rule ----------------------------------------------------------------------------
 
 
 def pick(ranges: Iterable[Range]) -> list[Range]:
@@ -366,7 +342,7 @@ def _group_limits(metadata: Any, group: int, name: str) -> tuple[Any, Any]:
 
 
 def damaged_segment(
-    root: "Root", stream: str, node: str, *, first: int, last: int, what: str
+    root: Root, stream: str, node: str, *, first: int, last: int, what: str
 ) -> RecordError:
     """A segment is not what was written: which file, what is wrong, what to do."""
     place = root.place(stream, node, segment_name(first, last))
@@ -377,7 +353,7 @@ def damaged_segment(
     )
 
 
-def open_checked(root: "Root", stream: str, node: str, *, first: int, last: int) -> CheckedFile:
+def open_checked(root: Root, stream: str, node: str, *, first: int, last: int) -> CheckedFile:
     """The file of a segment, of which nothing can be read that is not what was written.
 
     Raises FileNotFoundError, and RecordError for damage, as its `read` does.
@@ -506,7 +482,7 @@ class SegmentFile:
         return type(rows).from_arrays(columns, schema=pa.schema(fields))
 
 
-def open_segment(root: "Root", stream: str, node: str, *, first: int, last: int) -> SegmentFile:
+def open_segment(root: Root, stream: str, node: str, *, first: int, last: int) -> SegmentFile:
     """A segment, open to be read. FileNotFoundError: gone.
 
     Raises RecordError if it is not what its name says, or is damaged.
@@ -542,7 +518,7 @@ def _check_rows(metadata: Any, first: int, last: int) -> None:
         raise RecordError(f"it holds rows up to {at - 1} only")
 
 
-def check_segment(root: "Root", stream: str, node: str, *, first: int, last: int) -> None:
+def check_segment(root: Root, stream: str, node: str, *, first: int, last: int) -> None:
     """Return if the segment is there and holds first to last; else FileNotFoundError, RecordError.
 
     By its footer: a whole file, its number of rows, and their numbers.
@@ -551,7 +527,7 @@ def check_segment(root: "Root", stream: str, node: str, *, first: int, last: int
 
 
 def verify_segment(
-    root: "Root",
+    root: Root,
     stream: str,
     node: str,
     *,
@@ -582,7 +558,7 @@ def verify_segment(
         opened.close()
 
 
-def segment_times(root: "Root", stream: str, node: str, *, first: int, last: int) -> Range:
+def segment_times(root: Root, stream: str, node: str, *, first: int, last: int) -> Range:
     """When the oldest and the newest row of a segment were received, in microseconds."""
     opened = open_segment(root, stream, node, first=first, last=last)
     try:
@@ -595,7 +571,7 @@ def segment_times(root: "Root", stream: str, node: str, *, first: int, last: int
     return min(low for low, _ in limits), max(high for _, high in limits)
 
 
-def listed(root: "Root", stream: str, node: str) -> list[Range]:
+def listed(root: Root, stream: str, node: str) -> list[Range]:
     """The segments to read, by the reader's rule; lists again if the folder changes meanwhile.
 
     A listing is not one moment: while the oldest segments are deleted it may hold one of them and
@@ -609,7 +585,7 @@ def listed(root: "Root", stream: str, node: str) -> list[Range]:
     return pick(each.range for each in root.segments(stream, node))
 
 
-def first_since(root: "Root", stream: str, node: str, received: int) -> int | None:
+def first_since(root: Root, stream: str, node: str, received: int) -> int | None:
     """The lowest seq of a row that was received at that time (in microseconds) or later."""
     for _ in range(LISTINGS - 1):
         try:
@@ -620,7 +596,7 @@ def first_since(root: "Root", stream: str, node: str, received: int) -> int | No
 
 
 def first_among(
-    root: "Root", stream: str, node: str, segments: Iterable[Range], received: int
+    root: Root, stream: str, node: str, segments: Iterable[Range], received: int
 ) -> int | None:
     """The same, of these segments. Raises FileNotFoundError if one is gone."""
     for low, high in segments:

@@ -63,8 +63,9 @@ from semel.pipeline.places import absent, local_folder, naming, said, table_addr
 from semel.store.folder import STORE, STREAMS
 from semel.store.reading import Holdings, NodeRecord
 from semel.store.roots import LocalRoot, Root, open_root, without_secrets
+from semel.store.segment_names import segment_name
 from semel.store.segment_writer import write_tables
-from semel.store.segments import listed, schema, segment_name
+from semel.store.segments import listed, schema
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
