@@ -7,7 +7,7 @@ import pytest
 
 from semel.extras import need
 from semel.store.compaction import Compaction, NotMergeable, merge
-from semel.store.reading import Choice, NodeRecord
+from semel.store.reading import NodeRecord, ReadOptions
 from semel.store.sealer import Order, Sealer
 from semel.store.segment_names import segment_name
 from semel.store.segment_writer import seal_rows
@@ -86,7 +86,7 @@ def test_a_missing_column_that_may_be_null_is_null(root: MemoryRoot, name: str) 
     assert tables[1].column(name).null_count < 10 or name in ("response_topic", "correlation_data")
     # Alone, and not in the order of the file.
     for columns in ((name,), (name, "seq"), ("topic", name)):
-        (table, *_) = record.tables(1, 10, Choice(columns=columns))
+        (table, *_) = record.tables(1, 10, ReadOptions(columns=columns))
         assert table.column_names == list(columns)
         assert table.num_rows == 10
     assert len(read(root)) == 20
@@ -104,7 +104,7 @@ def test_a_column_of_another_type_is_named(root: MemoryRoot) -> None:
         root,
         lambda table: table.set_column(5, "qos", pa.array(["1"] * table.num_rows)),
     )
-    with pytest.raises(RecordError, match="column qos is string, not int32"):
+    with pytest.raises(RecordError, match="column qos has type string instead of int32"):
         read(root)
 
 

@@ -163,10 +163,10 @@ def test_the_merged_segment_holds_the_rows_of_its_parts(root: MemoryRoot) -> Non
     parts = root.segments("plant", "n1")
     size = merge(root, "plant", "n1", parts)
     check_segment(root, "plant", "n1", first=1, last=100)
-    path = root.place("plant", "n1", segment_name(1, 100))
+    path = root.file_path("plant", "n1", segment_name(1, 100))
     assert len(root.files[path][0]) == size
     for part in parts:
-        root.delete(root.place("plant", "n1", part.name))
+        root.delete(root.file_path("plant", "n1", part.name))
     found = read_records(root, "plant", "n1", 1, 1_000, stream_id=1)
     assert [fields(each) for each in found] == [fields(message(seq)) for seq in range(1, 101)]
 
@@ -178,14 +178,14 @@ def test_a_merged_segment_is_that_of_its_rows(
     merge(root, "plant", "n1", root.segments("plant", "n1"))
     whole = MemoryRoot()
     seal(database, whole, 1, 100)
-    path = root.place("plant", "n1", segment_name(1, 100))
+    path = root.file_path("plant", "n1", segment_name(1, 100))
     tables = [pq.read_table(io.BytesIO(each.files[path][0])) for each in (root, whole)]
     assert tables[0].equals(tables[1])
 
 
 def test_small_row_groups_become_large_ones(root: MemoryRoot) -> None:
     merge(root, "plant", "n1", root.segments("plant", "n1"))
-    path = root.place("plant", "n1", segment_name(1, 100))
+    path = root.file_path("plant", "n1", segment_name(1, 100))
     with pq.ParquetFile(io.BytesIO(root.files[path][0])) as opened:
         assert opened.metadata.num_row_groups == 1
     assert GROUP_ROWS >= 100
@@ -201,7 +201,7 @@ def test_parts_that_do_not_follow_each_other_are_not_merged(root: MemoryRoot) ->
 
 def test_a_part_that_is_gone_or_damaged_stops_the_merge(root: MemoryRoot) -> None:
     parts = root.segments("plant", "n1")
-    path = root.place("plant", "n1", parts[4].name)
+    path = root.file_path("plant", "n1", parts[4].name)
     data, modified = root.files[path]
     root.files[path] = (data[:-10], modified)
     with pytest.raises(RecordError, match=parts[4].name):
@@ -292,7 +292,7 @@ def test_each_segment_waits_for_the_one_that_covers_it(root: MemoryRoot) -> None
 
 
 def damage(root: MemoryRoot, first: int, last: int) -> None:
-    path = root.place("plant", "n1", segment_name(first, last))
+    path = root.file_path("plant", "n1", segment_name(first, last))
     data, modified = root.files[path]
     root.files[path] = (data[: len(data) // 2], modified)
 
@@ -307,7 +307,7 @@ def test_a_damaged_file_goes_and_what_it_covers_stays(root: MemoryRoot) -> None:
 
 def flip(root: MemoryRoot, first: int, last: int) -> None:
     """Turn over one bit of a payload."""
-    path = root.place("plant", "n1", segment_name(first, last))
+    path = root.file_path("plant", "n1", segment_name(first, last))
     data, modified = root.files[path]
     at = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(4).data_page_offset
     root.files[path] = (data[: at + 40] + bytes([data[at + 40] ^ 1]) + data[at + 41 :], modified)
@@ -363,7 +363,7 @@ def test_a_damaged_file_goes_at_once_because_readers_trip_over_it(root: MemoryRo
 
 def test_a_damaged_file_that_alone_has_some_rows_is_left_and_named(root: MemoryRoot) -> None:
     merge(root, "plant", "n1", root.segments("plant", "n1"))
-    root.delete(root.place("plant", "n1", segment_name(1, 10)))
+    root.delete(root.file_path("plant", "n1", segment_name(1, 10)))
     damage(root, 1, 100)
     with pytest.raises(
         RecordError, match=f"{segment_name(1, 100)} of stream plant, node n1, is damaged"

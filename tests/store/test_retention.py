@@ -126,7 +126,7 @@ def test_at_every_moment_a_record_without_its_beginning_is_left(
 ) -> None:
     # Of those that are covered, some may have been deleted already.
     for first in gone:
-        root.delete(root.place("plant", "n1", segment_name(first, first + 9)))
+        root.delete(root.file_path("plant", "n1", segment_name(first, first + 9)))
     highest: list[int] = []
     begins: list[int] = []
 

@@ -293,7 +293,7 @@ def test_of_many_who_claim_a_folder_at_once_one_gets_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "_x", "a/b", "/a", "a\\b", "a\0"])
 def test_a_name_that_is_no_folder_is_refused(root: Root, name: str) -> None:
     with pytest.raises(RootError, match="cannot name a folder"):
-        root.place(name, "n1", "x")
+        root.file_path(name, "n1", "x")
     with pytest.raises(RootError, match="cannot name a folder"):
         root.segments("plant", name)
 
@@ -530,8 +530,8 @@ def test_an_object_store_has_its_address_without_secrets() -> None:
     ("address", "words"),
     [
         ("", "the root is empty"),
-        ("http://key:secret@host/x?token=secret", "http://host/x is no root"),
-        ("hdfs://host/x", "is no root: give a folder or one of file://, s3://"),
+        ("http://key:secret@host/x?token=secret", "http://host/x is not a root"),
+        ("hdfs://host/x", "is not a root: give a folder or one of file://, s3://"),
         ("file://elsewhere/x", "names no folder of this machine"),
         ("file://", "names no folder of this machine"),
         ("s3://", "names no bucket"),

@@ -104,7 +104,7 @@ def test_a_damaged_segment_is_written_again(
     database: sqlite3.Connection, sealer: Sealer, root: MemoryRoot
 ) -> None:
     seal(sealer, 1, 50)
-    path = root.place("plant", "n1", segment_name(1, 50))
+    path = root.file_path("plant", "n1", segment_name(1, 50))
     good = root.files[path]
     root.files[path] = (good[0][:100], 0.0)
     seal(Sealer(database, root, node="n1", store="s"), 1, 50)
@@ -113,7 +113,7 @@ def test_a_damaged_segment_is_written_again(
 
 def flip(root: MemoryRoot, first: int, last: int) -> None:
     """Turn over one bit in the middle of a segment."""
-    path = root.place("plant", "n1", segment_name(first, last))
+    path = root.file_path("plant", "n1", segment_name(first, last))
     data, modified = root.files[path]
     at = len(data) // 3
     root.files[path] = (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], modified)
@@ -190,7 +190,7 @@ def test_retention_goes_past_a_damaged_segment(database: sqlite3.Connection) -> 
     sealer = Sealer(database, root, node="n1", store="s", retention=retention)
     for first in range(1, 100, 10):
         seal(sealer, first, first + 9)
-    path = root.place("plant", "n1", segment_name(11, 20))
+    path = root.file_path("plant", "n1", segment_name(11, 20))
     root.files[path] = (root.files[path][0][:-20], root.now)
     sealer.clear("plant", now=root.now + 59.0)
     assert len(root.segments("plant", "n1")) == 10
@@ -211,7 +211,7 @@ def test_a_damaged_segment_that_covers_others_and_alone_has_a_row_stops_nothing_
         seal(sealer, first, first + 9)
     assert sealer.compact("plant")
     seal(sealer, 31, 40)
-    root.delete(root.place("plant", "n1", segment_name(1, 10)))
+    root.delete(root.file_path("plant", "n1", segment_name(1, 10)))
     flip(root, 1, 30)
     with pytest.raises(RecordError, match="nothing else holds all its rows"):
         sealer.clear("plant", now=received(40) / 1e6)
@@ -240,7 +240,7 @@ def test_a_range_within_a_merged_segment_is_sealed(
         seal(sealer, first, first + 9)
     assert sealer.compact("plant")
     for first in (1, 11, 21):
-        root.delete(root.place("plant", "n1", segment_name(first, first + 9)))
+        root.delete(root.file_path("plant", "n1", segment_name(first, first + 9)))
     database.execute("DELETE FROM record")
     fresh = Sealer(database, root, node="n1", store="s")
     steps = steps_of(root)
@@ -761,7 +761,7 @@ def test_started_by_hand_it_says_who_starts_it(text: bytes) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"root": "bogus://x"}, "bogus://x is no root"),
+        ({"root": "bogus://x"}, "bogus://x is not a root"),
         ({"database": "/nowhere/store.db"}, "No such file or directory"),
     ],
 )

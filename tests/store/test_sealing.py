@@ -555,7 +555,7 @@ def test_what_it_cannot_work_with_is_told_and_tried_again(
     process.start()
     try:
         for _ in range(2):
-            assert "bogus://x is no root" in watch.next("ended")["why"]
+            assert "bogus://x is not a root" in watch.next("ended")["why"]
     finally:
         process.stop()
 

@@ -549,7 +549,7 @@ def test_an_empty_or_unknown_stream_has_no_records() -> None:
 def test_a_file_that_goes_while_it_is_read_is_looked_for_elsewhere(
     sealed: MemoryRoot, database: sqlite3.Connection
 ) -> None:
-    old = sealed.place("plant", "n1", segment_name(31, 40))
+    old = sealed.file_path("plant", "n1", segment_name(31, 40))
 
     def vanish(what: str, path: str) -> None:
         if (what, path) == ("read", old) and old in sealed.files:
@@ -565,10 +565,10 @@ def test_what_retention_takes_while_it_is_read_ends_the_piece(sealed: MemoryRoot
     """Rows that are returned follow each other; the next piece begins after the hole."""
 
     def take(what: str, path: str) -> None:
-        if (what, path) == ("read", sealed.place("plant", "n1", segment_name(21, 30))):
+        if (what, path) == ("read", sealed.file_path("plant", "n1", segment_name(21, 30))):
             sealed.hook = lambda what, path: None
             for first in (11, 21, 31):
-                sealed.delete(sealed.place("plant", "n1", segment_name(first, first + 9)))
+                sealed.delete(sealed.file_path("plant", "n1", segment_name(first, first + 9)))
 
     sealed.hook = take
     with SegmentReader(sealed, "plant", "n1") as reading:
@@ -590,7 +590,7 @@ def test_a_file_that_is_listed_but_never_there_is_an_error(sealed: MemoryRoot) -
 
 
 def test_a_gap_is_reported_and_not_jumped_over(sealed: MemoryRoot) -> None:
-    sealed.delete(sealed.place("plant", "n1", segment_name(31, 40)))
+    sealed.delete(sealed.file_path("plant", "n1", segment_name(31, 40)))
     with pytest.raises(RecordError, match="rows 31 to 40 are missing"):
         read_records(sealed, "plant", "n1", 11, 100)
 
@@ -614,7 +614,7 @@ def test_a_gap_that_was_only_in_the_listing_is_none(sealed: MemoryRoot) -> None:
 
 @pytest.mark.parametrize("keep", [0, 1, 8, 200, -1, -100])
 def test_a_damaged_file_is_named(sealed: MemoryRoot, keep: int) -> None:
-    path = sealed.place("plant", "n1", segment_name(31, 40))
+    path = sealed.file_path("plant", "n1", segment_name(31, 40))
     data, modified = sealed.files[path]
     sealed.files[path] = (data[:keep], modified)
     with pytest.raises(RecordError, match=segment_name(31, 40)):
@@ -645,8 +645,8 @@ def test_a_file_with_other_rows_than_its_name_says_is_refused(
     sealed: MemoryRoot, name: tuple[int, int]
 ) -> None:
     moved = MemoryRoot()
-    moved.files[moved.place("plant", "n1", segment_name(*name))] = sealed.files[
-        sealed.place("plant", "n1", segment_name(31, 40))
+    moved.files[moved.file_path("plant", "n1", segment_name(*name))] = sealed.files[
+        sealed.file_path("plant", "n1", segment_name(31, 40))
     ]
     with pytest.raises(RecordError, match=segment_name(*name)):
         check_segment(moved, "plant", "n1", first=name[0], last=name[1])
@@ -660,7 +660,7 @@ def test_a_parquet_file_of_somebody_else_is_refused(columns: list[str]) -> None:
     def fill(sink: Any) -> None:
         pq.write_table(table, sink)
 
-    root.write(root.place("plant", "n1", segment_name(1, 1)), fill)
+    root.write(root.file_path("plant", "n1", segment_name(1, 1)), fill)
     with pytest.raises(RecordError, match="it has no column node"):
         check_segment(root, "plant", "n1", first=1, last=1)
 
@@ -672,7 +672,7 @@ def test_a_file_without_statistics_is_refused() -> None:
     def fill(sink: Any) -> None:
         pq.write_table(table, sink, store_schema=False, write_statistics=False)
 
-    root.write(root.place("plant", "n1", segment_name(1, 1)), fill)
+    root.write(root.file_path("plant", "n1", segment_name(1, 1)), fill)
     with pytest.raises(RecordError, match="no statistics"):
         check_segment(root, "plant", "n1", first=1, last=1)
 

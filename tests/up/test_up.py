@@ -559,7 +559,7 @@ def test_a_landing_that_cannot_start_says_why_while_the_broker_serves(tmp_path: 
     log = supervise_parts([*parts(plan, os.environ), hopeless], story)
     first, second = log.all(DIED, LANDING)[:2]
     assert first.text == second.text
-    assert "ftp://host/root is no root" in first.text
+    assert "ftp://host/root is not a root" in first.text
     assert "\n" not in first.text
     assert log.all(DIED, BROKER) == []
     found = extent(plan)

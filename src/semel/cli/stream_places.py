@@ -1,4 +1,4 @@
-"""Where the record of streams is: the options of `semel stream` that say it, and what they mean."""
+"""The options of `semel stream` that locate records, and opening what they name."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,26 +7,26 @@ from pathlib import Path
 import click
 
 from semel.extras import MissingExtra
-from semel.store.reading import Holdings, NodeRecord
+from semel.store.reading import NodeRecord, StreamCatalog
 from semel.store.roots import RootError
 from semel.store.schema import Unusable
 from semel.store.segments import RecordError
 
 
 def places(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where a record is."""
+    """Add the options --data, --root and --node."""
     for option in (
         click.option(
             "--node",
             "nodes",
             multiple=True,
-            help="Of several nodes, this one. May be repeated. By default: all.",
+            help="Only this node; may be repeated. Default: all nodes.",
         ),
         click.option(
             "--root",
             metavar="ADDRESS",
             envvar="SEMEL_STORE_ROOT",
-            help="Where the segments are: a folder, or the address of an object store. By default "
+            help="The root of the segments: a folder, or the address of an object store. Default: "
             "the folder streams in the data folder.  [or SEMEL_STORE_ROOT]",
         ),
         click.option(
@@ -34,7 +34,7 @@ def places(function: Callable[..., None]) -> Callable[..., None]:
             metavar="DIR",
             type=click.Path(path_type=Path),
             envvar="SEMEL_STORE_DATA",
-            help="The data folder of a broker, which may run or not.  [or SEMEL_STORE_DATA]",
+            help="The data folder of a broker, running or stopped.  [or SEMEL_STORE_DATA]",
         ),
     ):
         function = option(function)
@@ -42,31 +42,31 @@ def places(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def opened(data: Path | None, root: str | None) -> Iterator[Holdings]:
-    """Where the records are. What is wrong there ends the command, with one sentence."""
+def opened(data: Path | None, root: str | None) -> Iterator[StreamCatalog]:
+    """The catalog of the records. Problems with them end the command with one sentence."""
     if data is None and root is None:
-        raise click.UsageError("say where the record is: --data DIR, --root ADDRESS, or both")
+        raise click.UsageError("name the record: --data DIR, --root ADDRESS, or both")
     try:
-        with Holdings(data, root) as holdings:
-            yield holdings
+        with StreamCatalog(data, root) as catalog:
+            yield catalog
     except BrokenPipeError:
         raise
     except (MissingExtra, OSError, RecordError, RootError, Unusable) as problem:
         raise click.ClickException(str(problem)) from None
 
 
-def named(holdings: Holdings, stream: str, nodes: tuple[str, ...]) -> list[NodeRecord]:
-    """The records of a stream, of all nodes or of those that are named."""
-    records = holdings.records(stream)
+def named(catalog: StreamCatalog, stream: str, nodes: tuple[str, ...]) -> list[NodeRecord]:
+    """The records of a stream, of all nodes or of these. Raises Unusable if one does not exist."""
+    records = catalog.records(stream)
     if not records:
-        raise Unusable(f"{holdings.place} has no stream {stream}: {there(holdings.streams())}")
+        raise Unusable(f"{catalog.location} has no stream {stream}: {available(catalog.streams())}")
     missing = sorted(set(nodes) - {record.node for record in records})
     if missing:
         known = [record.node for record in records]
-        raise Unusable(f"stream {stream} has no node {', '.join(missing)}: {there(known)}")
+        raise Unusable(f"stream {stream} has no node {', '.join(missing)}: {available(known)}")
     return [record for record in records if not nodes or record.node in nodes]
 
 
-def there(names: list[str]) -> str:
-    """What could have been meant."""
+def available(names: list[str]) -> str:
+    """The names that exist, for a message about one that does not."""
     return f"it has {', '.join(names)}" if names else "it has none"

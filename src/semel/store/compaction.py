@@ -234,7 +234,7 @@ def drop_covered(
     gone: set[Range] = set()
     for segment, around in coverers(segments):
         if any(each.modified + grace <= now for each in around if each.range in checked):
-            root.delete(root.place(stream, node, segment.name))
+            root.delete(root.file_path(stream, node, segment.name))
             gone.add(segment.range)
     left = [each for each in segments if each.range not in gone]
     for bad in [each for each in left if each.range in damaged]:
@@ -243,7 +243,7 @@ def drop_covered(
         if not whole or (whole[0][0], whole[-1][1]) != bad.range:
             what = "its checksums or its footer, and nothing else holds all its rows"
             raise damaged_segment(root, stream, node, first=bad.first, last=bad.last, what=what)
-        root.delete(root.place(stream, node, bad.name))
+        root.delete(root.file_path(stream, node, bad.name))
         left = [each for each in left if each.range != bad.range]
     return left
 
@@ -259,5 +259,5 @@ def _is_whole(
         verify_segment(root, stream, node, first=segment.first, last=segment.last, pause=pause)
     except (RecordError, FileNotFoundError):
         return False
-    root.settle(root.place(stream, node, segment.name))
+    root.settle(root.file_path(stream, node, segment.name))
     return True

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from semel.store.compaction import coverers, picked
 from semel.store.roots import Root, Segment
-from semel.store.segments import listed, segment_times
+from semel.store.segments import list_ranges, segment_times
 
 # When the oldest and the newest row of a segment were received, in microseconds.
 Times = Callable[[Segment], tuple[int, int]]
@@ -67,7 +67,7 @@ def delete_through(
     # Of two covered segments, the one that covers the other has more rows.
     leaving.sort(key=lambda each: (0, each.rows) if each.range in covered else (1, each.first))
     for segment in leaving:
-        root.delete(root.place(stream, node, segment.name))
+        root.delete(root.file_path(stream, node, segment.name))
     return [each for each in segments if each.last > through]
 
 
@@ -87,7 +87,7 @@ def trim(
     if (before_seq is None) == (before_time is None):
         raise ValueError("trim needs a seq or a time, one of them")
     through = 0
-    for first, last in listed(root, stream, node):
+    for first, last in list_ranges(root, stream, node):
         if before_seq is not None:
             if last >= before_seq:
                 break

@@ -147,7 +147,7 @@ class Root(ABC):
 
     # --- what the files mean ----------------------------------------------------------------------
 
-    def place(self, stream: str, node: str, name: str) -> str:
+    def file_path(self, stream: str, node: str, name: str) -> str:
         """The path of a file of (stream, node)."""
         return f"{self.folder(stream, node)}/{name}"
 
@@ -182,7 +182,7 @@ class Root(ABC):
         trimmed = trimmed_in(entries)
         for segment in segments_in(entries):
             if segment.last <= trimmed:
-                self.delete(self.place(stream, node, segment.name))
+                self.delete(self.file_path(stream, node, segment.name))
 
     def highest_seq(self, stream: str, node: str) -> int:
         """The highest seq that this root has or had; 0: none."""
@@ -199,10 +199,10 @@ class Root(ABC):
         if through <= trimmed_in(before):
             return
         name = f"_trimmed-{through:020}.json"
-        self._write_note(self.place(stream, node, name), {"trimmed": through})
+        self._write_note(self.file_path(stream, node, name), {"trimmed": through})
         for entry in before:
             if _trimmed_by(entry) is not None:
-                self.delete(self.place(stream, node, entry.name))
+                self.delete(self.file_path(stream, node, entry.name))
 
     def owner(self, stream: str, node: str) -> str | None:
         """The id of the store whose folder this is; None: it does not say."""
@@ -210,7 +210,7 @@ class Root(ABC):
 
     def owners(self, stream: str, node: str) -> list[str]:
         """The same, and then those that it was adopted from: its numbers go on from theirs."""
-        path = self.place(stream, node, OWNER)
+        path = self.file_path(stream, node, OWNER)
         try:
             with self.read(path) as file:
                 note = json.loads(bytes(file.read()))
@@ -230,7 +230,7 @@ class Root(ABC):
         nothing. On an object store two that claim at the same moment are told apart only when
         one of them claims again: nothing there can be made if and only if it is not there yet.
         """
-        path = self.place(stream, node, OWNER)
+        path = self.file_path(stream, node, OWNER)
         before = self.owners(stream, node)
         owner = before[0] if before else None
         if owner == store:
@@ -663,7 +663,7 @@ def open_root(address: str | Path) -> Root:
         return LocalRoot(Path(unquote(parts.path)))
     if scheme not in OBJECT_STORES:
         known = ", ".join(f"{each}://" for each in ("file", *OBJECT_STORES))
-        raise RootError(f"{shown} is no root: give a folder or one of {known}")
+        raise RootError(f"{shown} is not a root: give a folder or one of {known}")
     fs = need("pyarrow.fs", extra="broker", by=f"the root {shown}")
     try:
         filesystem, path = fs.FileSystem.from_uri(address)

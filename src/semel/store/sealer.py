@@ -201,7 +201,7 @@ class Sealer:
         return size
 
     def _is_whole(self, stream: str, segment: Segment) -> bool:
-        place = self._root.place(stream, self._node, segment.name)
+        place = self._root.file_path(stream, self._node, segment.name)
         try:
             verify_segment(self._root, stream, self._node, first=segment.first, last=segment.last)
             self._root.settle(place)

@@ -14,7 +14,7 @@ from semel.store.segments import (
     SegmentFile,
     arrow,
     group_range,
-    listed,
+    list_ranges,
     open_segment,
     records_of,
 )
@@ -122,7 +122,7 @@ class SegmentReader:
     def _open(self, first: int) -> bool:
         """Open the segment with row `first`, or the oldest if that is gone."""
         if not self._ranges or self._ranges[-1][1] < first:
-            self._ranges = listed(self._root, self._stream, self._node)
+            self._ranges = list_ranges(self._root, self._stream, self._node)
         place = bisect_left(self._ranges, first, key=lambda each: each[1])
         if place == len(self._ranges):
             return False

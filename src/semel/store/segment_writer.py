@@ -140,7 +140,7 @@ def write_segment(
         sink.flush()
         add_checksums(sink, _chunk_starts(sink))
 
-    return root.write(root.place(stream, node, segment_name(first, last)), fill)
+    return root.write(root.file_path(stream, node, segment_name(first, last)), fill)
 
 
 def _chunk_starts(sink: Any) -> list[int]:

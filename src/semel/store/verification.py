@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.store.roots import Root, Segment
-from semel.store.segments import RecordError, listed, verify_segment
+from semel.store.segments import RecordError, list_ranges, verify_segment
 
 OK: Final = "ok"
 # Of an earlier version: it can be decoded, and nobody can tell more.
@@ -34,7 +34,7 @@ def verify_segments(
 ) -> Iterator[SegmentFinding]:
     """How these are, one after the other. What is deleted meanwhile is left out."""
     for each in segments:
-        path = f"{root.address}/{root.place(stream, node, each.name)}"
+        path = f"{root.address}/{root.file_path(stream, node, each.name)}"
         state, problem = OK, None
         try:
             if not verify_segment(root, stream, node, first=each.first, last=each.last):
@@ -52,7 +52,7 @@ def verify_segments(
 def missing_rows(root: Root, stream: str, node: str) -> list[str]:
     """Which rows are missing between segments, in a sentence, if there are any."""
     try:
-        listed(root, stream, node)
+        list_ranges(root, stream, node)
     except RecordError as problem:
         return [f"stream {stream}, node {node}: {problem}"]
     return []
