@@ -7,8 +7,8 @@ import pytest
 
 from semel.extras import need
 from semel.store.compaction import Compaction, NotMergeable, merge
+from semel.store.node_segments import NodeSegments, SealRequest
 from semel.store.reading import NodeRecord, ReadOptions
-from semel.store.sealer import Order, Sealer
 from semel.store.segment_names import segment_name
 from semel.store.segment_writer import seal_rows
 from semel.store.segments import (
@@ -131,9 +131,9 @@ def test_the_sealer_merges_around_what_it_cannot_merge_and_says_so_once() -> Non
     insert(connection, 1, 60)
     root = MemoryRoot()
     settings = Compaction(files=2)
-    sealer = Sealer(connection, root, node="n1", store="s", compaction=settings)
+    sealer = NodeSegments(connection, root, node="n1", store="s", compaction=settings)
     for first in range(1, 60, 10):
-        sealer.seal(Order("plant", 1, first, first + 9), now=root.now)
+        sealer.seal(SealRequest("plant", 1, first, first + 9), now=root.now)
     rewrite(root, with_more)
     with pytest.raises(NotMergeable):
         sealer.compact("plant")

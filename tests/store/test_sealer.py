@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from semel.store.compaction import Compaction
+from semel.store.node_segments import NodeSegments, SealRequest
 from semel.store.retention import Retention
 from semel.store.roots import LocalRoot, NotOwned, Root
-from semel.store.sealer import LOCK_NAME, Loop, Order, Sealer, lines_of
+from semel.store.sealer import LOCK_NAME, SealerLoop, read_lines
 from semel.store.segment_names import segment_name
 from semel.store.segments import RecordError, check_segment, pick
 from tests.store.memory_root import MemoryRoot, ObjectStore, object_root
@@ -38,8 +39,8 @@ from tests.store.recorded import (
 PATIENCE = 60.0
 
 
-def seal(sealer: Sealer, first: int, last: int, *, again: bool = False) -> int:
-    return sealer.seal(Order("plant", 1, first, last), now=1_000_000.0, again=again)
+def seal(sealer: NodeSegments, first: int, last: int, *, rewrite: bool = False) -> int:
+    return sealer.seal(SealRequest("plant", 1, first, last), now=1_000_000.0, rewrite=rewrite)
 
 
 def check_record(root: Root, last: int, *, stream: str = "plant") -> None:
@@ -64,8 +65,8 @@ def root() -> MemoryRoot:
 
 
 @pytest.fixture
-def sealer(database: sqlite3.Connection, root: MemoryRoot) -> Sealer:
-    return Sealer(database, root, node="n1", store="s", compaction=Compaction(files=3))
+def sealer(database: sqlite3.Connection, root: MemoryRoot) -> NodeSegments:
+    return NodeSegments(database, root, node="n1", store="s", compaction=Compaction(files=3))
 
 
 def steps_of(root: MemoryRoot) -> list[tuple[str, str]]:
@@ -78,7 +79,7 @@ def steps_of(root: MemoryRoot) -> list[tuple[str, str]]:
 # --- one range ------------------------------------------------------------------------------------
 
 
-def test_a_range_becomes_a_segment(sealer: Sealer, root: MemoryRoot) -> None:
+def test_a_range_becomes_a_segment(sealer: NodeSegments, root: MemoryRoot) -> None:
     size = seal(sealer, 1, 50)
     assert [(each.range, each.size) for each in root.segments("plant", "n1")] == [((1, 50), size)]
     assert root.owner("plant", "n1") == "s"
@@ -86,28 +87,28 @@ def test_a_range_becomes_a_segment(sealer: Sealer, root: MemoryRoot) -> None:
 
 
 def test_a_segment_that_is_there_is_checked_and_not_written_again(
-    database: sqlite3.Connection, sealer: Sealer, root: MemoryRoot
+    database: sqlite3.Connection, sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     size = seal(sealer, 1, 50)
     # The broker was not told, or forgot: the same range comes to a new sealer. Its rows may have
     # been deleted already.
     database.execute("DELETE FROM record")
     steps = steps_of(root)
-    assert seal(Sealer(database, root, node="n1", store="s"), 1, 50) == size
+    assert seal(NodeSegments(database, root, node="n1", store="s"), 1, 50) == size
     assert ("read", segment_name(1, 50)) in steps
     # Whoever wrote it may have died before it was synced.
-    assert ("settle", segment_name(1, 50)) in steps
+    assert ("fsync", segment_name(1, 50)) in steps
     assert not [each for each in steps if each[0] == "write"]
 
 
 def test_a_damaged_segment_is_written_again(
-    database: sqlite3.Connection, sealer: Sealer, root: MemoryRoot
+    database: sqlite3.Connection, sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     seal(sealer, 1, 50)
     path = root.file_path("plant", "n1", segment_name(1, 50))
     good = root.files[path]
     root.files[path] = (good[0][:100], 0.0)
-    seal(Sealer(database, root, node="n1", store="s"), 1, 50)
+    seal(NodeSegments(database, root, node="n1", store="s"), 1, 50)
     assert root.files[path][0] == good[0]
 
 
@@ -120,12 +121,12 @@ def flip(root: MemoryRoot, first: int, last: int) -> None:
 
 
 def test_a_segment_with_one_flipped_bit_is_written_again(
-    database: sqlite3.Connection, sealer: Sealer, root: MemoryRoot
+    database: sqlite3.Connection, sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     seal(sealer, 1, 50)
     good = dict(root.files)
     flip(root, 1, 50)
-    seal(Sealer(database, root, node="n1", store="s"), 1, 50)
+    seal(NodeSegments(database, root, node="n1", store="s"), 1, 50)
     assert root.files == good
 
 
@@ -141,7 +142,7 @@ def test_rows_are_sealed_only_when_the_root_gives_back_what_was_written(
             flip(root, 1, 50)
 
     root.hook = hook
-    broker = Broker(Sealer(database, root, node="n1", store="s"))
+    broker = Broker(NodeSegments(database, root, node="n1", store="s"))
 
     def until_sealed(kind: str, about: dict[str, Any]) -> None:
         if kind == "sealed":
@@ -159,7 +160,7 @@ def test_damage_is_told_once_and_neither_this_stream_nor_another_waits(
     database: sqlite3.Connection,
 ) -> None:
     root = MemoryRoot()
-    sealer = Sealer(database, root, node="n1", store="s", compaction=Compaction(files=3))
+    sealer = NodeSegments(database, root, node="n1", store="s", compaction=Compaction(files=3))
     for first in (1, 11, 21):
         seal(sealer, first, first + 9)
     flip(root, 11, 20)
@@ -168,10 +169,10 @@ def test_damage_is_told_once_and_neither_this_stream_nor_another_waits(
         broker.order(first, first + 9)
         broker.order(first - 30, first - 21, stream="other")
         # Turns of the loop, which would end only when it is told to.
-        broker.loop._take(0.0)
+        broker.loop._take_requests(0.0)
         broker.loop._seal_due()
         for _ in range(4):
-            broker.loop._look_after()
+            broker.loop._do_housekeeping()
     assert broker.kinds().count("sealed") == 8
     notices = [about["why"] for kind, about in broker.heard if kind == "notice"]
     assert len(notices) == 1
@@ -187,14 +188,14 @@ def test_retention_goes_past_a_damaged_segment(database: sqlite3.Connection) -> 
     root = MemoryRoot()
     root.now = received(100) / 1e6
     retention = {"plant": Retention(60.0, None)}
-    sealer = Sealer(database, root, node="n1", store="s", retention=retention)
+    sealer = NodeSegments(database, root, node="n1", store="s", retention=retention)
     for first in range(1, 100, 10):
         seal(sealer, first, first + 9)
     path = root.file_path("plant", "n1", segment_name(11, 20))
     root.files[path] = (root.files[path][0][:-20], root.now)
-    sealer.clear("plant", now=root.now + 59.0)
+    sealer.clean_up("plant", now=root.now + 59.0)
     assert len(root.segments("plant", "n1")) == 10
-    sealer.clear("plant", now=root.now + 61.0)
+    sealer.clean_up("plant", now=root.now + 61.0)
     assert [each.range for each in root.segments("plant", "n1")] == [(91, 100)]
 
 
@@ -204,7 +205,7 @@ def test_a_damaged_segment_that_covers_others_and_alone_has_a_row_stops_nothing_
     root = MemoryRoot()
     retention = {"plant": Retention(60.0, None)}
     compaction = Compaction(files=3, grace=0.0)
-    sealer = Sealer(
+    sealer = NodeSegments(
         database, root, node="n1", store="s", retention=retention, compaction=compaction
     )
     for first in (1, 11, 21):
@@ -213,28 +214,28 @@ def test_a_damaged_segment_that_covers_others_and_alone_has_a_row_stops_nothing_
     seal(sealer, 31, 40)
     root.delete(root.file_path("plant", "n1", segment_name(1, 10)))
     flip(root, 1, 30)
-    with pytest.raises(RecordError, match="nothing else holds all its rows"):
-        sealer.clear("plant", now=received(40) / 1e6)
-    sealer.clear("plant", now=received(40) / 1e6)
+    with pytest.raises(RecordError, match="no other segments hold all its rows"):
+        sealer.clean_up("plant", now=received(40) / 1e6)
+    sealer.clean_up("plant", now=received(40) / 1e6)
     assert (1, 30) in [each.range for each in root.segments("plant", "n1")]
-    sealer.clear("plant", now=received(40) / 1e6 + 61.0)
+    sealer.clean_up("plant", now=received(40) / 1e6 + 61.0)
     assert [each.range for each in root.segments("plant", "n1")] == [(31, 40)]
 
 
 def test_a_retry_in_the_same_process_writes_the_file_again(
-    sealer: Sealer, root: MemoryRoot
+    sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     seal(sealer, 1, 50)
     before = dict(root.files)
     steps = steps_of(root)
-    seal(sealer, 1, 50, again=True)
+    seal(sealer, 1, 50, rewrite=True)
     assert ("written", segment_name(1, 50)) in steps
     assert root.files == before
     check_record(root, 50)
 
 
 def test_a_range_within_a_merged_segment_is_sealed(
-    database: sqlite3.Connection, sealer: Sealer, root: MemoryRoot
+    database: sqlite3.Connection, sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     for first in (1, 11, 21):
         seal(sealer, first, first + 9)
@@ -242,7 +243,7 @@ def test_a_range_within_a_merged_segment_is_sealed(
     for first in (1, 11, 21):
         root.delete(root.file_path("plant", "n1", segment_name(first, first + 9)))
     database.execute("DELETE FROM record")
-    fresh = Sealer(database, root, node="n1", store="s")
+    fresh = NodeSegments(database, root, node="n1", store="s")
     steps = steps_of(root)
     seal(fresh, 21, 30)
     assert not [each for each in steps if each[0] == "write"]
@@ -250,7 +251,7 @@ def test_a_range_within_a_merged_segment_is_sealed(
 
 @pytest.mark.parametrize(("first", "last"), [(41, 60), (5, 45), (30, 51)])
 def test_half_an_overlap_is_refused(
-    sealer: Sealer, root: MemoryRoot, first: int, last: int
+    sealer: NodeSegments, root: MemoryRoot, first: int, last: int
 ) -> None:
     seal(sealer, 11, 50)
     before = dict(root.files)
@@ -261,7 +262,7 @@ def test_half_an_overlap_is_refused(
     assert root.files == before
 
 
-def test_a_range_may_follow_or_cover_what_is_there(sealer: Sealer, root: MemoryRoot) -> None:
+def test_a_range_may_follow_or_cover_what_is_there(sealer: NodeSegments, root: MemoryRoot) -> None:
     seal(sealer, 1, 50)
     seal(sealer, 51, 60)
     seal(sealer, 51, 70)
@@ -269,18 +270,18 @@ def test_a_range_may_follow_or_cover_what_is_there(sealer: Sealer, root: MemoryR
     check_record(root, 70)
 
 
-def test_the_folder_of_another_store_is_not_touched(sealer: Sealer, root: MemoryRoot) -> None:
+def test_the_folder_of_another_store_is_not_touched(sealer: NodeSegments, root: MemoryRoot) -> None:
     root.claim("plant", "n1", "another")
     before = dict(root.files)
     with pytest.raises(NotOwned, match="belongs to store another"):
         seal(sealer, 1, 50)
     assert root.files == before
     # Other streams and nodes are no concern of theirs.
-    sealer.seal(Order("other", 1, 1, 50), now=0.0)
+    sealer.seal(SealRequest("other", 1, 1, 50), now=0.0)
     assert sealer.streams() == ["other"]
 
 
-def test_rows_that_are_not_committed_are_not_sealed(sealer: Sealer, root: MemoryRoot) -> None:
+def test_rows_that_are_not_committed_are_not_sealed(sealer: NodeSegments, root: MemoryRoot) -> None:
     with pytest.raises(RecordError, match="row 201 of stream 1 is not in the store"):
         seal(sealer, 101, 250)
     assert root.segments("plant", "n1") == []
@@ -290,10 +291,10 @@ def test_what_a_killed_sealer_left_is_cleaned_up_once(
     database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     root = LocalRoot(tmp_path / "streams")
-    seal(Sealer(database, root, node="n1", store="s"), 1, 50)
+    seal(NodeSegments(database, root, node="n1", store="s"), 1, 50)
     left = tmp_path / "streams/plant/n1/.tmp-x"
     left.touch()
-    fresh = Sealer(database, root, node="n1", store="s")
+    fresh = NodeSegments(database, root, node="n1", store="s")
     seal(fresh, 51, 60)
     assert not left.exists()
     # Later it may be a merge that is under way.
@@ -303,15 +304,15 @@ def test_what_a_killed_sealer_left_is_cleaned_up_once(
     assert left.exists()
 
 
-def test_small_segments_are_merged_and_then_deleted(sealer: Sealer, root: MemoryRoot) -> None:
+def test_small_segments_are_merged_and_then_deleted(sealer: NodeSegments, root: MemoryRoot) -> None:
     for first in range(1, 100, 10):
         seal(sealer, first, first + 9)
         while sealer.compact("plant"):
             pass
     assert len(pick(each.range for each in root.segments("plant", "n1"))) < 5
-    sealer.clear("plant", now=root.now + 3_599.0)
+    sealer.clean_up("plant", now=root.now + 3_599.0)
     assert len(root.segments("plant", "n1")) > 10
-    sealer.clear("plant", now=root.now + 3_600.0)
+    sealer.clean_up("plant", now=root.now + 3_600.0)
     ranges = [each.range for each in root.segments("plant", "n1")]
     assert ranges == pick(ranges)
     check_record(root, 100)
@@ -323,18 +324,18 @@ def test_small_segments_are_merged_and_then_deleted(sealer: Sealer, root: Memory
 class Broker:
     """The other end of a loop that runs here: what it orders, and what it hears."""
 
-    def __init__(self, sealer: Sealer, *, housekeeping: float = 0.0) -> None:
-        self.orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+    def __init__(self, sealer: NodeSegments, *, housekeeping: float = 0.0) -> None:
+        self.orders: queue.SimpleQueue[SealRequest | None] = queue.SimpleQueue()
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.on_answer: Callable[[str, dict[str, Any]], None] = lambda kind, about: None
-        self.loop = Loop(sealer, self.orders, self.hear, housekeeping=housekeeping)
+        self.loop = SealerLoop(sealer, self.orders, self.hear, housekeeping=housekeeping)
 
     def hear(self, kind: str, about: dict[str, Any]) -> None:
         self.heard.append((kind, about))
         self.on_answer(kind, about)
 
     def order(self, first: int, last: int, stream: str = "plant") -> None:
-        self.orders.put(Order(stream, 1, first, last))
+        self.orders.put(SealRequest(stream, 1, first, last))
 
     def end(self) -> None:
         self.orders.put(None)
@@ -343,7 +344,7 @@ class Broker:
         return [kind for kind, _ in self.heard]
 
 
-def test_orders_are_answered_in_their_order(sealer: Sealer, root: MemoryRoot) -> None:
+def test_orders_are_answered_in_their_order(sealer: NodeSegments, root: MemoryRoot) -> None:
     broker = Broker(sealer)
 
     def go_on(kind: str, about: dict[str, Any]) -> None:
@@ -375,7 +376,7 @@ def test_a_store_that_fails_is_tried_again_until_it_works(
 ) -> None:
     store = ObjectStore()
     root = object_root(store)
-    broker = Broker(Sealer(database, root, node="n1", store="s"))
+    broker = Broker(NodeSegments(database, root, node="n1", store="s"))
     failures = 0
 
     def fail(now: str, path: str) -> None:
@@ -401,7 +402,7 @@ def test_a_size_that_does_not_match_is_a_failure_and_the_rows_stay(
     store = ObjectStore()
     store.lose = 10
     root = object_root(store)
-    broker = Broker(Sealer(database, root, node="n1", store="s"))
+    broker = Broker(NodeSegments(database, root, node="n1", store="s"))
 
     def hear(kind: str, about: dict[str, Any]) -> None:
         if kind == "failed":
@@ -416,7 +417,7 @@ def test_a_size_that_does_not_match_is_a_failure_and_the_rows_stay(
     check_record(root, 50)
 
 
-def test_a_stream_that_fails_does_not_stop_another(sealer: Sealer, root: MemoryRoot) -> None:
+def test_a_stream_that_fails_does_not_stop_another(sealer: NodeSegments, root: MemoryRoot) -> None:
     root.claim("plant", "n1", "another")
     broker = Broker(sealer)
     broker.on_answer = lambda kind, about: broker.end() if kind == "sealed" else None
@@ -427,7 +428,9 @@ def test_a_stream_that_fails_does_not_stop_another(sealer: Sealer, root: MemoryR
     assert broker.heard[1][1]["stream"] == "other"
 
 
-def test_an_order_that_comes_during_a_merge_goes_first(sealer: Sealer, root: MemoryRoot) -> None:
+def test_an_order_that_comes_during_a_merge_goes_first(
+    sealer: NodeSegments, root: MemoryRoot
+) -> None:
     for first in (1, 11, 21):
         seal(sealer, first, first + 9)
     broker = Broker(sealer)
@@ -451,7 +454,7 @@ def test_an_order_that_comes_during_a_merge_goes_first(sealer: Sealer, root: Mem
     check_record(root, 40)
 
 
-def test_when_it_is_time_to_end_a_merge_is_given_up(sealer: Sealer, root: MemoryRoot) -> None:
+def test_when_it_is_time_to_end_a_merge_is_given_up(sealer: NodeSegments, root: MemoryRoot) -> None:
     for first in (1, 11, 21):
         seal(sealer, first, first + 9)
     before = dict(root.files)
@@ -467,7 +470,7 @@ def test_when_it_is_time_to_end_a_merge_is_given_up(sealer: Sealer, root: Memory
 
 
 def test_when_it_is_time_to_end_one_segment_is_finished_and_no_other_begun(
-    sealer: Sealer, root: MemoryRoot
+    sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     broker = Broker(sealer)
     root.hook = lambda what, path: (
@@ -480,7 +483,7 @@ def test_when_it_is_time_to_end_one_segment_is_finished_and_no_other_begun(
     assert len([path for path in root.files if path.endswith(".parquet")]) == 1
 
 
-def test_a_loop_ends_when_nobody_wants_its_answers(sealer: Sealer, root: MemoryRoot) -> None:
+def test_a_loop_ends_when_nobody_wants_its_answers(sealer: NodeSegments, root: MemoryRoot) -> None:
     broker = Broker(sealer)
 
     def gone(kind: str, about: dict[str, Any]) -> None:
@@ -494,7 +497,7 @@ def test_a_loop_ends_when_nobody_wants_its_answers(sealer: Sealer, root: MemoryR
 
 
 def test_a_folder_that_cannot_be_looked_after_is_told_and_sealing_goes_on(
-    sealer: Sealer, root: MemoryRoot
+    sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     seal(sealer, 1, 10)
     seal(sealer, 21, 30)
@@ -521,10 +524,10 @@ def test_a_root_that_is_away_at_the_start_is_asked_again(database: sqlite3.Conne
 
     root = object_root(store)
     for first in (1, 11, 21):
-        seal(Sealer(database, root, node="n1", store="s"), first, first + 9)
+        seal(NodeSegments(database, root, node="n1", store="s"), first, first + 9)
     store.trouble = fail
     compaction = Compaction(files=3)
-    broker = Broker(Sealer(database, root, node="n1", store="s", compaction=compaction))
+    broker = Broker(NodeSegments(database, root, node="n1", store="s", compaction=compaction))
     merged = f"bucket/record/plant/n1/{segment_name(1, 30)}"
 
     def work_again(kind: str, about: dict[str, Any]) -> None:
@@ -547,7 +550,7 @@ def test_lines_are_put_together_and_half_a_line_at_the_end_is_dropped() -> None:
     for part in (b"one\ntw", b"o\n", b"thr"):
         os.write(writing, part)
     os.close(writing)
-    assert list(lines_of(reading)) == [b"one", b"two"]
+    assert list(read_lines(reading)) == [b"one", b"two"]
     os.close(reading)
 
 
@@ -856,7 +859,7 @@ def test_sealed_rows_are_those_that_another_connection_reads(
     """Text as bytes, from a read-only connection, makes the same file."""
     connection = reader(tmp_path / "store.db")
     roots = MemoryRoot(), MemoryRoot()
-    seal(Sealer(database, roots[0], node="n1", store="s"), 1, 200)
-    seal(Sealer(connection, roots[1], node="n1", store="s"), 1, 200)
+    seal(NodeSegments(database, roots[0], node="n1", store="s"), 1, 200)
+    seal(NodeSegments(connection, roots[1], node="n1", store="s"), 1, 200)
     connection.close()
     assert roots[0].files == roots[1].files

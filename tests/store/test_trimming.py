@@ -106,7 +106,7 @@ def test_a_merge_that_ends_after_a_trim_brings_no_row_back(tmp_path: Path) -> No
     assert seqs(record, 7) == [7, 8, 9]
     assert record.summary().problem is None
     # The sealer deletes it when it looks after the folder next.
-    keeper.sealer.clear("plant", now=LATER)
+    keeper.sealer.clean_up("plant", now=LATER)
     assert not [path for path in root.files if "-0000000000000000000" in path and "0003." in path]
     assert seqs(record, 7) == [7, 8, 9]
     keeper.close()
