@@ -737,7 +737,7 @@ def rewrite_without_checksums(path: Path) -> None:
 def test_verify_says_that_all_segments_are_whole(keeper: Keeper) -> None:
     result = run("verify", "--data", keeper.folder.path)
     assert result.exit_code == 0, result.output
-    assert "3 segments: 3 whole, 0 without checksums, 0 damaged" in result.stdout
+    assert "3 segments: 3 intact, 0 without checksums, 0 damaged" in result.stdout
     assert run("verify", "plant", "--root", keeper.folder.streams).exit_code == 0
 
 
@@ -749,7 +749,7 @@ def test_verify_names_what_is_damaged_and_what_has_no_checksums(keeper: Keeper) 
     result = run("verify", "--data", keeper.folder.path)
     assert result.exit_code == 1
     assert f"{old}: written without checksums" in result.stdout
-    assert "3 segments: 1 whole, 1 without checksums, 1 damaged" in result.stdout
+    assert "3 segments: 1 intact, 1 without checksums, 1 damaged" in result.stdout
     assert f"Error: {damaged} of stream plant, node n1, is damaged" in result.stderr
     assert "semel stream trim plant --node n1 --before 7" in result.stderr
     found = json.loads(run("verify", "--data", keeper.folder.path, "--json").stdout)

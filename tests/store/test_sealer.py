@@ -282,7 +282,7 @@ def test_the_folder_of_another_store_is_not_touched(sealer: NodeSegments, root: 
 
 
 def test_rows_that_are_not_committed_are_not_sealed(sealer: NodeSegments, root: MemoryRoot) -> None:
-    with pytest.raises(RecordError, match="row 201 of stream 1 is not in the store"):
+    with pytest.raises(RecordError, match="row 201 is not in the store"):
         seal(sealer, 101, 250)
     assert root.segments("plant", "n1") == []
 

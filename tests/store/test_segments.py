@@ -445,7 +445,7 @@ def test_large_payloads_make_chunks_of_few_rows(database: sqlite3.Connection) ->
 def test_a_row_that_is_not_there_is_named(database: sqlite3.Connection, missing: int) -> None:
     put(database, (message(seq) for seq in range(1, 601) if seq != missing))
     root = MemoryRoot()
-    with pytest.raises(RecordError, match=f"row {missing} of stream 1 is not in the store"):
+    with pytest.raises(RecordError, match=f"row {missing} is not in the store"):
         seal(database, root, 1, 600)
     assert root.files == {}
 
@@ -453,7 +453,7 @@ def test_a_row_that_is_not_there_is_named(database: sqlite3.Connection, missing:
 def test_a_file_with_too_few_rows_is_not_written() -> None:
     root = MemoryRoot()
     table = table_of([columns_of(message(1))], "n1")
-    with pytest.raises(RecordError, match=f"1 rows for {segment_name(1, 2)}"):
+    with pytest.raises(RecordError, match=f"{segment_name(1, 2)} needs 2 rows, but got 1"):
         write_segment(root, "plant", "n1", lambda: [table], first=1, last=2)
     assert root.files == {}
     write_segment(root, "plant", "n1", lambda: [table], first=1, last=1)

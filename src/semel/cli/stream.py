@@ -22,7 +22,7 @@ import click
 from semel.cli.groups import SuggestingGroup
 from semel.cli.safe_text import shown_text
 from semel.cli.store import print_table
-from semel.cli.stream_places import named, opened, places
+from semel.cli.stream_options import open_catalog, record_options, stream_records
 from semel.cli.stream_verify import verify
 from semel.counts import count
 from semel.mqtt.topics import check_topic_filter, is_shared, topic_matches
@@ -276,9 +276,9 @@ def ending_quietly(code: int) -> Iterator[None]:
         sys.exit(code)
     except BrokenPipeError:
         # Discard what Python would still flush at exit.
-        nobody = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nobody, 1)
-        os.close(nobody)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, 1)
+        os.close(devnull)
         sys.exit(0)
 
 
@@ -298,7 +298,7 @@ command.add_command(verify)
 
 
 @command.command("list")
-@places
+@record_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_streams(
     data: Path | None, root: str | None, nodes: tuple[str, ...], as_json: bool
@@ -307,7 +307,7 @@ def list_streams(
 
     Exits with 1 if rows are missing.
     """
-    with opened(data, root) as catalog:
+    with open_catalog(data, root) as catalog:
         found = [
             record.summary()
             for stream in catalog.streams()
@@ -418,7 +418,7 @@ def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[Re
 
 @command.command(short_help="Print the record of a stream.")
 @click.argument("name")
-@places
+@record_options
 @click.option(
     "--from",
     "start",
@@ -458,8 +458,8 @@ def read(
         semel stream read plant --data /var/lib/semel --from 2026-01-31 --topic 'plant/1/#'
     """
     form = chosen_format(**flags)
-    with ending_quietly(INTERRUPTED), opened(data, root) as catalog:
-        records = named(catalog, name, nodes)
+    with ending_quietly(INTERRUPTED), open_catalog(data, root) as catalog:
+        records = stream_records(catalog, name, nodes)
         output = RowOutput(form, with_node=len(records) > 1)
         rows = matching(in_order([selected(each, start, end) for each in records]), topic)
         try:
@@ -473,7 +473,7 @@ def read(
 
 @command.command(short_help="Print the last rows of a stream, and follow it.")
 @click.argument("name")
-@places
+@record_options
 @click.option(
     "-n",
     "--rows",
@@ -508,8 +508,8 @@ def tail(
     filters both the last rows and the new ones.
     """
     form = chosen_format(**flags)
-    with ending_quietly(0), opened(data, root) as catalog:
-        records = named(catalog, name, nodes)
+    with ending_quietly(0), open_catalog(data, root) as catalog:
+        records = stream_records(catalog, name, nodes)
         output = RowOutput(form, with_node=len(records) > 1)
         at = {each.node: each.last() for each in records}
         sources = [
@@ -525,7 +525,7 @@ def tail(
             time.sleep(STORE_POLL if is_live else ROOT_POLL)
             if time.monotonic() - listed_at >= ROOT_POLL:
                 listed_at = time.monotonic()
-                records = named(catalog, name, nodes)
+                records = stream_records(catalog, name, nodes)
                 output.with_node = len(records) > 1
             for row in matching(new_rows(records, at), topic):
                 output.write(row)
@@ -546,7 +546,7 @@ def new_rows(records: list[NodeRecord], at: dict[str, int]) -> Iterator[RecordRo
 
 @command.command(short_help="Delete the oldest segments of a stream.")
 @click.argument("name")
-@places
+@record_options
 @click.option(
     "--before",
     "end",
@@ -572,8 +572,8 @@ def trim(
     running, and row numbers continue. To delete by age or size all the time, set retain_for or
     retain_bytes of the stream.
     """
-    with opened(data, root) as catalog:
-        records = named(catalog, name, nodes)
+    with open_catalog(data, root) as catalog:
+        records = stream_records(catalog, name, nodes)
         if isinstance(end, int) and len(records) > 1:
             known = ", ".join(each.node for each in records)
             raise click.UsageError(

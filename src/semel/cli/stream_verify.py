@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from semel.cli.stream_places import named, opened, places
+from semel.cli.stream_options import open_catalog, record_options, stream_records
 from semel.counts import count
 from semel.store.verification import (
     DAMAGED,
@@ -20,7 +20,7 @@ from semel.store.verification import (
 
 @click.command(short_help="Verify the checksums of all segments.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@places
+@record_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def verify(
     names: tuple[str, ...],
@@ -38,12 +38,12 @@ def verify(
     \b
         semel stream verify --data /var/lib/semel
     """
-    with opened(data, root) as catalog:
+    with open_catalog(data, root) as catalog:
         records = [
             record
             for stream in names or catalog.streams()
             for record in (
-                named(catalog, stream, nodes)
+                stream_records(catalog, stream, nodes)
                 if names
                 else [each for each in catalog.records(stream) if not nodes or each.node in nodes]
             )
@@ -79,9 +79,9 @@ def verify(
     else:
         for each in unchecked:
             click.echo(f"{each.path}: written without checksums by an earlier version, readable")
-        whole = sum(each.state == OK for each in found)
+        intact = sum(each.state == OK for each in found)
         click.echo(
-            f"{count(len(found), 'segment')}: {whole:,} whole, {len(unchecked):,} without "
+            f"{count(len(found), 'segment')}: {intact:,} intact, {len(unchecked):,} without "
             f"checksums, {len(damaged):,} damaged"
         )
     problems = [each.problem for each in damaged if each.problem is not None] + missing

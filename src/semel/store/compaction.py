@@ -239,8 +239,8 @@ def delete_covered(
     left = [each for each in segments if each.range not in deleted]
     for bad in [each for each in left if each.range in damaged]:
         rest = [each for each in left if bad.covers(each)]
-        whole = pick(each.range for each in rest)
-        if not whole or (whole[0][0], whole[-1][1]) != bad.range:
+        ranges = pick(each.range for each in rest)
+        if not ranges or (ranges[0][0], ranges[-1][1]) != bad.range:
             what = "its checksums do not match, and no other segments hold all its rows"
             raise damaged_segment(root, stream, node, first=bad.first, last=bad.last, what=what)
         root.delete(root.file_path(stream, node, bad.name))

@@ -13,7 +13,7 @@ from semel.store.schema import Unusable
 from semel.store.segments import RecordError
 
 
-def places(function: Callable[..., None]) -> Callable[..., None]:
+def record_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options --data, --root and --node."""
     for option in (
         click.option(
@@ -42,7 +42,7 @@ def places(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def opened(data: Path | None, root: str | None) -> Iterator[StreamCatalog]:
+def open_catalog(data: Path | None, root: str | None) -> Iterator[StreamCatalog]:
     """The catalog of the records. Problems with them end the command with one sentence."""
     if data is None and root is None:
         raise click.UsageError("name the record: --data DIR, --root ADDRESS, or both")
@@ -55,7 +55,7 @@ def opened(data: Path | None, root: str | None) -> Iterator[StreamCatalog]:
         raise click.ClickException(str(problem)) from None
 
 
-def named(catalog: StreamCatalog, stream: str, nodes: tuple[str, ...]) -> list[NodeRecord]:
+def stream_records(catalog: StreamCatalog, stream: str, nodes: tuple[str, ...]) -> list[NodeRecord]:
     """The records of a stream, of all nodes or of these. Raises Unusable if one does not exist."""
     records = catalog.records(stream)
     if not records:
