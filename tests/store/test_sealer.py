@@ -148,7 +148,7 @@ def test_rows_are_sealed_only_when_the_root_gives_back_what_was_written(
         if kind == "sealed":
             broker.end()
 
-    broker.on_answer = until_sealed
+    broker.on_event = until_sealed
     broker.order(1, 50)
     broker.loop.run()
     assert broker.kinds() == ["failed", "failed", "sealed"]
@@ -322,29 +322,29 @@ def test_small_segments_are_merged_and_then_deleted(sealer: NodeSegments, root: 
 
 
 class Broker:
-    """The other end of a loop that runs here: what it orders, and what it hears."""
+    """The other end of a loop that runs here: the requests it sends and the events it receives."""
 
     def __init__(self, sealer: NodeSegments, *, housekeeping: float = 0.0) -> None:
-        self.orders: queue.SimpleQueue[SealRequest | None] = queue.SimpleQueue()
+        self.requests: queue.SimpleQueue[SealRequest | None] = queue.SimpleQueue()
         self.heard: list[tuple[str, dict[str, Any]]] = []
-        self.on_answer: Callable[[str, dict[str, Any]], None] = lambda kind, about: None
-        self.loop = SealerLoop(sealer, self.orders, self.hear, housekeeping=housekeeping)
+        self.on_event: Callable[[str, dict[str, Any]], None] = lambda kind, about: None
+        self.loop = SealerLoop(sealer, self.requests, self.receive, housekeeping=housekeeping)
 
-    def hear(self, kind: str, about: dict[str, Any]) -> None:
+    def receive(self, kind: str, about: dict[str, Any]) -> None:
         self.heard.append((kind, about))
-        self.on_answer(kind, about)
+        self.on_event(kind, about)
 
     def order(self, first: int, last: int, stream: str = "plant") -> None:
-        self.orders.put(SealRequest(stream, 1, first, last))
+        self.requests.put(SealRequest(stream, 1, first, last))
 
     def end(self) -> None:
-        self.orders.put(None)
+        self.requests.put(None)
 
     def kinds(self) -> list[str]:
         return [kind for kind, _ in self.heard]
 
 
-def test_orders_are_answered_in_their_order(sealer: NodeSegments, root: MemoryRoot) -> None:
+def test_requests_are_completed_in_order(sealer: NodeSegments, root: MemoryRoot) -> None:
     broker = Broker(sealer)
 
     def go_on(kind: str, about: dict[str, Any]) -> None:
@@ -353,7 +353,7 @@ def test_orders_are_answered_in_their_order(sealer: NodeSegments, root: MemoryRo
         else:
             broker.order(about["last"] + 1, about["last"] + 10)
 
-    broker.on_answer = go_on
+    broker.on_event = go_on
     broker.order(1, 10)
     broker.loop.run()
     assert broker.kinds() == ["sealed"] * 4
@@ -386,7 +386,7 @@ def test_a_store_that_fails_is_tried_again_until_it_works(
             raise ConnectionResetError("the store is away")
 
     store.trouble = fail
-    broker.on_answer = lambda kind, about: broker.end() if kind == "sealed" else None
+    broker.on_event = lambda kind, about: broker.end() if kind == "sealed" else None
     broker.order(1, 50)
     broker.loop.run()
     assert broker.kinds() == ["failed"] * times + ["sealed"]
@@ -404,13 +404,13 @@ def test_a_size_that_does_not_match_is_a_failure_and_the_rows_stay(
     root = object_root(store)
     broker = Broker(NodeSegments(database, root, node="n1", store="s"))
 
-    def hear(kind: str, about: dict[str, Any]) -> None:
+    def receive(kind: str, about: dict[str, Any]) -> None:
         if kind == "failed":
             store.lose = 0
         else:
             broker.end()
 
-    broker.on_answer = hear
+    broker.on_event = receive
     broker.order(1, 50)
     broker.loop.run()
     assert broker.kinds() == ["failed", "sealed"]
@@ -420,7 +420,7 @@ def test_a_size_that_does_not_match_is_a_failure_and_the_rows_stay(
 def test_a_stream_that_fails_does_not_stop_another(sealer: NodeSegments, root: MemoryRoot) -> None:
     root.claim("plant", "n1", "another")
     broker = Broker(sealer)
-    broker.on_answer = lambda kind, about: broker.end() if kind == "sealed" else None
+    broker.on_event = lambda kind, about: broker.end() if kind == "sealed" else None
     broker.order(1, 10)
     broker.order(1, 10, stream="other")
     broker.loop.run()
@@ -428,7 +428,7 @@ def test_a_stream_that_fails_does_not_stop_another(sealer: NodeSegments, root: M
     assert broker.heard[1][1]["stream"] == "other"
 
 
-def test_an_order_that_comes_during_a_merge_goes_first(
+def test_a_request_that_arrives_during_a_merge_goes_first(
     sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     for first in (1, 11, 21):
@@ -483,13 +483,13 @@ def test_when_it_is_time_to_end_one_segment_is_finished_and_no_other_begun(
     assert len([path for path in root.files if path.endswith(".parquet")]) == 1
 
 
-def test_a_loop_ends_when_nobody_wants_its_answers(sealer: NodeSegments, root: MemoryRoot) -> None:
+def test_a_loop_ends_when_nobody_reads_its_events(sealer: NodeSegments, root: MemoryRoot) -> None:
     broker = Broker(sealer)
 
     def gone(kind: str, about: dict[str, Any]) -> None:
         raise BrokenPipeError
 
-    broker.on_answer = gone
+    broker.on_event = gone
     broker.order(1, 10)
     broker.order(11, 20, stream="other")
     broker.loop.run()
@@ -503,13 +503,13 @@ def test_a_folder_that_cannot_be_looked_after_is_told_and_sealing_goes_on(
     seal(sealer, 21, 30)
     broker = Broker(sealer)
 
-    def hear(kind: str, about: dict[str, Any]) -> None:
+    def receive(kind: str, about: dict[str, Any]) -> None:
         if kind == "notice":
             broker.order(31, 40)
         else:
             broker.end()
 
-    broker.on_answer = hear
+    broker.on_event = receive
     broker.loop.run()
     assert broker.kinds()[-1] == "sealed"
     assert set(broker.kinds()[:-1]) == {"notice"}
@@ -537,7 +537,7 @@ def test_a_root_that_is_away_at_the_start_is_asked_again(database: sqlite3.Conne
                 broker.end() if step == "close" and path == merged else None
             )
 
-    broker.on_answer = work_again
+    broker.on_event = work_again
     broker.loop.run()
     assert [(kind, about["why"]) for kind, about in broker.heard] == [
         ("notice", "the store is away")
@@ -588,7 +588,7 @@ class Process:
     def order(self, first: int, last: int, stream: str = "plant") -> None:
         self.send({"seal": {"stream": stream, "id": 1, "first": first, "last": last}})
 
-    def hear(self, patience: float = PATIENCE) -> dict[str, Any] | None:
+    def receive(self, patience: float = PATIENCE) -> dict[str, Any] | None:
         """The next answer; None: none came, or none will."""
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -647,12 +647,12 @@ def test_the_process_seals_and_answers(
     process = start()
     process.order(1, 120)
     root = LocalRoot(tmp_path / "streams")
-    answer = process.hear()
+    answer = process.receive()
     size = root.segments("plant", "n1")[0].size
     about = {"stream": "plant", "id": 1, "first": 1, "last": 120, "bytes": size}
     assert answer == {"sealed": about}
     process.order(121, 200)
-    assert process.hear() is not None
+    assert process.receive() is not None
     assert process.end() == 0
     assert errors_of(process) == b""
     check_record(root, 200)
@@ -663,7 +663,7 @@ def test_the_process_has_the_database_open_for_reading_only(
 ) -> None:
     process = start()
     process.order(1, 10)
-    process.hear()
+    process.receive()
     folder = Path(f"/proc/{process.process.pid}")
     modes = []
     for link in (folder / "fd").iterdir():
@@ -684,7 +684,7 @@ def test_a_signal_ends_it_cleanly(
 ) -> None:
     process = start()
     process.order(1, 10)
-    process.hear()
+    process.receive()
     process.process.send_signal(number)
     assert process.process.wait(PATIENCE) == 0
     assert errors_of(process) == b""
@@ -696,7 +696,7 @@ def test_many_signals_at_once_end_it_like_one(
     """Each thread of a parent that dies sends one, and they may come in one another's way"""
     process = start()
     process.order(1, 10)
-    process.hear()
+    process.receive()
     for _ in range(30):
         process.process.send_signal(signal.SIGTERM)
     assert process.process.wait(PATIENCE) == 0
@@ -718,7 +718,7 @@ def test_a_segment_in_the_middle_is_finished_or_not_there(
         assert process.process.wait(PATIENCE) == 0
     assert not list(folder.glob(".tmp-*"))
     check_segment(LocalRoot(tmp_path / "streams"), "plant", "n1", first=1, last=20_000)
-    answer = process.hear()
+    answer = process.receive()
     assert answer is not None
     assert list(answer) == ["sealed"]
 
@@ -728,13 +728,13 @@ def test_a_second_sealer_waits_for_the_first(
 ) -> None:
     first = start()
     first.order(1, 10)
-    assert first.hear() is not None
+    assert first.receive() is not None
     second = start()
     second.order(11, 20)
-    assert second.hear(1.5) is None
+    assert second.receive(1.5) is None
     assert LocalRoot(tmp_path / "streams").highest_seq("plant", "n1") == 10
     assert first.end() == 0
-    answer = second.hear()
+    answer = second.receive()
     assert answer is not None
     assert answer["sealed"]["last"] == 20
 
@@ -746,7 +746,7 @@ def test_one_that_waits_for_the_lock_ends_with_its_input(
         fcntl.flock(lock, fcntl.LOCK_EX)
         waiting = start()
         waiting.order(1, 10)
-        assert waiting.hear(1.5) is None
+        assert waiting.receive(1.5) is None
         assert waiting.end() == 0
     assert not (tmp_path / "streams").exists()
 
@@ -775,7 +775,7 @@ def test_what_it_cannot_work_with_is_one_sentence(
     words: str,
 ) -> None:
     process = start(**changes)
-    answer = process.hear()
+    answer = process.receive()
     assert answer is not None
     assert words in answer["ended"]["why"]
     assert process.process.wait(PATIENCE) == 1
@@ -788,7 +788,7 @@ def test_a_database_that_is_none_is_a_failure_with_a_sentence(
     (tmp_path / "store.db").write_bytes(b"no database at all" * 100)
     process = start()
     process.order(1, 10)
-    answer = process.hear()
+    answer = process.receive()
     assert answer is not None
     assert "not a database" in answer["failed"]["why"]
 
