@@ -159,7 +159,7 @@ class LakeSql:
     def __init__(
         self, lake: str, *, record: RecordLocation | None = None, memory: str = MEMORY
     ) -> None:
-        """Raises TableError, MissingExtra, and what Holdings raises."""
+        """Raises TableError, MissingExtra, and what StreamCatalog raises."""
         self._duckdb = need("duckdb", extra="sql", by="semel sql")
         need("deltalake", extra="sql", by="semel sql")
         self._lake = lake
