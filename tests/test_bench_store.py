@@ -19,7 +19,8 @@ from bench.store.report import PARTS, StoreReport, parse_parts
 from bench.store.startup import Start, Startup
 from semel.lab.load.links import LinkError
 from semel.mqtt import MQTT5, MQTT311, Decoder, Publish
-from semel.store.segments import RecordError, segment_name
+from semel.store.segment_names import segment_name
+from semel.store.segments import RecordError
 
 
 def measured(contender: str, *figures: float, fault: str = "", lost: int = 0) -> Measured:

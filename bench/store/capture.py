@@ -23,7 +23,8 @@ from bench.store.durable import PAYLOAD, TOPIC
 from bench.store.load import Publishers, encode_payloads, random_payloads
 from semel.extras import MissingExtra, need
 from semel.lab.load.links import LinkError
-from semel.store.segments import Range, RecordError, parse_segment_name, pick, segment_name
+from semel.store.segment_names import Range, parse_segment_name, segment_name
+from semel.store.segments import RecordError, pick
 
 SECONDS: Final = 30.0
 TARGET: Final = 50_000

@@ -39,7 +39,7 @@ from semel.lab.demo_faults import (
 )
 from semel.lab.fleet.devices import Devices, FleetMessage
 from semel.lab.fleet.journal import BEGIN, DONE, REFUSED, JournalLine
-from semel.store.reading import Holdings
+from semel.store.reading import StreamCatalog
 from tests.broker.live import PATIENCE
 from tests.kills.brokers import STREAM, free_port, is_alive, semel
 
@@ -272,8 +272,8 @@ def test_a_row_that_is_missing_or_doubled_in_a_delta_table_is_found(
 ) -> None:
     deltalake = pytest.importorskip("deltalake")
     pa = pytest.importorskip("pyarrow")
-    with Holdings(recorded / "data", None) as holdings:
-        (record,) = holdings.records(STREAM)
+    with StreamCatalog(recorded / "data", None) as catalog:
+        (record,) = catalog.records(STREAM)
         landing = pa.concat_tables(record.tables(1, record.last()))
     deltalake.write_deltalake(str(tmp_path / "messages"), change(landing))
     account = Reconciliation(DEVICES, MANY)

@@ -38,7 +38,7 @@ def test_help_names_every_setting() -> None:
     ("arguments", "said"),
     [
         ([], "say where the segments are: --root DIR, or an object store"),
-        (["--root", "ftp://x/y"], "--root: ftp://x/y is no root"),
+        (["--root", "ftp://x/y"], "--root: ftp://x/y is not a root"),
         (["--root", "r", "--once"], "r is no root: there is no such folder"),
         (["--root", "r", "--lake", "ftp://x"], "ftp://x is no lake"),
         (["--root", "r", "--lake", "s3://b/l?region=eu-1"], "say by --checkpoint"),

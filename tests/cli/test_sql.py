@@ -366,7 +366,7 @@ def test_wrong_usage_exits_with_2(tmp_path: Path, arguments: tuple[str, ...]) ->
         ((), "there is no lake at semel-data/lake: there is no such folder"),
         (("--lake", "s3://key:secret@b/l?color=red"), "option 'color' of the address"),
         (("--data", "none"), "none"),
-        (("--root", "none"), "none is no root: there is no such folder"),
+        (("--root", "none"), "the root none does not exist"),
     ],
 )
 def test_a_place_that_is_none_is_one_sentence(arguments: tuple[str, ...], error: str) -> None:

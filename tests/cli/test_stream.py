@@ -116,7 +116,7 @@ def test_list_by_root_has_what_is_sealed(keeper: Keeper) -> None:
 
 
 def test_list_tells_what_is_missing_and_fails(keeper: Keeper) -> None:
-    keeper.root.delete(keeper.root.place("plant", "n1", Segment(4, 6, 0, 0.0).name))
+    keeper.root.delete(keeper.root.file_path("plant", "n1", Segment(4, 6, 0, 0.0).name))
     result = run("list", "--data", keeper.folder.path)
     assert result.exit_code == 1
     assert result.stdout.splitlines()[1].startswith("plant")
@@ -322,14 +322,14 @@ def test_rows_of_several_nodes_are_in_order_of_time_and_each_in_its_own(
     assert read(keeper, "--text", "--limit", 1).output.startswith(f"       1  n1  {FIRST}")
     assert len(json.loads(run("list", "--json", "--data", keeper.folder.path).output)) == 2
     assert (
-        "numbers are of one node"
+        "each node numbers its own rows"
         in run("trim", "plant", "--data", keeper.folder.path, "--before", 4, "--yes").output
     )
     other.close()
 
 
 def test_a_gap_ends_the_reading_with_the_rows_before_it_and_a_sentence(keeper: Keeper) -> None:
-    keeper.root.delete(keeper.root.place("plant", "n1", Segment(4, 6, 0, 0.0).name))
+    keeper.root.delete(keeper.root.file_path("plant", "n1", Segment(4, 6, 0, 0.0).name))
     result = read(keeper)
     assert result.exit_code == 1
     assert [json.loads(line)["seq"] for line in result.stdout.splitlines()] == [1, 2, 3]
@@ -524,7 +524,7 @@ def test_trim_says_what_stays_because_it_was_merged_while_it_asked(keeper: Keepe
     assert process.returncode == 0
     assert said.endswith(
         "stream plant, node n1: deleted 0 segments; "
-        "the others were merged with later ones meanwhile, and stay\n"
+        "kept the others, which were merged with later segments meanwhile\n"
     )
     assert seqs(read(keeper)) == list(range(1, 11))
 
@@ -532,7 +532,7 @@ def test_trim_says_what_stays_because_it_was_merged_while_it_asked(keeper: Keepe
 def test_trim_that_finds_nothing_says_so(keeper: Keeper) -> None:
     result = trim(keeper, "--before", 3, "--yes")
     assert result.exit_code == 0
-    assert result.output == "nothing to delete: no segment ends before that\n"
+    assert result.output == "nothing to delete: no segment ends before this point\n"
     assert keeper.names() == ["1-3", "4-6", "7-7"]
 
 
@@ -737,7 +737,7 @@ def rewrite_without_checksums(path: Path) -> None:
 def test_verify_says_that_all_segments_are_whole(keeper: Keeper) -> None:
     result = run("verify", "--data", keeper.folder.path)
     assert result.exit_code == 0, result.output
-    assert "3 segments: 3 whole, 0 without checksums, 0 damaged" in result.stdout
+    assert "3 segments: 3 intact, 0 without checksums, 0 damaged" in result.stdout
     assert run("verify", "plant", "--root", keeper.folder.streams).exit_code == 0
 
 
@@ -749,7 +749,7 @@ def test_verify_names_what_is_damaged_and_what_has_no_checksums(keeper: Keeper) 
     result = run("verify", "--data", keeper.folder.path)
     assert result.exit_code == 1
     assert f"{old}: written without checksums" in result.stdout
-    assert "3 segments: 1 whole, 1 without checksums, 1 damaged" in result.stdout
+    assert "3 segments: 1 intact, 1 without checksums, 1 damaged" in result.stdout
     assert f"Error: {damaged} of stream plant, node n1, is damaged" in result.stderr
     assert "semel stream trim plant --node n1 --before 7" in result.stderr
     found = json.loads(run("verify", "--data", keeper.folder.path, "--json").stdout)

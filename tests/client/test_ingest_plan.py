@@ -39,7 +39,7 @@ def plan_from(folder: Path, **changes: object) -> IngestPlan:
         ({"password": "a", "password_file": Path(__file__)}, "give one of them"),
         ({"protocol_version": "311", "password": "secret"}, "no CONNECT can be made of this"),
         ({"root": None}, "say where segments are to be kept"),
-        ({"root": "ftp://x/y"}, "is no root"),
+        ({"root": "ftp://x/y"}, "is not a root"),
         ({"root": "s3://bucket/x?region=r"}, "say by --data where the store is"),
         ({"durability": "memory"}, "keeps nothing"),
     ],

@@ -35,7 +35,7 @@ from semel.lab.recording import Recording
 from semel.mqtt import CLIENT, MQTT5, MQTT311, SERVER, Publish
 from semel.mqtt.packet_types import PUBACK, PUBCOMP, PUBLISH, PUBREC
 from semel.mqtt.topics import check_topic_name
-from semel.store.reading import Holdings
+from semel.store.reading import StreamCatalog
 from tests.kills.brokers import PATIENCE, STREAM, Broker, free_port, semel
 
 MANY = 1_500
@@ -247,8 +247,8 @@ class Run:
         """The account, once the broker has ended."""
         account = Reconciliation(self.devices, self.pace.count or 0, lands=False)
         account.take_journal(self.lines())
-        with Holdings(broker.data, None) as holdings:
-            for record in holdings.records(STREAM):
+        with StreamCatalog(broker.data, None) as catalog:
+            for record in catalog.records(STREAM):
                 tables = record.tables(1, record.last())
                 account.take_record(record.node, 1, rows_of(tables, "seq", "topic", "payload"))
         return account.reconcile(0, unknown=unknown)

@@ -117,7 +117,7 @@ def compact(root: Path | str | Root, stream: str, node: str, first: int, last: i
         return  # there is such a segment, and nothing else
     merge(opened, stream, node, parts)
     for each in parts:
-        opened.delete(opened.place(stream, node, each.name))
+        opened.delete(opened.file_path(stream, node, each.name))
 
 
 def trim_before(root: Path | str | Root, stream: str, node: str, seq: int) -> int:
@@ -130,6 +130,6 @@ def lose(root: Path | str | Root, stream: str, node: str, first: int, last: int)
     opened = root_of(root)
     for each in opened.segments(stream, node):
         if each.range == (first, last):
-            opened.delete(opened.place(stream, node, each.name))
+            opened.delete(opened.file_path(stream, node, each.name))
             return
     raise AssertionError(f"there is no segment {first} to {last}")

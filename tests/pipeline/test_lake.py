@@ -29,7 +29,7 @@ from semel.pipeline.lake import (
     vacuum,
 )
 from semel.pipeline.table import position_id
-from semel.store.reading import Holdings, NodeRecord
+from semel.store.reading import NodeRecord, StreamCatalog
 from tests.modes import repeats
 from tests.store.keeper import Keeper
 from tests.up.landed import land
@@ -176,25 +176,25 @@ def test_how_far_a_table_is_behind_its_record(tmp_path: Path) -> None:
     keeper.seal(4, 4)
     target = str(tmp_path / "lake")
     record = NodeRecord(keeper.root, "plant", "n1")
-    with Holdings(keeper.folder.path, None) as holdings:
-        (new,) = behind(None, "plant", holdings)
+    with StreamCatalog(keeper.folder.path, None) as catalog:
+        (new,) = behind(None, "plant", catalog)
         assert (new.node, new.landed, new.last, new.rows) == ("n1", 0, 10, 10)
         land(target, record, 1, 5)
         table = open_table(target, "messages")
         assert lakes.stream_of(table) == "plant"
-        (one,) = behind(table, "plant", holdings)
+        (one,) = behind(table, "plant", catalog)
         assert (one.landed, one.last, one.rows) == (5, 10, 5)
         # The table is brought up to date.
         land(target, record, 6, 8)
         keeper.commit(1)
-        (one,) = behind(table, "plant", holdings)
+        (one,) = behind(table, "plant", catalog)
         assert (one.landed, one.last, one.rows) == (8, 11, 3)
         # What was deleted after it was landed, and before.
         record.trim(4)
-        assert behind(table, "plant", holdings)[0].rows == 3
+        assert behind(table, "plant", catalog)[0].rows == 3
         keeper.seal(2)
         record.trim(10)
-        (one,) = behind(table, "plant", holdings)
+        (one,) = behind(table, "plant", catalog)
         assert (one.landed, one.deleted, one.last, one.rows) == (8, 10, 11, 1)
     assert tables(target)[0].stream == "plant"
     keeper.close()

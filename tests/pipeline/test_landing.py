@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.landing import Event, Landing, explain, make_plan
 from semel.pipeline.settings import LandSettings
-from semel.store.landed import landings_of
+from semel.store.landing_notes import read_landing_notes
 from semel.store.roots import LocalRoot, open_root
 from semel.store.segments import schema
 from tests.pipeline.made import received_at, write_messages
@@ -133,13 +133,13 @@ def test_how_far_a_landing_is_is_noted_under_the_root(place: Place) -> None:
     place.write("n2", 1, 10)
     place.land()
     root = open_root(place.root)
-    (note,) = landings_of(root, "all")
+    (note,) = read_landing_notes(root, "all")
     assert note.table == str(place.table)
     assert note.landed == {"n1": 20, "n2": 10}
     assert root.nodes("all") == ["n1", "n2"]
     place.write("n1", 21, 5)
     place.land()
-    (note,) = landings_of(root, "all")
+    (note,) = read_landing_notes(root, "all")
     assert note.landed == {"n1": 25, "n2": 10}
 
 
@@ -158,9 +158,9 @@ def test_a_root_that_cannot_be_written_is_told_once_and_landing_goes_on(
     assert caplog.text.count("retention does not know what it may delete") == 1
     monkeypatch.undo()
     landing._note({"n2": 8})
-    assert landings_of(landing.plan.root, "all") == []
+    assert read_landing_notes(landing.plan.root, "all") == []
     landing._note({}, is_last=True)
-    (note,) = landings_of(landing.plan.root, "all")
+    (note,) = read_landing_notes(landing.plan.root, "all")
     assert note.landed == {"n1": 7, "n2": 8}
 
 

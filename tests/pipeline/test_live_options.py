@@ -152,7 +152,7 @@ def test_a_root_that_is_no_folder_needs_a_folder_for_the_store(tmp_path: Path) -
     assert read({**BROKER, "data": str(tmp_path)}, root).plan.store.data == tmp_path
     secret = read({**BROKER, "data": str(tmp_path)}, root.replace("bucket", "key:hidden@bucket"))
     assert secret.identity["root"] == "s3://bucket/root"
-    assert refused(BROKER, "ftp://host").startswith("option root: ftp://host is no root")
+    assert refused(BROKER, "ftp://host").startswith("option root: ftp://host is not a root")
 
 
 def test_an_ingest_is_told_from_another_by_its_options_but_not_by_secrets() -> None:

@@ -199,7 +199,7 @@ def test_options_are_texts_whose_names_have_no_case() -> None:
         ({"path": "ftp://x/t"}, "is no lake"),
         ({"path": "t", "partitionBy": "a,b,a"}, "names a column twice"),
         ({"path": "t", "stream": "a b"}, "option stream: 'a b'"),
-        ({"path": "t", "stream": "a", "root": "ftp://x"}, "option root: ftp://x is no root"),
+        ({"path": "t", "stream": "a", "root": "ftp://x"}, "option root: ftp://x is not a root"),
     ],
 )
 def test_a_wrong_option_is_told_by_name(given: dict[str, str], said: str) -> None:

@@ -428,7 +428,7 @@ def test_a_damaged_segment_is_an_error_and_never_passed_over(tmp_path: Path) -> 
     query = Query(tmp_path, failOnDataLoss="false")
     assert len(query.read({}, {"n1": 20})) == 20
     second.write_bytes(first.read_bytes())
-    with pytest.raises(PipelineError, match="row 11 is not where it should be"):
+    with pytest.raises(PipelineError, match="row 11 is not where its row group should begin"):
         query.read({}, {"n1": 20})
     second.write_bytes(b"PAR1 and no more")
     with pytest.raises(PipelineError, match="of stream all, node n1"):

@@ -62,7 +62,7 @@ def test_a_root_is_needed() -> None:
         parse_source_options({"stream": "all"})
     with pytest.raises(OptionError, match="option root is empty"):
         parse_source_options({"root": " "})
-    with pytest.raises(OptionError, match="option root: ftp://host/x is no root"):
+    with pytest.raises(OptionError, match="option root: ftp://host/x is not a root"):
         parse_source_options({"root": "ftp://user:hidden@host/x"})
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from semel.store.commit import Commit
 from semel.store.compaction import Compaction
 from semel.store.folder import open_folder
+from semel.store.node_segments import NodeSegments, SealRequest
 from semel.store.roots import Root, open_root
-from semel.store.sealer import Order, Sealer
 from tests.store.recorded import message, reader, received
 
 # Seconds of the wall clock, later than all grace.
@@ -33,7 +33,7 @@ class Keeper:
         self.row = self.database.stream(stream)
         self.last = self.row.last_seq
         self.connection = reader(self.folder.database)
-        self.sealer = Sealer(
+        self.sealer = NodeSegments(
             self.connection,
             self.root,
             node=node,
@@ -63,7 +63,7 @@ class Keeper:
         through = row.sealing if row.sealing > row.sealed else min(row.sealed + rows, self.last)
         if through > row.sealed:
             self.database.begin_sealing(row.id, through)
-            order = Order(self.stream, row.id, row.sealed + 1, through)
+            order = SealRequest(self.stream, row.id, row.sealed + 1, through)
             self.sealer.seal(order, now=LATER)
 
     def delete_rows(self, *, all_of_them: bool = True) -> None:
@@ -86,7 +86,7 @@ class Keeper:
 
     def tidy(self) -> None:
         """Delete what is covered, long after it was."""
-        self.sealer.clear(self.stream, now=LATER)
+        self.sealer.clean_up(self.stream, now=LATER)
 
     def names(self) -> list[str]:
         """The ranges of the files that are there."""

@@ -41,11 +41,11 @@ class MemoryRoot(Root):
                 )
         return list(found.values())
 
-    def write(self, path: str, fill: Callable[[Any], None], *, fresh: bool = False) -> int:
+    def write(self, path: str, fill: Callable[[Any], None], *, exclusive: bool = False) -> int:
         sink = io.BytesIO()
         fill(sink)
         data = sink.getvalue()
-        if fresh and path in self.files:
+        if exclusive and path in self.files:
             raise FileExistsError(path)
         self.hook("write", path)
         self.files[path] = (data, self.now)
@@ -63,10 +63,10 @@ class MemoryRoot(Root):
         self.files.pop(path, None)
         self.hook("deleted", path)
 
-    def settle(self, path: str) -> None:
-        self.hook("settle", path)
+    def fsync(self, path: str) -> None:
+        self.hook("fsync", path)
 
-    def clean(self, folder: str) -> None:
+    def delete_temporary(self, folder: str) -> None:
         self.hook("clean", folder)
 
 

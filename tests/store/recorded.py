@@ -8,7 +8,9 @@ from typing import Any
 from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.store import schema
 from semel.store.commit import RecordedMessage
+from semel.store.roots import Root
 from semel.store.rows import properties_value
+from semel.store.segment_reader import SegmentReader
 
 # The time at which row 0 would have been received, in microseconds; a row takes a millisecond.
 START = 1_700_000_000_000_000
@@ -117,3 +119,11 @@ def reader(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
     connection.text_factory = bytes
     return connection
+
+
+def read_records(
+    root: Root, stream: str, node: str, first: int, limit: int, *, stream_id: int = 0
+) -> list[RecordedMessage]:
+    """At most `limit` records from seq `first` on."""
+    with SegmentReader(root, stream, node, stream_id=stream_id) as segments:
+        return segments.read(first, limit)

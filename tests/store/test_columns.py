@@ -7,9 +7,9 @@ import pytest
 
 from semel.extras import need
 from semel.store.compaction import Compaction, NotMergeable, merge
-from semel.store.reading import Choice, NodeRecord
-from semel.store.sealer import Order, Sealer
-from semel.store.segment_reader import read_records
+from semel.store.node_segments import NodeSegments, SealRequest
+from semel.store.reading import NodeRecord, ReadOptions
+from semel.store.segment_names import segment_name
 from semel.store.segment_writer import seal_rows
 from semel.store.segments import (
     REQUIRED,
@@ -17,11 +17,10 @@ from semel.store.segments import (
     group_range,
     open_segment,
     schema,
-    segment_name,
     segment_times,
 )
 from tests.store.memory_root import MemoryRoot
-from tests.store.recorded import fields, insert, make_database, received
+from tests.store.recorded import fields, insert, make_database, read_records, received
 
 pa = need("pyarrow", extra="broker", by="this test")
 pq = need("pyarrow.parquet", extra="broker", by="this test")
@@ -87,7 +86,7 @@ def test_a_missing_column_that_may_be_null_is_null(root: MemoryRoot, name: str) 
     assert tables[1].column(name).null_count < 10 or name in ("response_topic", "correlation_data")
     # Alone, and not in the order of the file.
     for columns in ((name,), (name, "seq"), ("topic", name)):
-        (table, *_) = record.tables(1, 10, Choice(columns=columns))
+        (table, *_) = record.tables(1, 10, ReadOptions(columns=columns))
         assert table.column_names == list(columns)
         assert table.num_rows == 10
     assert len(read(root)) == 20
@@ -105,7 +104,7 @@ def test_a_column_of_another_type_is_named(root: MemoryRoot) -> None:
         root,
         lambda table: table.set_column(5, "qos", pa.array(["1"] * table.num_rows)),
     )
-    with pytest.raises(RecordError, match="column qos is string, not int32"):
+    with pytest.raises(RecordError, match="column qos has type string instead of int32"):
         read(root)
 
 
@@ -132,9 +131,9 @@ def test_the_sealer_merges_around_what_it_cannot_merge_and_says_so_once() -> Non
     insert(connection, 1, 60)
     root = MemoryRoot()
     settings = Compaction(files=2)
-    sealer = Sealer(connection, root, node="n1", store="s", compaction=settings)
+    sealer = NodeSegments(connection, root, node="n1", store="s", compaction=settings)
     for first in range(1, 60, 10):
-        sealer.seal(Order("plant", 1, first, first + 9), now=root.now)
+        sealer.seal(SealRequest("plant", 1, first, first + 9), now=root.now)
     rewrite(root, with_more)
     with pytest.raises(NotMergeable):
         sealer.compact("plant")

@@ -14,19 +14,19 @@ from semel.store.compaction import (
     MIB,
     Compaction,
     NotMergeable,
-    check_coverers,
-    coverers,
-    drop_covered,
+    covered_segments,
+    delete_covered,
     merge,
-    plan,
+    plan_merge,
+    verify_covering,
 )
+from semel.store.node_segments import NodeSegments, SealRequest
 from semel.store.roots import Segment
-from semel.store.sealer import Order, Sealer
-from semel.store.segment_reader import read_records
+from semel.store.segment_names import parse_segment_name, segment_name
 from semel.store.segment_writer import GROUP_ROWS, seal_rows
-from semel.store.segments import RecordError, check_segment, parse_segment_name, pick, segment_name
+from semel.store.segments import RecordError, check_segment, pick
 from tests.store.memory_root import MemoryRoot
-from tests.store.recorded import fields, insert, make_database, message
+from tests.store.recorded import fields, insert, make_database, message, read_records
 
 pa = need("pyarrow", extra="broker", by="this test")
 pq = need("pyarrow.parquet", extra="broker", by="this test")
@@ -45,71 +45,71 @@ def row_of_segments(*sizes: int, rows: int = 10, first: int = 1) -> list[Segment
 
 
 def test_nine_small_segments_stay_and_ten_are_merged() -> None:
-    assert plan(row_of_segments(*[1_000] * 9), Compaction()) == []
+    assert plan_merge(row_of_segments(*[1_000] * 9), Compaction()) == []
     ten = row_of_segments(*[1_000] * 10)
-    assert plan(ten, Compaction()) == ten
+    assert plan_merge(ten, Compaction()) == ten
 
 
 def test_large_segments_stay() -> None:
-    assert plan(row_of_segments(*[64 * MIB] * 20), Compaction()) == []
-    assert plan(row_of_segments(*[64 * MIB - 1] * 20), Compaction()) != []
+    assert plan_merge(row_of_segments(*[64 * MIB] * 20), Compaction()) == []
+    assert plan_merge(row_of_segments(*[64 * MIB - 1] * 20), Compaction()) != []
 
 
 def test_segments_with_many_rows_are_large_however_few_their_bytes() -> None:
     settings = Compaction()
-    assert plan(row_of_segments(*[1_000] * 20, rows=5_000_000), settings) == []
-    assert plan(row_of_segments(*[1_000] * 20, rows=1_000), settings) != []
+    assert plan_merge(row_of_segments(*[1_000] * 20, rows=5_000_000), settings) == []
+    assert plan_merge(row_of_segments(*[1_000] * 20, rows=1_000), settings) != []
 
 
 def test_small_ones_on_both_sides_of_a_large_one_are_not_adjacent() -> None:
-    assert plan(row_of_segments(*[1_000] * 9, 64 * MIB, *[1_000] * 9), Compaction()) == []
-    found = plan(row_of_segments(*[1_000] * 9, 64 * MIB, *[1_000] * 10), Compaction())
+    assert plan_merge(row_of_segments(*[1_000] * 9, 64 * MIB, *[1_000] * 9), Compaction()) == []
+    found = plan_merge(row_of_segments(*[1_000] * 9, 64 * MIB, *[1_000] * 10), Compaction())
     assert [each.first for each in found] == list(range(101, 201, 10))
 
 
 def test_a_result_is_about_as_large_as_it_may_be() -> None:
-    found = plan(row_of_segments(*[60 * MIB] * 12), Compaction())
+    found = plan_merge(row_of_segments(*[60 * MIB] * 12), Compaction())
     assert [each.size for each in found] == [60 * MIB] * 5
-    found = plan(row_of_segments(*[1_000] * 12, rows=1_000_000), Compaction())
+    found = plan_merge(row_of_segments(*[1_000] * 12, rows=1_000_000), Compaction())
     assert sum(each.rows for each in found) == 5_000_000
 
 
 def test_covered_segments_do_not_count() -> None:
     small = row_of_segments(*[1_000] * 10)
-    assert plan([*small, Segment(1, 100, 5_000, 0.0)], Compaction()) == []
-    assert plan([*small, Segment(1, 20, 2_000, 0.0)], Compaction(files=9)) == [
+    assert plan_merge([*small, Segment(1, 100, 5_000, 0.0)], Compaction()) == []
+    assert plan_merge([*small, Segment(1, 20, 2_000, 0.0)], Compaction(files=9)) == [
         Segment(1, 20, 2_000, 0.0),
         *small[2:],
     ]
 
 
 def test_one_that_is_much_larger_than_the_others_is_left_out() -> None:
-    found = plan(row_of_segments(1_000_000, *[1_000] * 10), Compaction())
+    found = plan_merge(row_of_segments(1_000_000, *[1_000] * 10), Compaction())
     assert [each.size for each in found] == [1_000] * 10
-    found = plan(row_of_segments(*[1_000] * 10, 1_000_000, *[1_000] * 3), Compaction())
+    found = plan_merge(row_of_segments(*[1_000] * 10, 1_000_000, *[1_000] * 3), Compaction())
     assert [each.first for each in found] == list(range(1, 101, 10))
-    assert plan(row_of_segments(*[1_000] * 5, 1_000_000, *[1_000] * 5), Compaction()) == []
+    assert plan_merge(row_of_segments(*[1_000] * 5, 1_000_000, *[1_000] * 5), Compaction()) == []
 
 
 @pytest.mark.parametrize("files", [2, 3, 4, 7])
 def test_as_few_files_as_are_wanted_are_merged(files: int) -> None:
     segments = row_of_segments(*[1_000, 1_100, 900] * 10)
-    assert plan(segments[: files - 1], Compaction(files=files)) == []
-    assert plan(segments[:files], Compaction(files=files)) == segments[:files]
+    assert plan_merge(segments[: files - 1], Compaction(files=files)) == []
+    assert plan_merge(segments[:files], Compaction(files=files)) == segments[:files]
 
 
 def test_segments_of_different_slots_are_not_merged() -> None:
     segments = row_of_segments(*[1_000] * 19)
-    assert plan(segments, Compaction(), lambda each: int(each.first > 85)) == segments[9:]
-    assert plan(segments, Compaction(), lambda each: int(each.first > 105)) == segments[:11]
-    assert plan(segments, Compaction(), lambda each: each.first // 20) == []
-    assert plan(segments, Compaction(), lambda each: 3) == segments
+    assert plan_merge(segments, Compaction(), lambda each: int(each.first > 85)) == segments[9:]
+    assert plan_merge(segments, Compaction(), lambda each: int(each.first > 105)) == segments[:11]
+    assert plan_merge(segments, Compaction(), lambda each: each.first // 20) == []
+    assert plan_merge(segments, Compaction(), lambda each: 3) == segments
 
 
 def test_a_gap_is_not_merged_over() -> None:
     segments = row_of_segments(*[1_000] * 12)
     with pytest.raises(RecordError, match="missing"):
-        plan([*segments[:5], *segments[6:]], Compaction())
+        plan_merge([*segments[:5], *segments[6:]], Compaction())
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -121,7 +121,7 @@ def test_rows_are_copied_a_few_times_and_files_become_few(sizes: list[int], file
     copied = 0
     for number, size in enumerate(sizes):
         there.append(Segment(number + 1, number + 1, size, 0.0))
-        while parts := plan(there, settings):
+        while parts := plan_merge(there, settings):
             assert len(parts) >= 2
             total = sum(each.size for each in parts)
             assert max(each.size for each in parts) * GROWTH <= total or total >= settings.largest
@@ -163,10 +163,10 @@ def test_the_merged_segment_holds_the_rows_of_its_parts(root: MemoryRoot) -> Non
     parts = root.segments("plant", "n1")
     size = merge(root, "plant", "n1", parts)
     check_segment(root, "plant", "n1", first=1, last=100)
-    path = root.place("plant", "n1", segment_name(1, 100))
+    path = root.file_path("plant", "n1", segment_name(1, 100))
     assert len(root.files[path][0]) == size
     for part in parts:
-        root.delete(root.place("plant", "n1", part.name))
+        root.delete(root.file_path("plant", "n1", part.name))
     found = read_records(root, "plant", "n1", 1, 1_000, stream_id=1)
     assert [fields(each) for each in found] == [fields(message(seq)) for seq in range(1, 101)]
 
@@ -178,14 +178,14 @@ def test_a_merged_segment_is_that_of_its_rows(
     merge(root, "plant", "n1", root.segments("plant", "n1"))
     whole = MemoryRoot()
     seal(database, whole, 1, 100)
-    path = root.place("plant", "n1", segment_name(1, 100))
+    path = root.file_path("plant", "n1", segment_name(1, 100))
     tables = [pq.read_table(io.BytesIO(each.files[path][0])) for each in (root, whole)]
     assert tables[0].equals(tables[1])
 
 
 def test_small_row_groups_become_large_ones(root: MemoryRoot) -> None:
     merge(root, "plant", "n1", root.segments("plant", "n1"))
-    path = root.place("plant", "n1", segment_name(1, 100))
+    path = root.file_path("plant", "n1", segment_name(1, 100))
     with pq.ParquetFile(io.BytesIO(root.files[path][0])) as opened:
         assert opened.metadata.num_row_groups == 1
     assert GROUP_ROWS >= 100
@@ -201,7 +201,7 @@ def test_parts_that_do_not_follow_each_other_are_not_merged(root: MemoryRoot) ->
 
 def test_a_part_that_is_gone_or_damaged_stops_the_merge(root: MemoryRoot) -> None:
     parts = root.segments("plant", "n1")
-    path = root.place("plant", "n1", parts[4].name)
+    path = root.file_path("plant", "n1", parts[4].name)
     data, modified = root.files[path]
     root.files[path] = (data[:-10], modified)
     with pytest.raises(RecordError, match=parts[4].name):
@@ -235,7 +235,9 @@ def test_a_merge_can_be_given_up_between_row_groups(root: MemoryRoot) -> None:
 def test_coverers_are_all_that_cover_a_segment(pairs: list[tuple[int, int]]) -> None:
     segments = [Segment(min(pair), max(pair), 1, 0.0) for pair in pairs]
     segments = list({each.range: each for each in segments}.values())
-    found = {each.range: {other.range for other in around} for each, around in coverers(segments)}
+    found = {
+        each.range: {other.range for other in around} for each, around in covered_segments(segments)
+    }
     expected = {}
     for each in segments:
         around = {other.range for other in segments if other.covers(each)}
@@ -247,18 +249,18 @@ def test_coverers_are_all_that_cover_a_segment(pairs: list[tuple[int, int]]) -> 
 def drop(root: MemoryRoot, *, grace: float = 3_600.0) -> list[tuple[int, int]]:
     """Delete what is covered; what is left."""
     segments = root.segments("plant", "n1")
-    checked: set[tuple[int, int]] = set()
-    damaged = check_coverers(
-        root, "plant", "n1", segments, now=root.now, grace=grace, checked=checked
+    verified: set[tuple[int, int]] = set()
+    damaged = verify_covering(
+        root, "plant", "n1", segments, now=root.now, grace=grace, verified=verified
     )
-    left = drop_covered(
+    left = delete_covered(
         root,
         "plant",
         "n1",
         segments,
         now=root.now,
         grace=grace,
-        checked=checked,
+        verified=verified,
         damaged=damaged,
     )
     assert left == root.segments("plant", "n1")
@@ -292,7 +294,7 @@ def test_each_segment_waits_for_the_one_that_covers_it(root: MemoryRoot) -> None
 
 
 def damage(root: MemoryRoot, first: int, last: int) -> None:
-    path = root.place("plant", "n1", segment_name(first, last))
+    path = root.file_path("plant", "n1", segment_name(first, last))
     data, modified = root.files[path]
     root.files[path] = (data[: len(data) // 2], modified)
 
@@ -307,7 +309,7 @@ def test_a_damaged_file_goes_and_what_it_covers_stays(root: MemoryRoot) -> None:
 
 def flip(root: MemoryRoot, first: int, last: int) -> None:
     """Turn over one bit of a payload."""
-    path = root.place("plant", "n1", segment_name(first, last))
+    path = root.file_path("plant", "n1", segment_name(first, last))
     data, modified = root.files[path]
     at = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(4).data_page_offset
     root.files[path] = (data[: at + 40] + bytes([data[at + 40] ^ 1]) + data[at + 41 :], modified)
@@ -325,20 +327,20 @@ def test_a_file_that_was_whole_is_read_again_before_what_it_covers_goes(root: Me
     segments = root.segments("plant", "n1")
     merge(root, "plant", "n1", segments)
     segments = root.segments("plant", "n1")
-    checked: set[tuple[int, int]] = set()
+    verified: set[tuple[int, int]] = set()
 
     def check(grace: float) -> set[tuple[int, int]]:
-        return check_coverers(
-            root, "plant", "n1", segments, now=root.now, grace=grace, checked=checked
+        return verify_covering(
+            root, "plant", "n1", segments, now=root.now, grace=grace, verified=verified
         )
 
     assert check(60.0) == set()
-    assert checked == {(1, 100)}
+    assert verified == {(1, 100)}
     flip(root, 1, 100)
     assert check(60.0) == set()
     root.now += 60.0
     assert check(60.0) == {(1, 100)}
-    assert checked == set()
+    assert verified == set()
 
 
 def test_what_is_damaged_is_not_merged_and_named(root: MemoryRoot) -> None:
@@ -348,9 +350,9 @@ def test_what_is_damaged_is_not_merged_and_named(root: MemoryRoot) -> None:
     with pytest.raises(NotMergeable, match=parts[3].name) as caught:
         merge(root, "plant", "n1", parts)
     assert root.files == before
-    apart = {caught.value.range}
-    assert apart == {(31, 40)}
-    assert [each.range for each in plan(parts, Compaction(files=5), apart=apart)] == [
+    excluded = {caught.value.range}
+    assert excluded == {(31, 40)}
+    assert [each.range for each in plan_merge(parts, Compaction(files=5), excluded=excluded)] == [
         each.range for each in parts[4:]
     ]
 
@@ -363,7 +365,7 @@ def test_a_damaged_file_goes_at_once_because_readers_trip_over_it(root: MemoryRo
 
 def test_a_damaged_file_that_alone_has_some_rows_is_left_and_named(root: MemoryRoot) -> None:
     merge(root, "plant", "n1", root.segments("plant", "n1"))
-    root.delete(root.place("plant", "n1", segment_name(1, 10)))
+    root.delete(root.file_path("plant", "n1", segment_name(1, 10)))
     damage(root, 1, 100)
     with pytest.raises(
         RecordError, match=f"{segment_name(1, 100)} of stream plant, node n1, is damaged"
@@ -377,8 +379,8 @@ def test_a_covering_file_lasts_before_what_it_covers_goes(root: MemoryRoot) -> N
     steps: list[str] = []
     root.hook = lambda what, path: steps.append(what)
     drop(root, grace=0.0)
-    assert steps.index("settle") < steps.index("delete")
-    assert steps.count("settle") == 1
+    assert steps.index("fsync") < steps.index("delete")
+    assert steps.count("fsync") == 1
 
 
 # --- readers at every moment ----------------------------------------------------------------------
@@ -444,9 +446,9 @@ def live_through(data: st.DataObject) -> bool:
             raise Crash
         fuse -= 1
 
-    def new_sealer() -> Sealer:
+    def new_sealer() -> NodeSegments:
         compaction = Compaction(files=data.draw(st.integers(2, 4)), grace=GRACE)
-        return Sealer(connection, root, node="n1", store="s", compaction=compaction)
+        return NodeSegments(connection, root, node="n1", store="s", compaction=compaction)
 
     root.hook = moment
     sealer = new_sealer()
@@ -457,12 +459,12 @@ def live_through(data: st.DataObject) -> bool:
             if act == "seal" and (promised < ROWS or sealed < promised):
                 if sealed == promised:
                     promised += data.draw(st.integers(1, min(LONGEST, ROWS - promised)))
-                sealer.seal(Order("plant", 1, sealed + 1, promised), now=root.now)
+                sealer.seal(SealRequest("plant", 1, sealed + 1, promised), now=root.now)
                 sealed = promised
             elif act == "compact":
                 sealer.compact("plant")
             elif act == "clear":
-                sealer.clear("plant", now=root.now)
+                sealer.clean_up("plant", now=root.now)
             elif act == "wait":
                 root.now += data.draw(st.sampled_from([1.0, GRACE / 2, GRACE - 1.0, GRACE]))
         except Crash:
@@ -493,15 +495,15 @@ def test_the_readers_notice_when_files_go_too_early() -> None:
     insert(connection, 1, 30)
     root = MemoryRoot()
     readers = Readers(root)
-    sealer = Sealer(
+    sealer = NodeSegments(
         connection, root, node="n1", store="s", compaction=Compaction(files=3, grace=0.0)
     )
     for first in (1, 11, 21):
-        sealer.seal(Order("plant", 1, first, first + 9), now=root.now)
+        sealer.seal(SealRequest("plant", 1, first, first + 9), now=root.now)
         readers.look(first + 9)
     sealer.compact("plant")
     readers.look(30)
-    sealer.clear("plant", now=root.now)
+    sealer.clean_up("plant", now=root.now)
     with pytest.raises(KeyError):
         readers.look(30)
     connection.close()

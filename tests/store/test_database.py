@@ -211,11 +211,11 @@ def test_a_store_that_is_closed_and_opened_again_goes_on(seed: int, tmp_path: Pa
 @pytest.mark.parametrize("seed", range(50, repeats(56, 52)))
 def test_one_group_leads_where_single_commits_lead(seed: int) -> None:
     one, other = History(seed), History(seed)
-    with opened() as together, opened() as apart:
+    with opened() as together, opened() as excluded:
         for _ in range(12):
             together.apply([one.commit() for _ in range(8)])
             for _ in range(8):
-                apart.apply([other.commit()])
+                excluded.apply([other.commit()])
             for table in (
                 *("session", "subscription", "inbound", "retained", "will", "stream"),
                 *("delivery", "inbox", "fact"),
@@ -232,12 +232,12 @@ def test_one_group_leads_where_single_commits_lead(seed: int) -> None:
                 if table == "retained":
                     # The order counts, not the numbers.
                     assert [row[2:] for row in rows] == [
-                        row[2:] for row in apart.connection.execute(question)
+                        row[2:] for row in excluded.connection.execute(question)
                     ]
                 else:
-                    assert rows == apart.connection.execute(question).fetchall()
+                    assert rows == excluded.connection.execute(question).fetchall()
             compare(together, one)
-            compare(apart, other)
+            compare(excluded, other)
 
 
 # --- one thing at a time --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from semel.store.folder import open_folder
 from semel.store.private_files import make_private, open_private, tighten
 from semel.store.repair import repair_store
 from semel.store.schema import Unusable
-from semel.store.sealer import Ending, locked
+from semel.store.sealer import StopFlag, sealer_lock
 from tests.store.stores import change, wipe
 
 NOBODY = 65_534
@@ -117,7 +117,7 @@ def test_a_link_that_leads_nowhere_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="symbolic link"):
         open_folder(folder)
     (folder / "sealer.lock").symlink_to(tmp_path / "nothing")
-    with pytest.raises(OSError, match="symbolic"), locked(folder / "sealer.lock", Ending()):
+    with pytest.raises(OSError, match="symbolic"), sealer_lock(folder / "sealer.lock", StopFlag()):
         pass
     assert not (tmp_path / "nothing").exists()
 

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from semel.store.gaps import gap_fact
-from semel.store.reading import Holdings, MissingRows, NodeRecord, RecordRow, StoreRows, rows_of
+from semel.store.reading import (
+    MissingRows,
+    NodeRecord,
+    RecordRow,
+    StoreRows,
+    StreamCatalog,
+    rows_of,
+)
 from semel.store.roots import RootEntry, Segment
 from semel.store.row_checksums import set_stream
 from semel.store.schema import Unusable
@@ -25,15 +32,15 @@ def keeper(tmp_path: Path) -> Iterator[Keeper]:
 
 
 @pytest.fixture
-def holdings(keeper: Keeper) -> Iterator[Holdings]:
+def catalog(keeper: Keeper) -> Iterator[StreamCatalog]:
     # The folder of the node is made when a broker starts.
     keeper.root.claim(keeper.stream, keeper.node, keeper.database.identity())
-    with Holdings(keeper.folder.path, None) as found:
+    with StreamCatalog(keeper.folder.path, None) as found:
         yield found
 
 
-def only(holdings: Holdings, stream: str = "plant") -> NodeRecord:
-    (record,) = holdings.records(stream)
+def only(catalog: StreamCatalog, stream: str = "plant") -> NodeRecord:
+    (record,) = catalog.records(stream)
     return record
 
 
@@ -76,49 +83,49 @@ def expected(seq: int, node: str = "n1") -> RecordRow:
 
 
 def test_rows_are_the_same_whether_they_are_in_the_store_or_in_a_segment(
-    keeper: Keeper, holdings: Holdings
+    keeper: Keeper, catalog: StreamCatalog
 ) -> None:
     keeper.commit(30)
     wanted = [expected(seq) for seq in range(1, 31)]
-    assert rows(only(holdings)) == wanted
+    assert rows(only(catalog)) == wanted
     keeper.seal(10, 5)
-    assert rows(only(holdings)) == wanted
+    assert rows(only(catalog)) == wanted
     keeper.seal(15)
-    assert rows(only(holdings)) == wanted
+    assert rows(only(catalog)) == wanted
 
 
-def test_any_range_can_be_read(keeper: Keeper, holdings: Holdings) -> None:
+def test_any_range_can_be_read(keeper: Keeper, catalog: StreamCatalog) -> None:
     keeper.commit(20)
     keeper.seal(5, 5, 5)
     for first in range(1, 21):
         for last in range(first - 1, 21):
-            assert seqs(only(holdings), first, last) == list(range(first, last + 1))
+            assert seqs(only(catalog), first, last) == list(range(first, last + 1))
 
 
-def test_a_row_that_is_in_both_places_is_read_once(keeper: Keeper, holdings: Holdings) -> None:
+def test_a_row_that_is_in_both_places_is_read_once(keeper: Keeper, catalog: StreamCatalog) -> None:
     keeper.commit(10)
     keeper.write_segment(6)
-    assert seqs(only(holdings)) == list(range(1, 11))
+    assert seqs(only(catalog)) == list(range(1, 11))
     keeper.database.chunk = 2
     keeper.delete_rows(all_of_them=False)
-    assert seqs(only(holdings)) == list(range(1, 11))
+    assert seqs(only(catalog)) == list(range(1, 11))
 
 
-def test_a_segment_that_another_covers_is_not_read(keeper: Keeper, holdings: Holdings) -> None:
+def test_a_segment_that_another_covers_is_not_read(keeper: Keeper, catalog: StreamCatalog) -> None:
     keeper.commit(12)
     keeper.seal(3, 3, 3)
     assert keeper.merge()
     assert keeper.names() == ["1-3", "1-9", "4-6", "7-9"]
-    assert seqs(only(holdings)) == list(range(1, 13))
+    assert seqs(only(catalog)) == list(range(1, 13))
     # Also one that begins in the midst of the range that is asked for.
-    assert seqs(only(holdings), 5) == list(range(5, 13))
+    assert seqs(only(catalog), 5) == list(range(5, 13))
     keeper.tidy()
     assert keeper.names() == ["1-9"]
-    assert seqs(only(holdings)) == list(range(1, 13))
+    assert seqs(only(catalog)) == list(range(1, 13))
 
 
 def test_not_even_the_file_of_a_segment_that_another_covers_is_opened(
-    keeper: Keeper, holdings: Holdings
+    keeper: Keeper, catalog: StreamCatalog
 ) -> None:
     keeper.commit(9)
     keeper.seal(3, 3, 3)
@@ -126,8 +133,8 @@ def test_not_even_the_file_of_a_segment_that_another_covers_is_opened(
     for path in (keeper.folder.streams / "plant" / "n1").glob("*.parquet"):
         if path.name != Segment(1, 9, 0, 0.0).name:
             path.write_bytes(b"damaged")
-    assert seqs(only(holdings), 1) == list(range(1, 10))
-    assert seqs(only(holdings), 4) == list(range(4, 10))
+    assert seqs(only(catalog), 1) == list(range(1, 10))
+    assert seqs(only(catalog), 4) == list(range(4, 10))
 
 
 def test_long_segments_and_long_tables_come_in_pieces(tmp_path: Path) -> None:
@@ -141,15 +148,15 @@ def test_long_segments_and_long_tables_come_in_pieces(tmp_path: Path) -> None:
     )
     keeper.database.connection.execute("COMMIT")
     keeper.last = 3 * BATCH_ROWS
-    with Holdings(keeper.folder.path, None) as holdings:
+    with StreamCatalog(keeper.folder.path, None) as catalog:
         for _ in range(2):
-            tables = list(only(holdings).tables(10, 3 * BATCH_ROWS))
+            tables = list(only(catalog).tables(10, 3 * BATCH_ROWS))
             assert max(table.num_rows for table in tables) <= BATCH_ROWS
             assert [row.seq for table in tables for row in rows_of(table)] == list(
                 range(10, 3 * BATCH_ROWS + 1)
             )
             late = BATCH_ROWS + 50
-            assert seqs(only(holdings), late, late + 2) == [late, late + 1, late + 2]
+            assert seqs(only(catalog), late, late + 2) == [late, late + 1, late + 2]
             keeper.seal(2 * BATCH_ROWS + 100)
     keeper.close()
 
@@ -159,8 +166,8 @@ def test_long_payloads_come_in_pieces(tmp_path: Path) -> None:
     for seq in range(1, 7):
         keeper.database.connection.execute(INSERT, plain_row(1, seq, 1, bytes(CHUNK_BYTES // 2)))
     keeper.database.connection.execute(f"UPDATE stream SET {set_stream('last_seq')}", (6,))
-    with Holdings(keeper.folder.path, None) as holdings:
-        assert [table.num_rows for table in only(holdings).tables(1, 6)] == [2, 2, 2]
+    with StreamCatalog(keeper.folder.path, None) as catalog:
+        assert [table.num_rows for table in only(catalog).tables(1, 6)] == [2, 2, 2]
     keeper.close()
 
 
@@ -188,8 +195,8 @@ def test_each_row_comes_once_and_in_order_whatever_happens_meanwhile(
                 ]
             )()
 
-    with Holdings(keeper.folder.path, None) as holdings:
-        record = only(holdings)
+    with StreamCatalog(keeper.folder.path, None) as catalog:
+        record = only(catalog)
         found: list[RecordRow] = []
         for _ in range(6):
             last = record.last()
@@ -362,14 +369,14 @@ def test_an_object_store_that_fails_for_a_moment_is_asked_again(tmp_path: Path) 
 
 
 def remove(keeper: Keeper, first: int, last: int) -> None:
-    keeper.root.delete(keeper.root.place("plant", "n1", Segment(first, last, 0, 0.0).name))
+    keeper.root.delete(keeper.root.file_path("plant", "n1", Segment(first, last, 0, 0.0).name))
 
 
-def test_a_gap_is_an_error_that_names_the_rows(keeper: Keeper, holdings: Holdings) -> None:
+def test_a_gap_is_an_error_that_names_the_rows(keeper: Keeper, catalog: StreamCatalog) -> None:
     keeper.commit(20)
     keeper.seal(5, 5, 5)
     remove(keeper, 6, 10)
-    record = only(holdings)
+    record = only(catalog)
     tables = record.tables(1, 20)
     assert [row.seq for row in rows_of(next(tables))] == [1, 2, 3, 4, 5]
     with pytest.raises(MissingRows, match=r"^rows 6 to 10 of stream plant, node n1, are") as caught:
@@ -386,61 +393,67 @@ def test_a_gap_is_an_error_that_names_the_rows(keeper: Keeper, holdings: Holding
         seqs(NodeRecord(keeper.root, "plant", "n1"))
 
 
-def test_a_gap_between_segments_and_store_is_an_error(keeper: Keeper, holdings: Holdings) -> None:
+def test_a_gap_between_segments_and_store_is_an_error(
+    keeper: Keeper, catalog: StreamCatalog
+) -> None:
     keeper.commit(20)
     keeper.seal(5, 5)
     remove(keeper, 6, 10)
     with pytest.raises(MissingRows, match="rows 6 to 10 "):
-        seqs(only(holdings))
-    problem = only(holdings).summary().problem
+        seqs(only(catalog))
+    problem = only(catalog).summary().problem
     assert problem is not None
     assert problem.startswith("rows 6 to 10 ")
 
 
 def test_a_gap_at_the_end_is_an_error_if_there_is_a_store(
-    keeper: Keeper, holdings: Holdings
+    keeper: Keeper, catalog: StreamCatalog
 ) -> None:
     keeper.commit(10)
     keeper.seal(5, 5)
     remove(keeper, 6, 10)
     with pytest.raises(MissingRows, match=r"rows 6 to 10 .* and from the store$"):
-        seqs(only(holdings))
+        seqs(only(catalog))
     assert seqs(NodeRecord(keeper.root, "plant", "n1")) == [1, 2, 3, 4, 5]
 
 
-def test_one_row_in_the_store_that_is_missing_is_named(keeper: Keeper, holdings: Holdings) -> None:
+def test_one_row_in_the_store_that_is_missing_is_named(
+    keeper: Keeper, catalog: StreamCatalog
+) -> None:
     keeper.commit(10)
     keeper.database.connection.execute("DELETE FROM record WHERE seq = 4")
     with pytest.raises(MissingRows, match=r"^row 4 of stream plant, node n1, is missing"):
-        seqs(only(holdings))
-    assert seqs(only(holdings), 5) == list(range(5, 11))
+        seqs(only(catalog))
+    assert seqs(only(catalog), 5) == list(range(5, 11))
 
 
-def test_rows_that_a_repair_lost_are_called_so(keeper: Keeper, holdings: Holdings) -> None:
+def test_rows_that_a_repair_lost_are_called_so(keeper: Keeper, catalog: StreamCatalog) -> None:
     keeper.commit(10)
     keeper.database.connection.execute("DELETE FROM record WHERE seq IN (4, 5, 6)")
     keeper.database.set_fact(gap_fact(keeper.row.id, 4, 6), "2026-01-31")
-    record = only(holdings)
+    record = only(catalog)
     with pytest.raises(MissingRows, match=r"^rows 4 to 6 .* lost when the store was repaired; "):
         seqs(record)
     assert "rows 4 to 6 of" in (record.summary().problem or "")
 
 
-def test_rows_that_a_repair_lost_may_be_in_a_segment(keeper: Keeper, holdings: Holdings) -> None:
+def test_rows_that_a_repair_lost_may_be_in_a_segment(
+    keeper: Keeper, catalog: StreamCatalog
+) -> None:
     keeper.commit(10)
     keeper.write_segment(6)
     keeper.database.connection.execute("DELETE FROM record WHERE seq IN (4, 5, 6)")
     keeper.database.set_fact(gap_fact(keeper.row.id, 4, 6), "2026-01-31")
-    assert seqs(only(holdings)) == list(range(1, 11))
-    assert only(holdings).summary().problem is None
+    assert seqs(only(catalog)) == list(range(1, 11))
+    assert only(catalog).summary().problem is None
 
 
 def test_a_beginning_that_is_not_in_the_root_is_an_error(keeper: Keeper, tmp_path: Path) -> None:
     keeper.commit(10)
     keeper.seal(6)
     (tmp_path / "other").mkdir()
-    with Holdings(keeper.folder.path, str(tmp_path / "other")) as holdings:
-        record = only(holdings)
+    with StreamCatalog(keeper.folder.path, str(tmp_path / "other")) as catalog:
+        record = only(catalog)
         with pytest.raises(MissingRows, match=r"rows 1 to 6 .*give the --root of the broker"):
             record.first()
         # It can be read if that is what one wants.
@@ -455,22 +468,22 @@ def test_a_beginning_that_another_store_has_is_missing(tmp_path: Path) -> None:
         each.commit(10)
         each.seal(6)
     remove(keeper, 1, 6)
-    with Holdings(tmp_path / "data", None) as holdings:
-        record = holdings.records("plant")[0]
+    with StreamCatalog(tmp_path / "data", None) as catalog:
+        record = catalog.records("plant")[0]
         with pytest.raises(MissingRows, match="rows 1 to 6 of stream plant, node n1, are sealed"):
             record.first()
     keeper.close()
     other.close()
 
 
-def test_a_beginning_that_retention_deleted_is_none(keeper: Keeper, holdings: Holdings) -> None:
+def test_a_beginning_that_retention_deleted_is_none(keeper: Keeper, catalog: StreamCatalog) -> None:
     keeper.commit(10)
     keeper.seal(3, 3)
-    record = only(holdings)
+    record = only(catalog)
     record.trim(3)
     assert record.first() == 4
     assert record.summary().problem is None
-    with pytest.raises(MissingRows, match=r"^rows 1 to 3 .* were deleted, by retention or by"):
+    with pytest.raises(MissingRows, match=r"^rows 1 to 3 .* were deleted by retention or by"):
         seqs(record)
 
 
@@ -482,8 +495,8 @@ def test_a_node_that_was_renamed_goes_on_with_its_numbers(tmp_path: Path) -> Non
     second = Keeper(tmp_path / "data", node="new")
     second.commit(10)
     second.seal(5)
-    with Holdings(tmp_path / "data", None) as holdings:
-        new, old = holdings.records("plant")
+    with StreamCatalog(tmp_path / "data", None) as catalog:
+        new, old = catalog.records("plant")
         assert (old.node, old.first(), old.last(), old.is_live) == ("old", 1, 10, False)
         assert (new.node, new.first(), new.last(), new.is_live) == ("new", 11, 20, True)
         assert seqs(old, 1) == list(range(1, 11))
@@ -493,21 +506,21 @@ def test_a_node_that_was_renamed_goes_on_with_its_numbers(tmp_path: Path) -> Non
 
 
 def test_a_file_that_is_no_segment_inside_is_an_error_that_names_it(
-    keeper: Keeper, holdings: Holdings
+    keeper: Keeper, catalog: StreamCatalog
 ) -> None:
     keeper.commit(10)
     keeper.seal(5)
     path = keeper.folder.streams / "plant" / "n1" / Segment(1, 5, 0, 0.0).name
     path.write_bytes(b"PAR1 no more PAR1")
     with pytest.raises(RecordError, match=r"0001-0+5\.parquet of stream plant, node n1"):
-        seqs(only(holdings))
-    problem = only(holdings).summary().problem
+        seqs(only(catalog))
+    problem = only(catalog).summary().problem
     assert problem is not None
     assert "plant" in problem
 
 
 def test_a_segment_with_damaged_pages_is_an_error_that_names_the_stream(
-    keeper: Keeper, holdings: Holdings
+    keeper: Keeper, catalog: StreamCatalog
 ) -> None:
     keeper.commit(10)
     keeper.seal(10)
@@ -517,23 +530,27 @@ def test_a_segment_with_damaged_pages_is_an_error_that_names_the_stream(
     data[4:300] = bytes(296)
     path.write_bytes(data)
     with pytest.raises(RecordError, match=f"{path} of stream plant, node n1, is damaged"):
-        seqs(only(holdings))
+        seqs(only(catalog))
 
 
-def test_a_row_that_is_not_text_is_damage_of_the_store(keeper: Keeper, holdings: Holdings) -> None:
+def test_a_row_that_is_not_text_is_damage_of_the_store(
+    keeper: Keeper, catalog: StreamCatalog
+) -> None:
     keeper.commit(3)
     keeper.database.connection.execute(
         "UPDATE record SET topic = CAST(x'ff' AS TEXT) WHERE seq = 2"
     )
     with pytest.raises(Unusable, match=r"is damaged .*semel store check"):
-        seqs(only(holdings))
+        seqs(only(catalog))
 
 
 # --- how far it goes ------------------------------------------------------------------------------
 
 
-def test_a_stream_without_rows_begins_with_the_next_one(keeper: Keeper, holdings: Holdings) -> None:
-    record = only(holdings)
+def test_a_stream_without_rows_begins_with_the_next_one(
+    keeper: Keeper, catalog: StreamCatalog
+) -> None:
+    record = only(catalog)
     assert (record.first(), record.last(), seqs(record)) == (1, 0, [])
     summary = record.summary()
     assert (summary.rows, summary.oldest, summary.newest, summary.problem) == (0, None, None, None)
@@ -541,16 +558,16 @@ def test_a_stream_without_rows_begins_with_the_next_one(keeper: Keeper, holdings
     keeper.seal(4)
     record.trim(4)
     assert (record.first(), record.last()) == (5, 4)
-    assert only(holdings).summary().rows == 0
+    assert only(catalog).summary().rows == 0
 
 
 @pytest.mark.parametrize("sealed", [[], [4], [4, 4], [4, 4, 2]])
 def test_the_first_row_since_a_time_is_found_wherever_it_is(
-    keeper: Keeper, holdings: Holdings, sealed: list[int]
+    keeper: Keeper, catalog: StreamCatalog, sealed: list[int]
 ) -> None:
     keeper.commit(10)
     keeper.seal(*sealed)
-    record = only(holdings)
+    record = only(catalog)
     assert record.first_since(0) == 1
     for seq in range(1, 11):
         assert record.first_since(received(seq)) == seq
@@ -558,12 +575,12 @@ def test_the_first_row_since_a_time_is_found_wherever_it_is(
     assert record.first_since(received(10) + 1) is None
 
 
-def test_a_summary_has_all_in_numbers(keeper: Keeper, holdings: Holdings) -> None:
+def test_a_summary_has_all_in_numbers(keeper: Keeper, catalog: StreamCatalog) -> None:
     keeper.commit(12)
     keeper.seal(3, 3, 3)
     keeper.merge()
     keeper.seal(1)
-    found = only(holdings).summary()
+    found = only(catalog).summary()
     sizes = {each.name: each.size for each in keeper.root.segments("plant", "n1")}
     read = [Segment(1, 9, 0, 0.0).name, Segment(10, 10, 0, 0.0).name]
     assert (found.stream, found.node) == ("plant", "n1")
@@ -573,7 +590,7 @@ def test_a_summary_has_all_in_numbers(keeper: Keeper, holdings: Holdings) -> Non
     assert (found.oldest, found.newest) == (received(1), received(12))
     assert found.problem is None
     keeper.seal(2)
-    assert only(holdings).summary().newest == received(12)
+    assert only(catalog).summary().newest == received(12)
     other = NodeRecord(keeper.root, "plant", "n1").summary()
     assert (other.first, other.last, other.sealed, other.newest) == (1, 12, 12, received(12))
 
@@ -586,24 +603,24 @@ def test_records_are_found_by_root_by_data_and_by_both(tmp_path: Path) -> None:
     second.commit(7)
     second.seal(6)
     root = str(first.folder.streams)
-    with Holdings(tmp_path / "data", None) as holdings:
-        assert [(each.node, each.last()) for each in holdings.records("plant")] == [
+    with StreamCatalog(tmp_path / "data", None) as catalog:
+        assert [(each.node, each.last()) for each in catalog.records("plant")] == [
             ("n1", 5),
             ("n2", 6),
         ]
-    with Holdings(None, root) as holdings:
-        assert [(each.node, each.last()) for each in holdings.records("plant")] == [
+    with StreamCatalog(None, root) as catalog:
+        assert [(each.node, each.last()) for each in catalog.records("plant")] == [
             ("n1", 3),
             ("n2", 6),
         ]
-    with Holdings(tmp_path / "other", root) as holdings:
-        assert holdings.streams() == ["plant"]
-        assert [(each.node, each.last()) for each in holdings.records("plant")] == [
+    with StreamCatalog(tmp_path / "other", root) as catalog:
+        assert catalog.streams() == ["plant"]
+        assert [(each.node, each.last()) for each in catalog.records("plant")] == [
             ("n1", 3),
             ("n2", 7),
         ]
-        assert seqs(holdings.records("plant")[1]) == list(range(1, 8))
-        assert holdings.records("nothing") == []
+        assert seqs(catalog.records("plant")[1]) == list(range(1, 8))
+        assert catalog.records("nothing") == []
     first.close()
     second.close()
 
@@ -611,11 +628,11 @@ def test_records_are_found_by_root_by_data_and_by_both(tmp_path: Path) -> None:
 def test_a_store_that_was_never_sealed_is_of_the_node_that_it_names(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path / "data")
     keeper.commit(3)
-    with Holdings(tmp_path / "data", None) as holdings:
-        assert only(holdings).node == keeper.database.identity()[:12]
+    with StreamCatalog(tmp_path / "data", None) as catalog:
+        assert only(catalog).node == keeper.database.identity()[:12]
         keeper.database.set_fact("node", "hall-7")
-        assert only(holdings).node == "hall-7"
-        assert [row.node for row in rows(only(holdings))] == ["hall-7"] * 3
+        assert only(catalog).node == "hall-7"
+        assert [row.node for row in rows(only(catalog))] == ["hall-7"] * 3
     keeper.close()
 
 
@@ -623,4 +640,4 @@ def test_a_store_of_another_format_is_one_sentence(keeper: Keeper) -> None:
     keeper.database.connection.execute("PRAGMA user_version = 99")
     keeper.database.connection.execute("CREATE TABLE novelty (name TEXT)")
     with pytest.raises(Unusable, match="newer semel"):
-        Holdings(keeper.folder.path, None)
+        StreamCatalog(keeper.folder.path, None)

@@ -33,9 +33,10 @@ from semel.store.record import (
 )
 from semel.store.retention import trim
 from semel.store.roots import open_root
+from semel.store.segment_names import segment_name
 from semel.store.segment_reader import SegmentReader
 from semel.store.segment_writer import seal_rows
-from semel.store.segments import RecordError, SegmentFile, segment_name
+from semel.store.segments import RecordError, SegmentFile
 
 STREAM = "plant"
 NODE = "n1"

@@ -9,16 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.store.compaction import Compaction, merge
-from semel.store.landed import declare_landing, landing_place, landings_of, note_landed
-from semel.store.retention import Retention, delete_through, too_much, trim
+from semel.store.landing_notes import (
+    declare_landing,
+    landing_note_path,
+    read_landing_notes,
+    write_landing_note,
+)
+from semel.store.node_segments import NodeSegments, SealRequest
+from semel.store.retention import Retention, delete_through, last_expired_seq, trim
 from semel.store.retention_clock import RetentionClock
 from semel.store.roots import Segment
-from semel.store.sealer import Order, Sealer
-from semel.store.segment_reader import read_records
+from semel.store.segment_names import segment_name
 from semel.store.segment_writer import seal_rows
-from semel.store.segments import pick, segment_name
+from semel.store.segments import pick
 from tests.store.memory_root import MemoryRoot
-from tests.store.recorded import insert, make_database, received
+from tests.store.recorded import insert, make_database, read_records, received
 
 SECOND = 1_000_000
 
@@ -41,7 +46,7 @@ def each_second(segment: Segment) -> tuple[int, int]:
 
 
 def test_without_limits_everything_stays() -> None:
-    assert too_much(in_a_row(5, 5, 5), Retention(), never, now=1e12) == 0
+    assert last_expired_seq(in_a_row(5, 5, 5), Retention(), never, now=1e12) == 0
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,7 @@ def test_without_limits_everything_stays() -> None:
     [(15, 0), (14, 10), (10, 10), (9, 20), (5, 20), (4, 20), (0, 20)],
 )
 def test_bytes_count_from_the_newest_and_the_newest_stays(limit: int, through: int) -> None:
-    assert too_much(in_a_row(5, 5, 5), Retention(None, limit), never, now=0.0) == through
+    assert last_expired_seq(in_a_row(5, 5, 5), Retention(None, limit), never, now=0.0) == through
 
 
 @pytest.mark.parametrize(
@@ -58,13 +63,13 @@ def test_bytes_count_from_the_newest_and_the_newest_stays(limit: int, through: i
 )
 def test_a_segment_is_as_old_as_its_newest_row(now: float, through: int) -> None:
     segments = in_a_row(5, 5, 5)
-    assert too_much(segments, Retention(100.0, None), each_second, now=now) == through
+    assert last_expired_seq(segments, Retention(100.0, None), each_second, now=now) == through
 
 
 def test_whichever_limit_is_passed_counts() -> None:
     segments = in_a_row(5, 5, 5)
-    assert too_much(segments, Retention(100.0, 10), each_second, now=0.0) == 10
-    assert too_much(segments, Retention(100.0, 10), each_second, now=125.0) == 20
+    assert last_expired_seq(segments, Retention(100.0, 10), each_second, now=0.0) == 10
+    assert last_expired_seq(segments, Retention(100.0, 10), each_second, now=125.0) == 20
 
 
 def test_only_as_many_times_are_read_as_needed() -> None:
@@ -74,7 +79,7 @@ def test_only_as_many_times_are_read_as_needed() -> None:
         asked.append(segment.first)
         return each_second(segment)
 
-    too_much(in_a_row(*[5] * 50), Retention(100.0, None), times, now=125.0)
+    last_expired_seq(in_a_row(*[5] * 50), Retention(100.0, None), times, now=125.0)
     assert asked == [1, 11, 21]
 
 
@@ -85,13 +90,13 @@ def test_an_old_segment_behind_a_young_one_stays() -> None:
     def times(segment: Segment) -> tuple[int, int]:
         return (0, 0) if segment.first == 11 else (900 * SECOND, 900 * SECOND)
 
-    assert too_much(segments, Retention(100.0, None), times, now=950.0) == 0
+    assert last_expired_seq(segments, Retention(100.0, None), times, now=950.0) == 0
 
 
 def test_covered_segments_do_not_count_as_bytes() -> None:
     segments = [*in_a_row(5, 5, 5), Segment(1, 20, 8, 0.0)]
-    assert too_much(segments, Retention(None, 13), never, now=0.0) == 0
-    assert too_much(segments, Retention(None, 12), never, now=0.0) == 20
+    assert last_expired_seq(segments, Retention(None, 13), never, now=0.0) == 0
+    assert last_expired_seq(segments, Retention(None, 12), never, now=0.0) == 20
 
 
 # --- deleting -------------------------------------------------------------------------------------
@@ -126,7 +131,7 @@ def test_at_every_moment_a_record_without_its_beginning_is_left(
 ) -> None:
     # Of those that are covered, some may have been deleted already.
     for first in gone:
-        root.delete(root.place("plant", "n1", segment_name(first, first + 9)))
+        root.delete(root.file_path("plant", "n1", segment_name(first, first + 9)))
     highest: list[int] = []
     begins: list[int] = []
 
@@ -221,9 +226,9 @@ def test_trimming_before_a_time_keeps_what_came_then(
 
 
 def test_trimming_needs_one_limit(root: MemoryRoot) -> None:
-    with pytest.raises(ValueError, match="one of them"):
+    with pytest.raises(ValueError, match="either a seq or a time"):
         trim(root, "plant", "n1")
-    with pytest.raises(ValueError, match="one of them"):
+    with pytest.raises(ValueError, match="either a seq or a time"):
         trim(root, "plant", "n1", before_seq=1, before_time=1.0)
 
 
@@ -236,8 +241,8 @@ def test_trimming_nothing_writes_nothing() -> None:
 # --- in the sealer --------------------------------------------------------------------------------
 
 
-def sealer_of(database: sqlite3.Connection, root: MemoryRoot, retention: Retention) -> Sealer:
-    return Sealer(
+def sealer_of(database: sqlite3.Connection, root: MemoryRoot, retention: Retention) -> NodeSegments:
+    return NodeSegments(
         database,
         root,
         node="n1",
@@ -247,25 +252,25 @@ def sealer_of(database: sqlite3.Connection, root: MemoryRoot, retention: Retenti
     )
 
 
-def seal_tens(sealer: Sealer, root: MemoryRoot, last: int) -> None:
+def seal_tens(sealer: NodeSegments, root: MemoryRoot, last: int) -> None:
     for first in range(1, last, 10):
-        sealer.seal(Order("plant", 1, first, first + 9), now=root.now)
+        sealer.seal(SealRequest("plant", 1, first, first + 9), now=root.now)
 
 
 def test_old_segments_go_and_numbers_go_on(database: sqlite3.Connection) -> None:
     root = MemoryRoot()
     sealer = sealer_of(database, root, Retention(60.0, None))
     seal_tens(sealer, root, 100)
-    sealer.clear("plant", now=received(100) / 1e6 + 59.0)
+    sealer.clean_up("plant", now=received(100) / 1e6 + 59.0)
     assert len(ranges(root)) == 10
     # Rows come a millisecond apart.
-    sealer.clear("plant", now=received(35) / 1e6 + 60.0)
+    sealer.clean_up("plant", now=received(35) / 1e6 + 60.0)
     assert ranges(root)[0] == (31, 40)
-    sealer.clear("plant", now=received(100) / 1e6 + 61.0)
+    sealer.clean_up("plant", now=received(100) / 1e6 + 61.0)
     assert ranges(root) == [(91, 100)]
     assert root.trimmed("plant", "n1") == 90
-    sealer.seal(Order("plant", 1, 101, 110), now=root.now)
-    sealer.clear("plant", now=received(100) / 1e6 + 61.0)
+    sealer.seal(SealRequest("plant", 1, 101, 110), now=root.now)
+    sealer.clean_up("plant", now=received(100) / 1e6 + 61.0)
     assert ranges(root) == [(101, 110)]
     assert root.highest_seq("plant", "n1") == 110
 
@@ -274,8 +279,8 @@ def test_a_stream_without_retention_keeps_everything(database: sqlite3.Connectio
     root = MemoryRoot()
     sealer = sealer_of(database, root, Retention(1.0, 1))
     for first in range(1, 100, 10):
-        sealer.seal(Order("other", 1, first, first + 9), now=root.now)
-    sealer.clear("other", now=1e12)
+        sealer.seal(SealRequest("other", 1, first, first + 9), now=root.now)
+    sealer.clean_up("other", now=1e12)
     assert len(root.segments("other", "n1")) == 10
 
 
@@ -283,7 +288,7 @@ def test_bytes_are_kept_below_the_limit(database: sqlite3.Connection) -> None:
     root = MemoryRoot()
     seal_tens(sealer_of(database, root, Retention()), root, 100)
     sizes = [each.size for each in root.segments("plant", "n1")]
-    sealer_of(database, root, Retention(None, sum(sizes[-4:]))).clear("plant", now=root.now)
+    sealer_of(database, root, Retention(None, sum(sizes[-4:]))).clean_up("plant", now=root.now)
     assert ranges(root) == [(71, 80), (81, 90), (91, 100)] or len(ranges(root)) == 4
 
 
@@ -331,12 +336,12 @@ def test_the_newest_segment_stays_whatever_the_clock_and_the_size_say(
     root = MemoryRoot()
     sealer = sealer_of(database, root, retention)
     seal_tens(sealer, root, 100)
-    sealer.clear("plant", now=received(100) / 1e6 + TEN_YEARS)
+    sealer.clean_up("plant", now=received(100) / 1e6 + TEN_YEARS)
     assert ranges(root) == [(91, 100)]
 
 
 def noted(root: MemoryRoot, table: str, **landed: int) -> None:
-    note_landed(root, "plant", table, landed, at="2026-01-01T00:00:00+00:00")
+    write_landing_note(root, "plant", table, landed, at="2026-01-01T00:00:00+00:00")
 
 
 def test_what_has_not_landed_stays_and_that_is_told_once_a_day(
@@ -344,36 +349,36 @@ def test_what_has_not_landed_stays_and_that_is_told_once_a_day(
 ) -> None:
     root = MemoryRoot()
     told: list[str] = []
-    sealer = Sealer(
+    sealer = NodeSegments(
         database,
         root,
         node="n1",
         store="s",
         retention={"plant": Retention(60.0, None)},
-        tell=told.append,
+        notify=told.append,
     )
     seal_tens(sealer, root, 100)
     now = received(100) / 1e6 + TEN_YEARS
     declare_landing(root, "plant", "lake/messages", at="2026-01-01T00:00:00+00:00")
-    sealer.clear("plant", now=now)
+    sealer.clean_up("plant", now=now)
     assert len(ranges(root)) == 10
     # Row 35 is in the middle of a segment, and another node is of no interest.
     noted(root, "lake/messages", n1=35, n2=1_000)
-    sealer.clear("plant", now=now)
+    sealer.clean_up("plant", now=now)
     assert ranges(root)[0] == (31, 40)
     # A second landing is behind the first one.
     noted(root, "lake/messages", n1=80)
     noted(root, "lake/other", n1=60)
-    sealer.clear("plant", now=now)
+    sealer.clean_up("plant", now=now)
     assert ranges(root)[0] == (61, 70)
     assert len(told) == 2
     assert "keeps rows 1 to 90, which have not landed in lake/messages" in told[0]
     assert "which have not landed in lake/other" in told[1]
-    sealer.clear("plant", now=now + 86_400.0)
+    sealer.clean_up("plant", now=now + 86_400.0)
     assert len(told) == 4
     noted(root, "lake/other", n1=100)
     noted(root, "lake/messages", n1=100)
-    sealer.clear("plant", now=now)
+    sealer.clean_up("plant", now=now)
     assert ranges(root) == [(91, 100)]
 
 
@@ -381,7 +386,7 @@ def test_a_landing_that_has_noted_something_is_not_declared_anew() -> None:
     root = MemoryRoot()
     noted(root, "lake/messages", n1=35)
     declare_landing(root, "plant", "lake/messages", at="later")
-    (landing,) = landings_of(root, "plant")
+    (landing,) = read_landing_notes(root, "plant")
     assert landing.landed == {"n1": 35}
     assert root.nodes("plant") == []
 
@@ -396,11 +401,11 @@ def test_of_a_note_that_is_damaged_nothing_has_landed(
     sealer = sealer_of(database, root, Retention(1.0, None))
     seal_tens(sealer, root, 100)
     noted(root, "lake/messages", n1=100)
-    root.files[landing_place("plant", "lake/messages")] = (data, 0.0)
-    sealer.clear("plant", now=1e12)
+    root.files[landing_note_path("plant", "lake/messages")] = (data, 0.0)
+    sealer.clean_up("plant", now=1e12)
     assert len(ranges(root)) == 10
-    root.delete(landing_place("plant", "lake/messages"))
-    sealer.clear("plant", now=1e12)
+    root.delete(landing_note_path("plant", "lake/messages"))
+    sealer.clean_up("plant", now=1e12)
     assert ranges(root) == [(91, 100)]
 
 
@@ -462,7 +467,7 @@ def test_a_clock_that_jumps_ahead_is_not_believed_until_it_is_set_right() -> Non
     assert "jumped ahead by 10.0 years" in machine.said[0]
     machine.wall -= TEN_YEARS
     assert machine.run(3_600.0) == machine.wall
-    assert machine.said[1:] == ["the clock is right again: retention goes by it"]
+    assert machine.said[1:] == ["the clock is correct again: retention follows it"]
 
 
 def test_after_the_time_that_rows_are_kept_the_clock_is_believed_again() -> None:
@@ -545,17 +550,17 @@ def test_a_clock_ten_years_ahead_deletes_nothing_that_is_young(
     seal_tens(sealer, root, 100)
     machine = Machine(longest=3_600.0)
     machine.wall = received(100) / 1e6
-    newest = sealer.newest()
+    newest = sealer.newest_received()
     assert newest == received(100) / 1e6
-    sealer.clear("plant", now=machine.wall, retained_at=machine.look(newest))
+    sealer.clean_up("plant", now=machine.wall, retention_now=machine.look(newest))
     machine.wall += TEN_YEARS
     for _ in range(50):
         machine.wall += 60.0
         machine.boot += 60.0
-        sealer.clear("plant", now=machine.wall, retained_at=machine.look())
+        sealer.clean_up("plant", now=machine.wall, retention_now=machine.look())
     assert len(ranges(root)) == 10
     for _ in range(20):
         machine.wall += 60.0
         machine.boot += 60.0
-        sealer.clear("plant", now=machine.wall, retained_at=machine.look())
+        sealer.clean_up("plant", now=machine.wall, retention_now=machine.look())
     assert ranges(root) == [(91, 100)]

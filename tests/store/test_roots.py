@@ -25,7 +25,7 @@ from semel.store.roots import (
     open_root,
     without_secrets,
 )
-from semel.store.segments import segment_name
+from semel.store.segment_names import segment_name
 from tests.store.memory_root import MemoryRoot, ObjectStore, object_root
 from tests.store.wrong_secrets import WRONG_SECRETS
 
@@ -79,9 +79,9 @@ def test_writing_again_replaces(root: Root) -> None:
 
 
 def test_a_fresh_file_replaces_nothing(root: Root) -> None:
-    root.write("plant/n1/a", text(b"one"), fresh=True)
+    root.write("plant/n1/a", text(b"one"), exclusive=True)
     with pytest.raises(FileExistsError):
-        root.write("plant/n1/a", text(b"two"), fresh=True)
+        root.write("plant/n1/a", text(b"two"), exclusive=True)
     assert content(root, "plant/n1/a") == b"one"
     assert [each.name for each in root.entries("plant/n1")] == ["a"]
 
@@ -117,8 +117,8 @@ def test_a_file_that_is_not_there_is_not_found_and_deleted_without_complaint(roo
 
 def test_what_is_there_can_be_settled_and_cleaned(root: Root) -> None:
     root.write("plant/n1/a", text(b"one"))
-    root.settle("plant/n1/a")
-    root.clean("plant/n1")
+    root.fsync("plant/n1/a")
+    root.delete_temporary("plant/n1")
     assert content(root, "plant/n1/a") == b"one"
 
 
@@ -244,7 +244,7 @@ def test_the_owner_may_claim_again_and_another_may_not(root: Root) -> None:
 
 def test_segments_without_an_owner_are_not_claimed(root: Root) -> None:
     root.write(f"plant/n1/{segment_name(1, 10)}", text(b"x"))
-    with pytest.raises(NotOwned, match="does not say whose"):
+    with pytest.raises(NotOwned, match="no recorded owner"):
         root.claim("plant", "n1", "store-a")
     assert root.owner("plant", "n1") is None
 
@@ -293,7 +293,7 @@ def test_of_many_who_claim_a_folder_at_once_one_gets_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "_x", "a/b", "/a", "a\\b", "a\0"])
 def test_a_name_that_is_no_folder_is_refused(root: Root, name: str) -> None:
     with pytest.raises(RootError, match="cannot name a folder"):
-        root.place(name, "n1", "x")
+        root.file_path(name, "n1", "x")
     with pytest.raises(RootError, match="cannot name a folder"):
         root.segments("plant", name)
 
@@ -338,7 +338,7 @@ def test_what_a_killed_writer_left_is_cleaned_up(tmp_path: Path) -> None:
         (tmp_path / "plant/n1" / name).write_bytes(b"half")
     (tmp_path / "plant/n1/.hidden").write_bytes(b"not ours")
     assert [each.range for each in root.segments("plant", "n1")] == [(1, 10)]
-    root.clean("plant/n1")
+    root.delete_temporary("plant/n1")
     assert sorted(path.name for path in (tmp_path / "plant/n1").iterdir()) == [
         ".hidden",
         segment_name(1, 10),
@@ -394,7 +394,7 @@ def test_a_file_of_one_who_died_is_synced_with_all_its_folders(
     (tmp_path / "record/plant/n1").mkdir(parents=True)
     (tmp_path / "record/plant/n1/file").write_bytes(b"x")
     asked.clear()
-    LocalRoot(tmp_path / "record").settle("plant/n1/file")
+    LocalRoot(tmp_path / "record").fsync("plant/n1/file")
     assert [path.removeprefix(str(tmp_path)) for name, path in asked if name == "fsync"] == [
         "",
         "/record",
@@ -414,7 +414,7 @@ def test_a_file_system_without_links_still_has_fresh_files(
     root = LocalRoot(tmp_path)
     root.claim("plant", "n1", "store-a")
     with pytest.raises(FileExistsError):
-        root.write("plant/n1/_owner.json", text(b"x"), fresh=True)
+        root.write("plant/n1/_owner.json", text(b"x"), exclusive=True)
     assert root.owner("plant", "n1") == "store-a"
     assert len(list((tmp_path / "plant/n1").iterdir())) == 1
 
@@ -449,7 +449,7 @@ def test_an_object_is_put_once_by_its_final_name() -> None:
 def test_a_size_that_is_not_what_was_put_is_an_error() -> None:
     store = ObjectStore()
     store.lose = 1
-    with pytest.raises(OSError, match="was put with 3 bytes and has 2"):
+    with pytest.raises(OSError, match="was written with 3 bytes, but has 2"):
         object_root(store).write("plant/n1/a", text(b"one"))
     assert store.objects == {}
     store.lose = 0
@@ -530,13 +530,13 @@ def test_an_object_store_has_its_address_without_secrets() -> None:
     ("address", "words"),
     [
         ("", "the root is empty"),
-        ("http://key:secret@host/x?token=secret", "http://host/x is no root"),
-        ("hdfs://host/x", "is no root: give a folder or one of file://, s3://"),
-        ("file://elsewhere/x", "names no folder of this machine"),
-        ("file://", "names no folder of this machine"),
-        ("s3://", "names no bucket"),
+        ("http://key:secret@host/x?token=secret", "http://host/x is not a root"),
+        ("hdfs://host/x", "is not a root: give a folder or one of file://, s3://"),
+        ("file://elsewhere/x", "is not a local folder"),
+        ("file://", "is not a local folder"),
+        ("s3://", "does not name a bucket"),
         ("s3://key:secret@bucket/x?region=a&nonsense=secret", "s3://bucket/x cannot be opened"),
-        ("http://[host/x", "no address may have"),
+        ("http://[host/x", "an address cannot have"),
         ("s3:/bucket/x", "^s3:…: it has no ://: write s3://"),
         ("file:/srv/x", "^file:…: it has no ://: write file:///folder"),
     ],

@@ -18,20 +18,29 @@ from typing import Any
 import pytest
 
 from semel.store.compaction import Compaction
+from semel.store.node_segments import NodeSegments, SealRequest
 from semel.store.retention import Retention
 from semel.store.roots import LocalRoot, NotOwned, Root
-from semel.store.sealer import LOCK_NAME, Loop, Order, Sealer, lines_of
-from semel.store.segment_reader import read_records
-from semel.store.segments import RecordError, check_segment, pick, segment_name
+from semel.store.sealer import LOCK_NAME, SealerLoop, read_lines
+from semel.store.segment_names import segment_name
+from semel.store.segments import RecordError, check_segment, pick
 from tests.store.memory_root import MemoryRoot, ObjectStore, object_root
-from tests.store.recorded import fields, insert, make_database, message, reader, received
+from tests.store.recorded import (
+    fields,
+    insert,
+    make_database,
+    message,
+    read_records,
+    reader,
+    received,
+)
 
 # Against hanging only.
 PATIENCE = 60.0
 
 
-def seal(sealer: Sealer, first: int, last: int, *, again: bool = False) -> int:
-    return sealer.seal(Order("plant", 1, first, last), now=1_000_000.0, again=again)
+def seal(sealer: NodeSegments, first: int, last: int, *, rewrite: bool = False) -> int:
+    return sealer.seal(SealRequest("plant", 1, first, last), now=1_000_000.0, rewrite=rewrite)
 
 
 def check_record(root: Root, last: int, *, stream: str = "plant") -> None:
@@ -56,8 +65,8 @@ def root() -> MemoryRoot:
 
 
 @pytest.fixture
-def sealer(database: sqlite3.Connection, root: MemoryRoot) -> Sealer:
-    return Sealer(database, root, node="n1", store="s", compaction=Compaction(files=3))
+def sealer(database: sqlite3.Connection, root: MemoryRoot) -> NodeSegments:
+    return NodeSegments(database, root, node="n1", store="s", compaction=Compaction(files=3))
 
 
 def steps_of(root: MemoryRoot) -> list[tuple[str, str]]:
@@ -70,7 +79,7 @@ def steps_of(root: MemoryRoot) -> list[tuple[str, str]]:
 # --- one range ------------------------------------------------------------------------------------
 
 
-def test_a_range_becomes_a_segment(sealer: Sealer, root: MemoryRoot) -> None:
+def test_a_range_becomes_a_segment(sealer: NodeSegments, root: MemoryRoot) -> None:
     size = seal(sealer, 1, 50)
     assert [(each.range, each.size) for each in root.segments("plant", "n1")] == [((1, 50), size)]
     assert root.owner("plant", "n1") == "s"
@@ -78,46 +87,46 @@ def test_a_range_becomes_a_segment(sealer: Sealer, root: MemoryRoot) -> None:
 
 
 def test_a_segment_that_is_there_is_checked_and_not_written_again(
-    database: sqlite3.Connection, sealer: Sealer, root: MemoryRoot
+    database: sqlite3.Connection, sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     size = seal(sealer, 1, 50)
     # The broker was not told, or forgot: the same range comes to a new sealer. Its rows may have
     # been deleted already.
     database.execute("DELETE FROM record")
     steps = steps_of(root)
-    assert seal(Sealer(database, root, node="n1", store="s"), 1, 50) == size
+    assert seal(NodeSegments(database, root, node="n1", store="s"), 1, 50) == size
     assert ("read", segment_name(1, 50)) in steps
     # Whoever wrote it may have died before it was synced.
-    assert ("settle", segment_name(1, 50)) in steps
+    assert ("fsync", segment_name(1, 50)) in steps
     assert not [each for each in steps if each[0] == "write"]
 
 
 def test_a_damaged_segment_is_written_again(
-    database: sqlite3.Connection, sealer: Sealer, root: MemoryRoot
+    database: sqlite3.Connection, sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     seal(sealer, 1, 50)
-    path = root.place("plant", "n1", segment_name(1, 50))
+    path = root.file_path("plant", "n1", segment_name(1, 50))
     good = root.files[path]
     root.files[path] = (good[0][:100], 0.0)
-    seal(Sealer(database, root, node="n1", store="s"), 1, 50)
+    seal(NodeSegments(database, root, node="n1", store="s"), 1, 50)
     assert root.files[path][0] == good[0]
 
 
 def flip(root: MemoryRoot, first: int, last: int) -> None:
     """Turn over one bit in the middle of a segment."""
-    path = root.place("plant", "n1", segment_name(first, last))
+    path = root.file_path("plant", "n1", segment_name(first, last))
     data, modified = root.files[path]
     at = len(data) // 3
     root.files[path] = (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], modified)
 
 
 def test_a_segment_with_one_flipped_bit_is_written_again(
-    database: sqlite3.Connection, sealer: Sealer, root: MemoryRoot
+    database: sqlite3.Connection, sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     seal(sealer, 1, 50)
     good = dict(root.files)
     flip(root, 1, 50)
-    seal(Sealer(database, root, node="n1", store="s"), 1, 50)
+    seal(NodeSegments(database, root, node="n1", store="s"), 1, 50)
     assert root.files == good
 
 
@@ -133,13 +142,13 @@ def test_rows_are_sealed_only_when_the_root_gives_back_what_was_written(
             flip(root, 1, 50)
 
     root.hook = hook
-    broker = Broker(Sealer(database, root, node="n1", store="s"))
+    broker = Broker(NodeSegments(database, root, node="n1", store="s"))
 
     def until_sealed(kind: str, about: dict[str, Any]) -> None:
         if kind == "sealed":
             broker.end()
 
-    broker.on_answer = until_sealed
+    broker.on_event = until_sealed
     broker.order(1, 50)
     broker.loop.run()
     assert broker.kinds() == ["failed", "failed", "sealed"]
@@ -151,7 +160,7 @@ def test_damage_is_told_once_and_neither_this_stream_nor_another_waits(
     database: sqlite3.Connection,
 ) -> None:
     root = MemoryRoot()
-    sealer = Sealer(database, root, node="n1", store="s", compaction=Compaction(files=3))
+    sealer = NodeSegments(database, root, node="n1", store="s", compaction=Compaction(files=3))
     for first in (1, 11, 21):
         seal(sealer, first, first + 9)
     flip(root, 11, 20)
@@ -160,10 +169,10 @@ def test_damage_is_told_once_and_neither_this_stream_nor_another_waits(
         broker.order(first, first + 9)
         broker.order(first - 30, first - 21, stream="other")
         # Turns of the loop, which would end only when it is told to.
-        broker.loop._take(0.0)
+        broker.loop._take_requests(0.0)
         broker.loop._seal_due()
         for _ in range(4):
-            broker.loop._look_after()
+            broker.loop._do_housekeeping()
     assert broker.kinds().count("sealed") == 8
     notices = [about["why"] for kind, about in broker.heard if kind == "notice"]
     assert len(notices) == 1
@@ -179,14 +188,14 @@ def test_retention_goes_past_a_damaged_segment(database: sqlite3.Connection) -> 
     root = MemoryRoot()
     root.now = received(100) / 1e6
     retention = {"plant": Retention(60.0, None)}
-    sealer = Sealer(database, root, node="n1", store="s", retention=retention)
+    sealer = NodeSegments(database, root, node="n1", store="s", retention=retention)
     for first in range(1, 100, 10):
         seal(sealer, first, first + 9)
-    path = root.place("plant", "n1", segment_name(11, 20))
+    path = root.file_path("plant", "n1", segment_name(11, 20))
     root.files[path] = (root.files[path][0][:-20], root.now)
-    sealer.clear("plant", now=root.now + 59.0)
+    sealer.clean_up("plant", now=root.now + 59.0)
     assert len(root.segments("plant", "n1")) == 10
-    sealer.clear("plant", now=root.now + 61.0)
+    sealer.clean_up("plant", now=root.now + 61.0)
     assert [each.range for each in root.segments("plant", "n1")] == [(91, 100)]
 
 
@@ -196,45 +205,45 @@ def test_a_damaged_segment_that_covers_others_and_alone_has_a_row_stops_nothing_
     root = MemoryRoot()
     retention = {"plant": Retention(60.0, None)}
     compaction = Compaction(files=3, grace=0.0)
-    sealer = Sealer(
+    sealer = NodeSegments(
         database, root, node="n1", store="s", retention=retention, compaction=compaction
     )
     for first in (1, 11, 21):
         seal(sealer, first, first + 9)
     assert sealer.compact("plant")
     seal(sealer, 31, 40)
-    root.delete(root.place("plant", "n1", segment_name(1, 10)))
+    root.delete(root.file_path("plant", "n1", segment_name(1, 10)))
     flip(root, 1, 30)
-    with pytest.raises(RecordError, match="nothing else holds all its rows"):
-        sealer.clear("plant", now=received(40) / 1e6)
-    sealer.clear("plant", now=received(40) / 1e6)
+    with pytest.raises(RecordError, match="no other segments hold all its rows"):
+        sealer.clean_up("plant", now=received(40) / 1e6)
+    sealer.clean_up("plant", now=received(40) / 1e6)
     assert (1, 30) in [each.range for each in root.segments("plant", "n1")]
-    sealer.clear("plant", now=received(40) / 1e6 + 61.0)
+    sealer.clean_up("plant", now=received(40) / 1e6 + 61.0)
     assert [each.range for each in root.segments("plant", "n1")] == [(31, 40)]
 
 
 def test_a_retry_in_the_same_process_writes_the_file_again(
-    sealer: Sealer, root: MemoryRoot
+    sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     seal(sealer, 1, 50)
     before = dict(root.files)
     steps = steps_of(root)
-    seal(sealer, 1, 50, again=True)
+    seal(sealer, 1, 50, rewrite=True)
     assert ("written", segment_name(1, 50)) in steps
     assert root.files == before
     check_record(root, 50)
 
 
 def test_a_range_within_a_merged_segment_is_sealed(
-    database: sqlite3.Connection, sealer: Sealer, root: MemoryRoot
+    database: sqlite3.Connection, sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     for first in (1, 11, 21):
         seal(sealer, first, first + 9)
     assert sealer.compact("plant")
     for first in (1, 11, 21):
-        root.delete(root.place("plant", "n1", segment_name(first, first + 9)))
+        root.delete(root.file_path("plant", "n1", segment_name(first, first + 9)))
     database.execute("DELETE FROM record")
-    fresh = Sealer(database, root, node="n1", store="s")
+    fresh = NodeSegments(database, root, node="n1", store="s")
     steps = steps_of(root)
     seal(fresh, 21, 30)
     assert not [each for each in steps if each[0] == "write"]
@@ -242,7 +251,7 @@ def test_a_range_within_a_merged_segment_is_sealed(
 
 @pytest.mark.parametrize(("first", "last"), [(41, 60), (5, 45), (30, 51)])
 def test_half_an_overlap_is_refused(
-    sealer: Sealer, root: MemoryRoot, first: int, last: int
+    sealer: NodeSegments, root: MemoryRoot, first: int, last: int
 ) -> None:
     seal(sealer, 11, 50)
     before = dict(root.files)
@@ -253,7 +262,7 @@ def test_half_an_overlap_is_refused(
     assert root.files == before
 
 
-def test_a_range_may_follow_or_cover_what_is_there(sealer: Sealer, root: MemoryRoot) -> None:
+def test_a_range_may_follow_or_cover_what_is_there(sealer: NodeSegments, root: MemoryRoot) -> None:
     seal(sealer, 1, 50)
     seal(sealer, 51, 60)
     seal(sealer, 51, 70)
@@ -261,19 +270,19 @@ def test_a_range_may_follow_or_cover_what_is_there(sealer: Sealer, root: MemoryR
     check_record(root, 70)
 
 
-def test_the_folder_of_another_store_is_not_touched(sealer: Sealer, root: MemoryRoot) -> None:
+def test_the_folder_of_another_store_is_not_touched(sealer: NodeSegments, root: MemoryRoot) -> None:
     root.claim("plant", "n1", "another")
     before = dict(root.files)
     with pytest.raises(NotOwned, match="belongs to store another"):
         seal(sealer, 1, 50)
     assert root.files == before
     # Other streams and nodes are no concern of theirs.
-    sealer.seal(Order("other", 1, 1, 50), now=0.0)
+    sealer.seal(SealRequest("other", 1, 1, 50), now=0.0)
     assert sealer.streams() == ["other"]
 
 
-def test_rows_that_are_not_committed_are_not_sealed(sealer: Sealer, root: MemoryRoot) -> None:
-    with pytest.raises(RecordError, match="row 201 of stream 1 is not in the store"):
+def test_rows_that_are_not_committed_are_not_sealed(sealer: NodeSegments, root: MemoryRoot) -> None:
+    with pytest.raises(RecordError, match="row 201 is not in the store"):
         seal(sealer, 101, 250)
     assert root.segments("plant", "n1") == []
 
@@ -282,10 +291,10 @@ def test_what_a_killed_sealer_left_is_cleaned_up_once(
     database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     root = LocalRoot(tmp_path / "streams")
-    seal(Sealer(database, root, node="n1", store="s"), 1, 50)
+    seal(NodeSegments(database, root, node="n1", store="s"), 1, 50)
     left = tmp_path / "streams/plant/n1/.tmp-x"
     left.touch()
-    fresh = Sealer(database, root, node="n1", store="s")
+    fresh = NodeSegments(database, root, node="n1", store="s")
     seal(fresh, 51, 60)
     assert not left.exists()
     # Later it may be a merge that is under way.
@@ -295,15 +304,15 @@ def test_what_a_killed_sealer_left_is_cleaned_up_once(
     assert left.exists()
 
 
-def test_small_segments_are_merged_and_then_deleted(sealer: Sealer, root: MemoryRoot) -> None:
+def test_small_segments_are_merged_and_then_deleted(sealer: NodeSegments, root: MemoryRoot) -> None:
     for first in range(1, 100, 10):
         seal(sealer, first, first + 9)
         while sealer.compact("plant"):
             pass
     assert len(pick(each.range for each in root.segments("plant", "n1"))) < 5
-    sealer.clear("plant", now=root.now + 3_599.0)
+    sealer.clean_up("plant", now=root.now + 3_599.0)
     assert len(root.segments("plant", "n1")) > 10
-    sealer.clear("plant", now=root.now + 3_600.0)
+    sealer.clean_up("plant", now=root.now + 3_600.0)
     ranges = [each.range for each in root.segments("plant", "n1")]
     assert ranges == pick(ranges)
     check_record(root, 100)
@@ -313,29 +322,29 @@ def test_small_segments_are_merged_and_then_deleted(sealer: Sealer, root: Memory
 
 
 class Broker:
-    """The other end of a loop that runs here: what it orders, and what it hears."""
+    """The other end of a loop that runs here: the requests it sends and the events it receives."""
 
-    def __init__(self, sealer: Sealer, *, housekeeping: float = 0.0) -> None:
-        self.orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+    def __init__(self, sealer: NodeSegments, *, housekeeping: float = 0.0) -> None:
+        self.requests: queue.SimpleQueue[SealRequest | None] = queue.SimpleQueue()
         self.heard: list[tuple[str, dict[str, Any]]] = []
-        self.on_answer: Callable[[str, dict[str, Any]], None] = lambda kind, about: None
-        self.loop = Loop(sealer, self.orders, self.hear, housekeeping=housekeeping)
+        self.on_event: Callable[[str, dict[str, Any]], None] = lambda kind, about: None
+        self.loop = SealerLoop(sealer, self.requests, self.receive, housekeeping=housekeeping)
 
-    def hear(self, kind: str, about: dict[str, Any]) -> None:
+    def receive(self, kind: str, about: dict[str, Any]) -> None:
         self.heard.append((kind, about))
-        self.on_answer(kind, about)
+        self.on_event(kind, about)
 
     def order(self, first: int, last: int, stream: str = "plant") -> None:
-        self.orders.put(Order(stream, 1, first, last))
+        self.requests.put(SealRequest(stream, 1, first, last))
 
     def end(self) -> None:
-        self.orders.put(None)
+        self.requests.put(None)
 
     def kinds(self) -> list[str]:
         return [kind for kind, _ in self.heard]
 
 
-def test_orders_are_answered_in_their_order(sealer: Sealer, root: MemoryRoot) -> None:
+def test_requests_are_completed_in_order(sealer: NodeSegments, root: MemoryRoot) -> None:
     broker = Broker(sealer)
 
     def go_on(kind: str, about: dict[str, Any]) -> None:
@@ -344,7 +353,7 @@ def test_orders_are_answered_in_their_order(sealer: Sealer, root: MemoryRoot) ->
         else:
             broker.order(about["last"] + 1, about["last"] + 10)
 
-    broker.on_answer = go_on
+    broker.on_event = go_on
     broker.order(1, 10)
     broker.loop.run()
     assert broker.kinds() == ["sealed"] * 4
@@ -367,7 +376,7 @@ def test_a_store_that_fails_is_tried_again_until_it_works(
 ) -> None:
     store = ObjectStore()
     root = object_root(store)
-    broker = Broker(Sealer(database, root, node="n1", store="s"))
+    broker = Broker(NodeSegments(database, root, node="n1", store="s"))
     failures = 0
 
     def fail(now: str, path: str) -> None:
@@ -377,7 +386,7 @@ def test_a_store_that_fails_is_tried_again_until_it_works(
             raise ConnectionResetError("the store is away")
 
     store.trouble = fail
-    broker.on_answer = lambda kind, about: broker.end() if kind == "sealed" else None
+    broker.on_event = lambda kind, about: broker.end() if kind == "sealed" else None
     broker.order(1, 50)
     broker.loop.run()
     assert broker.kinds() == ["failed"] * times + ["sealed"]
@@ -393,25 +402,25 @@ def test_a_size_that_does_not_match_is_a_failure_and_the_rows_stay(
     store = ObjectStore()
     store.lose = 10
     root = object_root(store)
-    broker = Broker(Sealer(database, root, node="n1", store="s"))
+    broker = Broker(NodeSegments(database, root, node="n1", store="s"))
 
-    def hear(kind: str, about: dict[str, Any]) -> None:
+    def receive(kind: str, about: dict[str, Any]) -> None:
         if kind == "failed":
             store.lose = 0
         else:
             broker.end()
 
-    broker.on_answer = hear
+    broker.on_event = receive
     broker.order(1, 50)
     broker.loop.run()
     assert broker.kinds() == ["failed", "sealed"]
     check_record(root, 50)
 
 
-def test_a_stream_that_fails_does_not_stop_another(sealer: Sealer, root: MemoryRoot) -> None:
+def test_a_stream_that_fails_does_not_stop_another(sealer: NodeSegments, root: MemoryRoot) -> None:
     root.claim("plant", "n1", "another")
     broker = Broker(sealer)
-    broker.on_answer = lambda kind, about: broker.end() if kind == "sealed" else None
+    broker.on_event = lambda kind, about: broker.end() if kind == "sealed" else None
     broker.order(1, 10)
     broker.order(1, 10, stream="other")
     broker.loop.run()
@@ -419,7 +428,9 @@ def test_a_stream_that_fails_does_not_stop_another(sealer: Sealer, root: MemoryR
     assert broker.heard[1][1]["stream"] == "other"
 
 
-def test_an_order_that_comes_during_a_merge_goes_first(sealer: Sealer, root: MemoryRoot) -> None:
+def test_a_request_that_arrives_during_a_merge_goes_first(
+    sealer: NodeSegments, root: MemoryRoot
+) -> None:
     for first in (1, 11, 21):
         seal(sealer, first, first + 9)
     broker = Broker(sealer)
@@ -443,7 +454,7 @@ def test_an_order_that_comes_during_a_merge_goes_first(sealer: Sealer, root: Mem
     check_record(root, 40)
 
 
-def test_when_it_is_time_to_end_a_merge_is_given_up(sealer: Sealer, root: MemoryRoot) -> None:
+def test_when_it_is_time_to_end_a_merge_is_given_up(sealer: NodeSegments, root: MemoryRoot) -> None:
     for first in (1, 11, 21):
         seal(sealer, first, first + 9)
     before = dict(root.files)
@@ -459,7 +470,7 @@ def test_when_it_is_time_to_end_a_merge_is_given_up(sealer: Sealer, root: Memory
 
 
 def test_when_it_is_time_to_end_one_segment_is_finished_and_no_other_begun(
-    sealer: Sealer, root: MemoryRoot
+    sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     broker = Broker(sealer)
     root.hook = lambda what, path: (
@@ -472,13 +483,13 @@ def test_when_it_is_time_to_end_one_segment_is_finished_and_no_other_begun(
     assert len([path for path in root.files if path.endswith(".parquet")]) == 1
 
 
-def test_a_loop_ends_when_nobody_wants_its_answers(sealer: Sealer, root: MemoryRoot) -> None:
+def test_a_loop_ends_when_nobody_reads_its_events(sealer: NodeSegments, root: MemoryRoot) -> None:
     broker = Broker(sealer)
 
     def gone(kind: str, about: dict[str, Any]) -> None:
         raise BrokenPipeError
 
-    broker.on_answer = gone
+    broker.on_event = gone
     broker.order(1, 10)
     broker.order(11, 20, stream="other")
     broker.loop.run()
@@ -486,19 +497,19 @@ def test_a_loop_ends_when_nobody_wants_its_answers(sealer: Sealer, root: MemoryR
 
 
 def test_a_folder_that_cannot_be_looked_after_is_told_and_sealing_goes_on(
-    sealer: Sealer, root: MemoryRoot
+    sealer: NodeSegments, root: MemoryRoot
 ) -> None:
     seal(sealer, 1, 10)
     seal(sealer, 21, 30)
     broker = Broker(sealer)
 
-    def hear(kind: str, about: dict[str, Any]) -> None:
+    def receive(kind: str, about: dict[str, Any]) -> None:
         if kind == "notice":
             broker.order(31, 40)
         else:
             broker.end()
 
-    broker.on_answer = hear
+    broker.on_event = receive
     broker.loop.run()
     assert broker.kinds()[-1] == "sealed"
     assert set(broker.kinds()[:-1]) == {"notice"}
@@ -513,10 +524,10 @@ def test_a_root_that_is_away_at_the_start_is_asked_again(database: sqlite3.Conne
 
     root = object_root(store)
     for first in (1, 11, 21):
-        seal(Sealer(database, root, node="n1", store="s"), first, first + 9)
+        seal(NodeSegments(database, root, node="n1", store="s"), first, first + 9)
     store.trouble = fail
     compaction = Compaction(files=3)
-    broker = Broker(Sealer(database, root, node="n1", store="s", compaction=compaction))
+    broker = Broker(NodeSegments(database, root, node="n1", store="s", compaction=compaction))
     merged = f"bucket/record/plant/n1/{segment_name(1, 30)}"
 
     def work_again(kind: str, about: dict[str, Any]) -> None:
@@ -526,7 +537,7 @@ def test_a_root_that_is_away_at_the_start_is_asked_again(database: sqlite3.Conne
                 broker.end() if step == "close" and path == merged else None
             )
 
-    broker.on_answer = work_again
+    broker.on_event = work_again
     broker.loop.run()
     assert [(kind, about["why"]) for kind, about in broker.heard] == [
         ("notice", "the store is away")
@@ -539,7 +550,7 @@ def test_lines_are_put_together_and_half_a_line_at_the_end_is_dropped() -> None:
     for part in (b"one\ntw", b"o\n", b"thr"):
         os.write(writing, part)
     os.close(writing)
-    assert list(lines_of(reading)) == [b"one", b"two"]
+    assert list(read_lines(reading)) == [b"one", b"two"]
     os.close(reading)
 
 
@@ -577,7 +588,7 @@ class Process:
     def order(self, first: int, last: int, stream: str = "plant") -> None:
         self.send({"seal": {"stream": stream, "id": 1, "first": first, "last": last}})
 
-    def hear(self, patience: float = PATIENCE) -> dict[str, Any] | None:
+    def receive(self, patience: float = PATIENCE) -> dict[str, Any] | None:
         """The next answer; None: none came, or none will."""
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -636,12 +647,12 @@ def test_the_process_seals_and_answers(
     process = start()
     process.order(1, 120)
     root = LocalRoot(tmp_path / "streams")
-    answer = process.hear()
+    answer = process.receive()
     size = root.segments("plant", "n1")[0].size
     about = {"stream": "plant", "id": 1, "first": 1, "last": 120, "bytes": size}
     assert answer == {"sealed": about}
     process.order(121, 200)
-    assert process.hear() is not None
+    assert process.receive() is not None
     assert process.end() == 0
     assert errors_of(process) == b""
     check_record(root, 200)
@@ -652,7 +663,7 @@ def test_the_process_has_the_database_open_for_reading_only(
 ) -> None:
     process = start()
     process.order(1, 10)
-    process.hear()
+    process.receive()
     folder = Path(f"/proc/{process.process.pid}")
     modes = []
     for link in (folder / "fd").iterdir():
@@ -673,7 +684,7 @@ def test_a_signal_ends_it_cleanly(
 ) -> None:
     process = start()
     process.order(1, 10)
-    process.hear()
+    process.receive()
     process.process.send_signal(number)
     assert process.process.wait(PATIENCE) == 0
     assert errors_of(process) == b""
@@ -685,7 +696,7 @@ def test_many_signals_at_once_end_it_like_one(
     """Each thread of a parent that dies sends one, and they may come in one another's way"""
     process = start()
     process.order(1, 10)
-    process.hear()
+    process.receive()
     for _ in range(30):
         process.process.send_signal(signal.SIGTERM)
     assert process.process.wait(PATIENCE) == 0
@@ -707,7 +718,7 @@ def test_a_segment_in_the_middle_is_finished_or_not_there(
         assert process.process.wait(PATIENCE) == 0
     assert not list(folder.glob(".tmp-*"))
     check_segment(LocalRoot(tmp_path / "streams"), "plant", "n1", first=1, last=20_000)
-    answer = process.hear()
+    answer = process.receive()
     assert answer is not None
     assert list(answer) == ["sealed"]
 
@@ -717,13 +728,13 @@ def test_a_second_sealer_waits_for_the_first(
 ) -> None:
     first = start()
     first.order(1, 10)
-    assert first.hear() is not None
+    assert first.receive() is not None
     second = start()
     second.order(11, 20)
-    assert second.hear(1.5) is None
+    assert second.receive(1.5) is None
     assert LocalRoot(tmp_path / "streams").highest_seq("plant", "n1") == 10
     assert first.end() == 0
-    answer = second.hear()
+    answer = second.receive()
     assert answer is not None
     assert answer["sealed"]["last"] == 20
 
@@ -735,7 +746,7 @@ def test_one_that_waits_for_the_lock_ends_with_its_input(
         fcntl.flock(lock, fcntl.LOCK_EX)
         waiting = start()
         waiting.order(1, 10)
-        assert waiting.hear(1.5) is None
+        assert waiting.receive(1.5) is None
         assert waiting.end() == 0
     assert not (tmp_path / "streams").exists()
 
@@ -753,7 +764,7 @@ def test_started_by_hand_it_says_who_starts_it(text: bytes) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"root": "bogus://x"}, "bogus://x is no root"),
+        ({"root": "bogus://x"}, "bogus://x is not a root"),
         ({"database": "/nowhere/store.db"}, "No such file or directory"),
     ],
 )
@@ -764,7 +775,7 @@ def test_what_it_cannot_work_with_is_one_sentence(
     words: str,
 ) -> None:
     process = start(**changes)
-    answer = process.hear()
+    answer = process.receive()
     assert answer is not None
     assert words in answer["ended"]["why"]
     assert process.process.wait(PATIENCE) == 1
@@ -777,7 +788,7 @@ def test_a_database_that_is_none_is_a_failure_with_a_sentence(
     (tmp_path / "store.db").write_bytes(b"no database at all" * 100)
     process = start()
     process.order(1, 10)
-    answer = process.hear()
+    answer = process.receive()
     assert answer is not None
     assert "not a database" in answer["failed"]["why"]
 
@@ -848,7 +859,7 @@ def test_sealed_rows_are_those_that_another_connection_reads(
     """Text as bytes, from a read-only connection, makes the same file."""
     connection = reader(tmp_path / "store.db")
     roots = MemoryRoot(), MemoryRoot()
-    seal(Sealer(database, roots[0], node="n1", store="s"), 1, 200)
-    seal(Sealer(connection, roots[1], node="n1", store="s"), 1, 200)
+    seal(NodeSegments(database, roots[0], node="n1", store="s"), 1, 200)
+    seal(NodeSegments(connection, roots[1], node="n1", store="s"), 1, 200)
     connection.close()
     assert roots[0].files == roots[1].files

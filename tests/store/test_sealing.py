@@ -21,10 +21,18 @@ from semel.store.compaction import Compaction
 from semel.store.retention import Retention
 from semel.store.roots import LocalRoot
 from semel.store.sealing import Planner, SealerProcess
-from semel.store.segment_reader import SegmentReader, read_records
+from semel.store.segment_reader import SegmentReader
 from semel.store.segments import RecordError, pick
 from tests.modes import repeats
-from tests.store.recorded import INSERT, fields, insert, make_database, message, plain_row
+from tests.store.recorded import (
+    INSERT,
+    fields,
+    insert,
+    make_database,
+    message,
+    plain_row,
+    read_records,
+)
 
 PATIENCE = 60.0
 
@@ -286,7 +294,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., tuple[SealerProcess, Watch]]
 
     def start_one(**options: Any) -> tuple[SealerProcess, Watch]:
         watch = Watch()
-        defaults: dict[str, Any] = {"node": "n1", "store": "s", "on_answer": watch}
+        defaults: dict[str, Any] = {"node": "n1", "store": "s", "on_event": watch}
         process = SealerProcess(
             tmp_path / "store.db", str(tmp_path / "streams"), **(defaults | options)
         )
@@ -350,7 +358,7 @@ def test_a_second_range_of_a_stream_is_a_mistake_of_the_caller(
     process, watch = start()
     process.seal("plant", 1, 1, 10)
     process.seal("plant", 1, 1, 10)
-    with pytest.raises(ValueError, match="another range of stream plant is under way"):
+    with pytest.raises(ValueError, match="another range of stream plant is in progress"):
         process.seal("plant", 1, 11, 20)
     assert watch.next("sealed")["last"] == 10
 
@@ -373,7 +381,7 @@ def test_stopping_ends_the_process(database: sqlite3.Connection, start: Start) -
 
 def test_one_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
     process = SealerProcess(
-        tmp_path / "store.db", "x", node="n1", store="s", on_answer=lambda kind, about: None
+        tmp_path / "store.db", "x", node="n1", store="s", on_event=lambda kind, about: None
     )
     process.stop()
 
@@ -386,7 +394,7 @@ def test_one_that_does_not_end_is_killed(database: sqlite3.Connection, start: St
     assert process.pid is not None
     pid = process.pid
     os.kill(pid, signal.SIGSTOP)
-    process.stop(patience=0.1)
+    process.stop(timeout=0.1)
     assert not Path(f"/proc/{pid}").exists()
 
 
@@ -423,7 +431,7 @@ def test_a_killed_sealer_is_started_anew_and_gets_what_was_not_sealed(
     os.kill(process.pid, signal.SIGSTOP)
     process.seal("plant", 1, 11, 20)
     os.kill(process.pid, signal.SIGKILL)
-    assert watch.next("ended")["why"] == "the sealer ended with code -9"
+    assert watch.next("ended")["why"] == "the sealer exited with code -9"
     about = watch.next("sealed")
     assert (about["first"], about["last"]) == (11, 20)
     process.seal("plant", 1, 21, 30)
@@ -470,10 +478,10 @@ def test_output_that_is_no_answer_is_told_and_sealing_goes_on(
     told = [about["why"] for kind, about in answers if kind != "sealed"]
     # However many lines: one sentence, and nothing ended.
     assert [kind for kind, _ in answers[:-1]] in ([], ["notice"])
-    assert all("is no answer" in each for each in told)
+    assert all("is not an event" in each for each in told)
     process.seal("plant", 1, 11, 20)
     if not told:
-        assert "is no answer" in watch.next("notice")["why"]
+        assert "is not an event" in watch.next("notice")["why"]
     assert watch.next("sealed")["last"] == 20
 
 
@@ -484,12 +492,12 @@ def test_a_fault_of_the_supervisor_is_logged_and_the_sealer_is_started_anew(
     watch = Watch()
     faults = [ZeroDivisionError("once"), ZeroDivisionError("twice")]
 
-    def on_answer(kind: str, about: dict[str, Any]) -> None:
+    def on_event(kind: str, about: dict[str, Any]) -> None:
         if faults:
             raise faults.pop(0)
         watch(kind, about)
 
-    process, _ = start(on_answer=on_answer)
+    process, _ = start(on_event=on_event)
     process.seal("plant", 1, 1, 10)
     # What the fault has swallowed is said again.
     assert watch.next("sealed")["last"] == 10
@@ -542,12 +550,12 @@ def test_what_it_cannot_work_with_is_told_and_tried_again(
 ) -> None:
     watch = Watch()
     process = SealerProcess(
-        tmp_path / "store.db", "bogus://x", node="n1", store="s", on_answer=watch
+        tmp_path / "store.db", "bogus://x", node="n1", store="s", on_event=watch
     )
     process.start()
     try:
         for _ in range(2):
-            assert "bogus://x is no root" in watch.next("ended")["why"]
+            assert "bogus://x is not a root" in watch.next("ended")["why"]
     finally:
         process.stop()
 
@@ -597,7 +605,7 @@ def test_without_pyarrow_nothing_is_started() -> None:
         "from pathlib import Path\n"
         "from semel.extras import MissingExtra\n"
         "from semel.store.sealing import SealerProcess\n"
-        "try:\n    SealerProcess(Path('x'), 'y', node='n', store='s', on_answer=print)\n"
+        "try:\n    SealerProcess(Path('x'), 'y', node='n', store='s', on_event=print)\n"
         "except MissingExtra as problem:\n    print(problem)\n"
         "assert threading.active_count() == 1"
     )
@@ -646,7 +654,7 @@ class Writer:
             str(folder / "streams"),
             node="n1",
             store="s",
-            on_answer=lambda kind, about: self.answers.put((kind, about)),
+            on_event=lambda kind, about: self.answers.put((kind, about)),
             compaction=Compaction(files=3, grace=0.3),
             housekeeping=0.05,
         )
@@ -770,7 +778,7 @@ sealed = threading.Semaphore(0)
 folder = Path(sys.argv[1])
 process = SealerProcess(
     folder / "store.db", str(folder / "streams"), node="n1", store="s",
-    on_answer=lambda kind, about: (print(kind, flush=True), sealed.release()),
+    on_event=lambda kind, about: (print(kind, flush=True), sealed.release()),
 )
 process.start()
 while process.pid is None:

@@ -13,14 +13,15 @@ from semel.extras import need
 from semel.store import segment_checksums, segment_writer
 from semel.store.roots import LocalRoot
 from semel.store.segment_checksums import CheckedFile, add_checksums
-from semel.store.segment_reader import read_records
+from semel.store.segment_names import segment_name
 from semel.store.segment_writer import seal_rows
-from semel.store.segments import RecordError, open_segment, segment_name, verify_segment
+from semel.store.segments import RecordError, open_segment, verify_segment
 from tests.store.memory_root import MemoryRoot
 from tests.store.recorded import (
     fields,
     insert,
     make_database,
+    read_records,
     reader,
 )
 

@@ -16,7 +16,8 @@ from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.store.commit import RecordedMessage
 from semel.store.roots import LocalRoot
 from semel.store.segment_checksums import KEY
-from semel.store.segment_reader import SegmentReader, read_records
+from semel.store.segment_names import MAXIMUM_SEQ, parse_segment_name, segment_name
+from semel.store.segment_reader import SegmentReader
 from semel.store.segment_writer import (
     GROUP_ROWS,
     LARGEST_CHUNK,
@@ -27,15 +28,12 @@ from semel.store.segment_writer import (
 )
 from semel.store.segments import (
     CHUNK_BYTES,
-    MAXIMUM_SEQ,
     RecordError,
     check_segment,
     first_since,
-    parse_segment_name,
     pick,
     records_of,
     schema,
-    segment_name,
     segment_times,
     table_of,
 )
@@ -46,6 +44,7 @@ from tests.store.recorded import (
     make_database,
     message,
     put,
+    read_records,
     reader,
     received,
     row_of,
@@ -98,7 +97,7 @@ def test_what_is_not_named_as_a_segment_is_none(name: str) -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(0, 1), (2, 1), (-1, 1), (1, MAXIMUM_SEQ + 1)])
 def test_no_segment_is_named_by_an_impossible_range(first: int, last: int) -> None:
-    with pytest.raises(ValueError, match="no segment can hold"):
+    with pytest.raises(ValueError, match="not a valid range"):
         segment_name(first, last)
 
 
@@ -446,7 +445,7 @@ def test_large_payloads_make_chunks_of_few_rows(database: sqlite3.Connection) ->
 def test_a_row_that_is_not_there_is_named(database: sqlite3.Connection, missing: int) -> None:
     put(database, (message(seq) for seq in range(1, 601) if seq != missing))
     root = MemoryRoot()
-    with pytest.raises(RecordError, match=f"row {missing} of stream 1 is not in the store"):
+    with pytest.raises(RecordError, match=f"row {missing} is not in the store"):
         seal(database, root, 1, 600)
     assert root.files == {}
 
@@ -454,7 +453,7 @@ def test_a_row_that_is_not_there_is_named(database: sqlite3.Connection, missing:
 def test_a_file_with_too_few_rows_is_not_written() -> None:
     root = MemoryRoot()
     table = table_of([columns_of(message(1))], "n1")
-    with pytest.raises(RecordError, match=f"1 rows for {segment_name(1, 2)}"):
+    with pytest.raises(RecordError, match=f"{segment_name(1, 2)} needs 2 rows, but got 1"):
         write_segment(root, "plant", "n1", lambda: [table], first=1, last=2)
     assert root.files == {}
     write_segment(root, "plant", "n1", lambda: [table], first=1, last=1)
@@ -550,7 +549,7 @@ def test_an_empty_or_unknown_stream_has_no_records() -> None:
 def test_a_file_that_goes_while_it_is_read_is_looked_for_elsewhere(
     sealed: MemoryRoot, database: sqlite3.Connection
 ) -> None:
-    old = sealed.place("plant", "n1", segment_name(31, 40))
+    old = sealed.file_path("plant", "n1", segment_name(31, 40))
 
     def vanish(what: str, path: str) -> None:
         if (what, path) == ("read", old) and old in sealed.files:
@@ -566,10 +565,10 @@ def test_what_retention_takes_while_it_is_read_ends_the_piece(sealed: MemoryRoot
     """Rows that are returned follow each other; the next piece begins after the hole."""
 
     def take(what: str, path: str) -> None:
-        if (what, path) == ("read", sealed.place("plant", "n1", segment_name(21, 30))):
+        if (what, path) == ("read", sealed.file_path("plant", "n1", segment_name(21, 30))):
             sealed.hook = lambda what, path: None
             for first in (11, 21, 31):
-                sealed.delete(sealed.place("plant", "n1", segment_name(first, first + 9)))
+                sealed.delete(sealed.file_path("plant", "n1", segment_name(first, first + 9)))
 
     sealed.hook = take
     with SegmentReader(sealed, "plant", "n1") as reading:
@@ -591,7 +590,7 @@ def test_a_file_that_is_listed_but_never_there_is_an_error(sealed: MemoryRoot) -
 
 
 def test_a_gap_is_reported_and_not_jumped_over(sealed: MemoryRoot) -> None:
-    sealed.delete(sealed.place("plant", "n1", segment_name(31, 40)))
+    sealed.delete(sealed.file_path("plant", "n1", segment_name(31, 40)))
     with pytest.raises(RecordError, match="rows 31 to 40 are missing"):
         read_records(sealed, "plant", "n1", 11, 100)
 
@@ -615,7 +614,7 @@ def test_a_gap_that_was_only_in_the_listing_is_none(sealed: MemoryRoot) -> None:
 
 @pytest.mark.parametrize("keep", [0, 1, 8, 200, -1, -100])
 def test_a_damaged_file_is_named(sealed: MemoryRoot, keep: int) -> None:
-    path = sealed.place("plant", "n1", segment_name(31, 40))
+    path = sealed.file_path("plant", "n1", segment_name(31, 40))
     data, modified = sealed.files[path]
     sealed.files[path] = (data[:keep], modified)
     with pytest.raises(RecordError, match=segment_name(31, 40)):
@@ -646,8 +645,8 @@ def test_a_file_with_other_rows_than_its_name_says_is_refused(
     sealed: MemoryRoot, name: tuple[int, int]
 ) -> None:
     moved = MemoryRoot()
-    moved.files[moved.place("plant", "n1", segment_name(*name))] = sealed.files[
-        sealed.place("plant", "n1", segment_name(31, 40))
+    moved.files[moved.file_path("plant", "n1", segment_name(*name))] = sealed.files[
+        sealed.file_path("plant", "n1", segment_name(31, 40))
     ]
     with pytest.raises(RecordError, match=segment_name(*name)):
         check_segment(moved, "plant", "n1", first=name[0], last=name[1])
@@ -661,7 +660,7 @@ def test_a_parquet_file_of_somebody_else_is_refused(columns: list[str]) -> None:
     def fill(sink: Any) -> None:
         pq.write_table(table, sink)
 
-    root.write(root.place("plant", "n1", segment_name(1, 1)), fill)
+    root.write(root.file_path("plant", "n1", segment_name(1, 1)), fill)
     with pytest.raises(RecordError, match="it has no column node"):
         check_segment(root, "plant", "n1", first=1, last=1)
 
@@ -673,7 +672,7 @@ def test_a_file_without_statistics_is_refused() -> None:
     def fill(sink: Any) -> None:
         pq.write_table(table, sink, store_schema=False, write_statistics=False)
 
-    root.write(root.place("plant", "n1", segment_name(1, 1)), fill)
+    root.write(root.file_path("plant", "n1", segment_name(1, 1)), fill)
     with pytest.raises(RecordError, match="no statistics"):
         check_segment(root, "plant", "n1", first=1, last=1)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from semel.store.compaction import merge
-from semel.store.reading import Holdings, NodeRecord, rows_of
+from semel.store.reading import NodeRecord, StreamCatalog, rows_of
 from semel.store.roots import Segment
 from tests.store.keeper import LATER, Keeper
 from tests.store.memory_root import MemoryRoot
@@ -23,8 +23,8 @@ def keeper(tmp_path: Path) -> Iterator[Keeper]:
 @pytest.fixture
 def record(keeper: Keeper) -> Iterator[NodeRecord]:
     keeper.root.claim(keeper.stream, keeper.node, keeper.database.identity())
-    with Holdings(keeper.folder.path, None) as holdings:
-        (found,) = holdings.records("plant")
+    with StreamCatalog(keeper.folder.path, None) as catalog:
+        (found,) = catalog.records("plant")
         yield found
 
 
@@ -37,7 +37,7 @@ def test_whole_segments_before_a_row_can_go(keeper: Keeper, record: NodeRecord) 
     keeper.seal(5, 5, 5)
 
     def before(**limit: int) -> list[str]:
-        return [f"{each.first}-{each.last}" for each in record.before(**limit)]
+        return [f"{each.first}-{each.last}" for each in record.segments_before(**limit)]
 
     assert before(seq=5) == []
     assert before(seq=6) == ["1-5"]
@@ -55,9 +55,9 @@ def test_rows_that_the_store_does_not_know_to_be_sealed_stay(
     keeper.commit(10)
     keeper.seal(4)
     keeper.write_segment(4)
-    assert [each.last for each in record.before(seq=100)] == [4]
+    assert [each.last for each in record.segments_before(seq=100)] == [4]
     keeper.delete_rows()
-    assert [each.last for each in record.before(seq=100)] == [4, 8]
+    assert [each.last for each in record.segments_before(seq=100)] == [4, 8]
 
 
 def test_what_is_trimmed_is_gone_and_the_rest_is_there(keeper: Keeper, record: NodeRecord) -> None:
@@ -65,7 +65,7 @@ def test_what_is_trimmed_is_gone_and_the_rest_is_there(keeper: Keeper, record: N
     keeper.seal(3, 3, 3)
     keeper.merge()
     keeper.seal(5)
-    gone = record.trim(record.before(seq=12)[-1].last)
+    gone = record.trim(record.segments_before(seq=12)[-1].last)
     assert [(each.first, each.last) for each in gone] == [(1, 9)]
     assert keeper.names() == ["10-14"]
     assert record.first() == 10
@@ -79,7 +79,7 @@ def test_what_was_merged_with_later_rows_meanwhile_stays(
 ) -> None:
     keeper.commit(9)
     keeper.seal(3, 3, 3)
-    chosen = record.before(seq=5)
+    chosen = record.segments_before(seq=5)
     assert [each.last for each in chosen] == [3]
     keeper.merge()
     assert record.trim(chosen[-1].last) == []
@@ -106,7 +106,7 @@ def test_a_merge_that_ends_after_a_trim_brings_no_row_back(tmp_path: Path) -> No
     assert seqs(record, 7) == [7, 8, 9]
     assert record.summary().problem is None
     # The sealer deletes it when it looks after the folder next.
-    keeper.sealer.clear("plant", now=LATER)
+    keeper.sealer.clean_up("plant", now=LATER)
     assert not [path for path in root.files if "-0000000000000000000" in path and "0003." in path]
     assert seqs(record, 7) == [7, 8, 9]
     keeper.close()
@@ -115,7 +115,7 @@ def test_a_merge_that_ends_after_a_trim_brings_no_row_back(tmp_path: Path) -> No
 def test_a_record_with_a_gap_can_be_trimmed_up_to_it(keeper: Keeper, record: NodeRecord) -> None:
     keeper.commit(20)
     keeper.seal(5, 5, 5, 5)
-    keeper.root.delete(keeper.root.place("plant", "n1", Segment(6, 10, 0, 0.0).name))
+    keeper.root.delete(keeper.root.file_path("plant", "n1", Segment(6, 10, 0, 0.0).name))
     record.trim(15)
     assert keeper.names() == ["16-20"]
     assert record.first() == 16

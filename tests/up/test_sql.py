@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from semel.pipeline.errors import TableError
-from semel.store.reading import Holdings, NodeRecord
+from semel.store.reading import NodeRecord, StreamCatalog
 from semel.store.roots import open_root
-from semel.store.segments import segment_name
+from semel.store.segment_names import segment_name
 from semel.up.sql import LakeSql, RecordLocation, SqlError, record_beside
 from tests.modes import repeats
 from tests.store.keeper import Keeper
@@ -578,8 +578,8 @@ def test_holdings_and_table_may_be_of_several_nodes(tmp_path: Path) -> None:
         # What the second node has not sealed is in a store that nobody told of.
         ("n2", True, 4),
     ]
-    with Holdings(kept.record.data, kept.record.root) as holdings:
-        assert [each.node for each in holdings.records("plant")] == ["n1", "n2"]
+    with StreamCatalog(kept.record.data, kept.record.root) as catalog:
+        assert [each.node for each in catalog.records("plant")] == ["n1", "n2"]
     kept.close()
 
 

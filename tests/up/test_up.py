@@ -27,7 +27,7 @@ from semel.extras import MissingExtra
 from semel.pipeline.landing import make_plan as landing_plan
 from semel.pipeline.settings import LandSettings
 from semel.settings import SettingsError, load
-from semel.store.landed import landings_of, note_landed
+from semel.store.landing_notes import read_landing_notes, write_landing_note
 from semel.store.roots import open_root
 from semel.store.schema import VERSION
 from semel.up.parts import (
@@ -194,14 +194,14 @@ def test_that_a_stream_is_landed_is_noted_where_the_landing_finds_it(tmp_path: P
     plan = plan_of(data=str(tmp_path / "data"))
     root = open_root(plan.record)
     declare(plan)
-    (note,) = landings_of(root, "all")
+    (note,) = read_landing_notes(root, "all")
     assert note.landed == {}
     # As `semel land` names its table.
     wanted = LandSettings(root=plan.record, lake=plan.lake, table=plan.table)
     assert note.table == landing_plan(wanted).shown
-    note_landed(root, "all", note.table, {"n1": 7}, at="now")
+    write_landing_note(root, "all", note.table, {"n1": 7}, at="now")
     declare(plan)
-    (note,) = landings_of(root, "all")
+    (note,) = read_landing_notes(root, "all")
     assert note.landed == {"n1": 7}
 
 
@@ -464,7 +464,7 @@ def test_retention_knows_of_the_landing_as_soon_as_the_broker_is_there(
         report = up_command.UpReport(plan, json_wanted=False, quiet=True)
         running = asyncio.ensure_future(up_command.supervise(plan, report))
         async with asyncio.timeout(PATIENCE):
-            while not landings_of(open_root(plan.record), "all"):
+            while not read_landing_notes(open_root(plan.record), "all"):
                 assert not running.done()
                 await asyncio.sleep(0.05)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -559,7 +559,7 @@ def test_a_landing_that_cannot_start_says_why_while_the_broker_serves(tmp_path: 
     log = supervise_parts([*parts(plan, os.environ), hopeless], story)
     first, second = log.all(DIED, LANDING)[:2]
     assert first.text == second.text
-    assert "ftp://host/root is no root" in first.text
+    assert "ftp://host/root is not a root" in first.text
     assert "\n" not in first.text
     assert log.all(DIED, BROKER) == []
     found = extent(plan)

@@ -22,7 +22,7 @@ import click
 from semel.cli.groups import SuggestingGroup
 from semel.cli.safe_text import shown_text
 from semel.cli.store import print_table
-from semel.cli.stream_places import named, opened, places
+from semel.cli.stream_options import open_catalog, record_options, stream_records
 from semel.cli.stream_verify import verify
 from semel.counts import count
 from semel.mqtt.topics import check_topic_filter, is_shared, topic_matches
@@ -30,35 +30,35 @@ from semel.mqtt.violation import Violation
 from semel.store.reading import (
     NodeRecord,
     RecordRow,
-    Summary,
+    RecordSummary,
+    row_label,
     rows_of,
-    said_rows,
 )
 from semel.store.roots import Segment
-from semel.store.segments import MAXIMUM_SEQ
+from semel.store.segment_names import MAXIMUM_SEQ
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = "earliest"
 SEQ: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
-# How often `tail` looks for more, in seconds: at a store, and at segments alone.
-STORE_LOOKS: Final = 0.2
-ROOT_LOOKS: Final = 2.0
-# Characters of a payload on a terminal; all of it is in JSON and CSV.
+# Seconds between two polls of `tail`: of a store, and of a root alone.
+STORE_POLL: Final = 0.2
+ROOT_POLL: Final = 2.0
+# Characters of a payload on a terminal; JSON and CSV have all of it.
 SHOWN_PAYLOAD: Final = 160
-# Output is written in pieces of so many characters.
+# Characters of output to write at a time.
 PIECE: Final = 64 * 1024
-# What the shell says of a program that Ctrl-C ended before it was done.
+# The exit code of a program that was interrupted by Ctrl-C.
 INTERRUPTED: Final = 130
 
 TEXT: Final = "text"
 JSON: Final = "json"
 CSV: Final = "csv"
-# Bytes: where they are no text they stand in a field of their own.
+# Columns of bytes: a value that is not UTF-8 is printed as Base64 in a field of its own.
 BINARY: Final = ("payload", "correlation_data")
 
 
-# --- what people type -----------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ Point = int | TimeOffset
 
 
 def parse_point(context: click.Context, option: click.Parameter, text: str | None) -> Point | None:
-    """A seq, 0 for the earliest, or a time. One without a zone is UTC, as are all that we print."""
+    """A seq, 0 for the earliest, or a time; UTC if it has no zone, like all times in the output."""
     if text is None:
         return None
     if text == EARLIEST and option.default == EARLIEST:
         return 0
     if SEQ.fullmatch(text):
         if not 1 <= int(text) <= MAXIMUM_SEQ:
-            raise click.BadParameter(f"numbers of rows go from 1 to {MAXIMUM_SEQ}")
+            raise click.BadParameter(f"a row number is between 1 and {MAXIMUM_SEQ}")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
@@ -88,39 +88,39 @@ def parse_point(context: click.Context, option: click.Parameter, text: str | Non
         return TimeOffset((moment - EPOCH) // timedelta(microseconds=1))
     except (ValueError, OverflowError):
         raise click.BadParameter(
-            f"{text!r} is neither the number of a row nor a time such as 2026-01-31T12:00:00Z"
+            f"{text!r} is neither a row number nor a time such as 2026-01-31T12:00:00Z"
         ) from None
 
 
 def parse_filter(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """A topic filter."""
+    """The topic filter, checked."""
     if text is None:
         return None
     if is_shared(text):
-        raise click.BadParameter("write the filter without $share and its group")
+        raise click.BadParameter("write the topic filter without $share/ and the group name")
     try:
         check_topic_filter(text, None)
     except Violation as violation:
         raise click.BadParameter(
-            f"{text!r} is no topic filter: {violation.rule.sentence}"
+            f"{text!r} is not a topic filter: {violation.rule.sentence}"
         ) from None
     return text
 
 
 def formats(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that say how rows are printed."""
+    """Add the options that choose the output format."""
     for form, what in (
-        (TEXT, "Print a line for people. The default on a terminal."),
-        (CSV, "Print CSV, with a head line."),
-        (JSON, "Print a JSON object for each row. The default if it goes to a file or program."),
+        (TEXT, "Print one readable line per row. The default on a terminal."),
+        (CSV, "Print CSV with a header row."),
+        (JSON, "Print one JSON object per line. The default if the output is a file or a pipe."),
     ):
-        function = click.option(f"--{form}", f"{form}_wanted", is_flag=True, help=what)(function)
+        function = click.option(f"--{form}", form, is_flag=True, help=what)(function)
     return function
 
 
-def chosen_format(**wanted: bool) -> str:
-    """The one that is wanted."""
-    forms = [name.removesuffix("_wanted") for name, is_wanted in wanted.items() if is_wanted]
+def chosen_format(**flags: bool) -> str:
+    """The format whose flag is set, or the default."""
+    forms = [name for name, is_set in flags.items() if is_set]
     if len(forms) > 1:
         raise click.UsageError(f"choose one of {' and '.join(f'--{form}' for form in forms)}")
     if forms:
@@ -128,11 +128,11 @@ def chosen_format(**wanted: bool) -> str:
     return TEXT if sys.stdout.isatty() else JSON
 
 
-# --- showing --------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def shown_time(received: int, precision: str = "microseconds") -> str:
-    """A time for people and programs."""
+    """A time in ISO 8601, UTC."""
     try:
         moment = EPOCH + timedelta(microseconds=received)
     except OverflowError:
@@ -141,7 +141,7 @@ def shown_time(received: int, precision: str = "microseconds") -> str:
 
 
 def shown_size(size: int) -> str:
-    """Bytes for people."""
+    """A readable number of bytes, such as 1.5 MB."""
     if size < 1000:
         return f"{size} B"
     amount = float(size)
@@ -153,7 +153,7 @@ def shown_size(size: int) -> str:
 
 
 def shown_payload(payload: bytes) -> str:
-    """A payload on a terminal: text if it is text, else hexadecimal."""
+    """A payload on a terminal: text if it is UTF-8, else hexadecimal."""
     if not payload:
         return "(empty)"
     try:
@@ -166,7 +166,7 @@ def shown_payload(payload: bytes) -> str:
 
 
 def shown_properties(row: RecordRow) -> str:
-    """What else there is to a message."""
+    """The flags and properties of a message, in brackets; empty if it has none."""
     found = [name for name in ("retain", "dup") if getattr(row, name)]
     for name in ("payload_format", "content_type", "response_topic", "message_expiry"):
         value = getattr(row, name)
@@ -180,7 +180,7 @@ def shown_properties(row: RecordRow) -> str:
 
 
 def as_text(row: RecordRow, *, with_node: bool) -> str:
-    """A row for people."""
+    """A row as one readable line."""
     node = f"  {row.node}" if with_node else ""
     return (
         f"{row.seq:>8}{node}  {shown_time(row.received)}  q{row.qos}  {shown_text(row.topic)}"
@@ -189,7 +189,7 @@ def as_text(row: RecordRow, *, with_node: bool) -> str:
 
 
 def fields_of(row: RecordRow) -> dict[str, object]:
-    """A row for programs: the columns of a segment. Bytes are text, or else Base64."""
+    """A row as a dictionary of the columns of a segment. Bytes become text, or else Base64."""
     found: dict[str, object] = row._asdict()
     found["received"] = shown_time(row.received)
     for name in BINARY:
@@ -204,7 +204,7 @@ def fields_of(row: RecordRow) -> dict[str, object]:
 
 
 def csv_columns() -> list[str]:
-    """The columns of a segment, and beside those that hold bytes one for Base64."""
+    """The columns of a segment, with a Base64 column beside each column of bytes."""
     found = []
     for name in RecordRow._fields:
         found.append(name)
@@ -222,11 +222,11 @@ def as_csv(values: Iterable[object]) -> str:
 
 
 class RowOutput:
-    """Rows on their way to standard output, in one of the formats."""
+    """Writes rows to standard output in one of the formats, buffered."""
 
     def __init__(self, form: str, *, with_node: bool) -> None:
         self._form = form
-        # In lines for people: there is more than one.
+        # In readable lines, if the stream has several nodes.
         self.with_node = with_node
         self._lines: list[str] = []
         self._size = 0
@@ -235,7 +235,7 @@ class RowOutput:
             self._add(as_csv(csv_columns()))
 
     def write(self, row: RecordRow) -> None:
-        """Print a row, soon."""
+        """Add a row to the buffer."""
         if self._form == TEXT:
             self._add(as_text(row, with_node=self.with_node))
             return
@@ -255,11 +255,11 @@ class RowOutput:
             self.flush()
 
     def flush(self) -> None:
-        """Print what is there now."""
+        """Write the buffer."""
         lines, self._lines, self._size = self._lines, [], 0
         if lines:
             if self._form == TEXT:
-                # Lines for people are in the encoding of their terminal, data is UTF-8.
+                # Readable lines use the encoding of the terminal, data is UTF-8.
                 sys.stdout.write("".join(lines))
                 sys.stdout.flush()
                 return
@@ -269,16 +269,16 @@ class RowOutput:
 
 @contextmanager
 def ending_quietly(code: int) -> Iterator[None]:
-    """Ctrl-C ends with this code, and a reader of ours that has enough with 0: nothing is said."""
+    """Exit silently: with this code on Ctrl-C, and with 0 if the reader closes the pipe."""
     try:
         yield
     except KeyboardInterrupt:
         sys.exit(code)
     except BrokenPipeError:
-        # Nobody reads what Python would still write when it ends.
-        nobody = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nobody, 1)
-        os.close(nobody)
+        # Discard what Python would still flush at exit.
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, 1)
+        os.close(devnull)
         sys.exit(0)
 
 
@@ -287,10 +287,10 @@ def ending_quietly(code: int) -> Iterator[None]:
 
 @click.group(name="stream", cls=SuggestingGroup)
 def command() -> None:
-    """List the record of streams, read it, watch it grow, check it, and delete its beginning.
+    """List, print, follow, verify and trim the records of streams.
 
-    A broker may run meanwhile. With --data all that is committed is seen, with --root what is
-    sealed into segments.
+    The broker may be running. With --data the commands see every committed message, with --root
+    alone only those that are sealed into segments.
     """
 
 
@@ -298,35 +298,35 @@ command.add_command(verify)
 
 
 @command.command("list")
-@places
-@click.option("--json", "json_wanted", is_flag=True, help="Print a JSON list.")
+@record_options
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_streams(
-    data: Path | None, root: str | None, nodes: tuple[str, ...], json_wanted: bool
+    data: Path | None, root: str | None, nodes: tuple[str, ...], as_json: bool
 ) -> None:
-    """List streams, and which rows there are of each.
+    """List streams and the extent of their records.
 
     Exits with 1 if rows are missing.
     """
-    with opened(data, root) as holdings:
+    with open_catalog(data, root) as catalog:
         found = [
             record.summary()
-            for stream in holdings.streams()
-            for record in holdings.records(stream)
+            for stream in catalog.streams()
+            for record in catalog.records(stream)
             if not nodes or record.node in nodes
         ]
-        if json_wanted:
+        if as_json:
             click.echo(json.dumps([summary_json(each) for each in found]))
         elif found:
             print_summaries(found)
         else:
             whose = f" of node {', '.join(nodes)}" if nodes else ""
-            click.echo(f"{holdings.place} has no stream{whose}", err=True)
+            click.echo(f"{catalog.location} has no stream{whose}", err=True)
     problems = [each.problem for each in found if each.problem is not None]
     if problems:
         raise click.ClickException("\nError: ".join(problems))
 
 
-def summary_json(summary: Summary) -> dict[str, object]:
+def summary_json(summary: RecordSummary) -> dict[str, object]:
     return {
         "stream": summary.stream,
         "node": summary.node,
@@ -344,7 +344,7 @@ def summary_json(summary: Summary) -> dict[str, object]:
     }
 
 
-def print_summaries(found: list[Summary]) -> None:
+def print_summaries(found: list[RecordSummary]) -> None:
     head = (
         "stream",
         "node",
@@ -378,7 +378,7 @@ def print_summaries(found: list[Summary]) -> None:
 
 
 def matching(rows: Iterable[RecordRow], topic: str | None) -> Iterable[RecordRow]:
-    """The rows whose topic a filter matches."""
+    """The rows whose topic matches the filter."""
     if topic is None:
         return rows
     return (row for row in rows if topic_matches(topic, row.topic))
@@ -391,12 +391,12 @@ def rows_between(record: NodeRecord, first: int, last: int) -> Iterator[RecordRo
 
 
 def in_order(sources: list[Iterator[RecordRow]]) -> Iterator[RecordRow]:
-    """The rows of several nodes: those of one in their order, among nodes by their time."""
+    """The rows of several nodes, merged by time; the rows of each node keep their order."""
     return merge(*sources, key=lambda row: row.received)
 
 
 def before(rows: Iterator[RecordRow], moment: TimeOffset) -> Iterator[RecordRow]:
-    """The rows up to the first that was received then or later."""
+    """The rows before the first that was received at that time or later."""
     for row in rows:
         if row.received >= moment.received:
             return
@@ -404,7 +404,7 @@ def before(rows: Iterator[RecordRow], moment: TimeOffset) -> Iterator[RecordRow]
 
 
 def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[RecordRow]:
-    """The rows of one node that are asked for. What comes after now is not among them."""
+    """The rows of one node between two points, up to the last row at the time of the call."""
     last = record.last()
     if isinstance(start, TimeOffset):
         first = record.first_since(start.received) or last + 1
@@ -418,7 +418,7 @@ def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[Re
 
 @command.command(short_help="Print the record of a stream.")
 @click.argument("name")
-@places
+@record_options
 @click.option(
     "--from",
     "start",
@@ -426,17 +426,17 @@ def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[Re
     metavar="earliest|SEQ|TIME",
     default=EARLIEST,
     show_default=True,
-    help="Begin with this row, or with the first that was received at this time or later.",
+    help="Start with this row, or with the first received at this time or later.",
 )
 @click.option(
     "--to",
     "end",
     callback=parse_point,
     metavar="SEQ|TIME",
-    help="End with this row, or before the first that was received at this time or later.",
+    help="Stop after this row, or before the first received at this time or later.",
 )
 @click.option("--topic", callback=parse_filter, metavar="FILTER", help="Rows that it matches.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="So many rows at the most.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows.")
 @formats
 def read(
     name: str,
@@ -447,19 +447,19 @@ def read(
     end: Point | None,
     topic: str | None,
     limit: int | None,
-    **wanted: bool,
+    **flags: bool,
 ) -> None:
-    """Print the record of stream NAME, each row once and in order, as far as it goes now.
+    """Print the record of stream NAME up to now, each row once and in order.
 
-    A time is written as in 2026-01-31T12:00:00Z. Rows of several nodes are printed by the time they
-    were received; numbers count for each node alone. Exits with 1 if a row is missing.
+    A time is written as in 2026-01-31T12:00:00Z. The rows of several nodes are merged by the time
+    they were received; each node numbers its own rows. Exits with 1 if a row is missing.
 
     \b
         semel stream read plant --data /var/lib/semel --from 2026-01-31 --topic 'plant/1/#'
     """
-    form = chosen_format(**wanted)
-    with ending_quietly(INTERRUPTED), opened(data, root) as holdings:
-        records = named(holdings, name, nodes)
+    form = chosen_format(**flags)
+    with ending_quietly(INTERRUPTED), open_catalog(data, root) as catalog:
+        records = stream_records(catalog, name, nodes)
         output = RowOutput(form, with_node=len(records) > 1)
         rows = matching(in_order([selected(each, start, end) for each in records]), topic)
         try:
@@ -471,9 +471,9 @@ def read(
             output.flush()
 
 
-@command.command(short_help="Print the last rows of a stream, and those that come.")
+@command.command(short_help="Print the last rows of a stream, and follow it.")
 @click.argument("name")
-@places
+@record_options
 @click.option(
     "-n",
     "--rows",
@@ -482,13 +482,13 @@ def read(
     default=10,
     show_default=True,
     metavar="N",
-    help="Begin with the last so many rows.",
+    help="Start with the last N rows.",
 )
 @click.option(
     "-f/",
     "--follow/--no-follow",
     default=True,
-    help="Go on with what comes, which is the default, or end.",
+    help="Print new rows as they arrive (the default), or exit.",
 )
 @click.option("--topic", callback=parse_filter, metavar="FILTER", help="Rows that it matches.")
 @formats
@@ -500,16 +500,16 @@ def tail(
     size: int,
     follow: bool,
     topic: str | None,
-    **wanted: bool,
+    **flags: bool,
 ) -> None:
-    """Print the last rows of stream NAME, and then those that come, until Ctrl-C.
+    """Print the last rows of stream NAME, then new rows as they arrive, until Ctrl-C.
 
-    With --data a row shows when it is committed, with --root alone when it is sealed. --topic
-    chooses among the last rows, and among those that come.
+    With --data a row is printed when it is committed, with --root alone when it is sealed. --topic
+    filters both the last rows and the new ones.
     """
-    form = chosen_format(**wanted)
-    with ending_quietly(0), opened(data, root) as holdings:
-        records = named(holdings, name, nodes)
+    form = chosen_format(**flags)
+    with ending_quietly(0), open_catalog(data, root) as catalog:
+        records = stream_records(catalog, name, nodes)
         output = RowOutput(form, with_node=len(records) > 1)
         at = {each.node: each.last() for each in records}
         sources = [
@@ -519,44 +519,44 @@ def tail(
         for row in matching(deque(in_order(sources), size), topic):
             output.write(row)
         output.flush()
-        looked = time.monotonic()
+        listed_at = time.monotonic()
         while follow:
             is_live = any(each.is_live for each in records)
-            time.sleep(STORE_LOOKS if is_live else ROOT_LOOKS)
-            if time.monotonic() - looked >= ROOT_LOOKS:
-                looked = time.monotonic()
-                records = named(holdings, name, nodes)
+            time.sleep(STORE_POLL if is_live else ROOT_POLL)
+            if time.monotonic() - listed_at >= ROOT_POLL:
+                listed_at = time.monotonic()
+                records = stream_records(catalog, name, nodes)
                 output.with_node = len(records) > 1
-            for row in matching(news(records, at), topic):
+            for row in matching(new_rows(records, at), topic):
                 output.write(row)
             output.flush()
 
 
-def news(records: list[NodeRecord], at: dict[str, int]) -> Iterator[RecordRow]:
-    """The rows after those up to `at`, by node; `at` becomes the last of them."""
+def new_rows(records: list[NodeRecord], at: dict[str, int]) -> Iterator[RecordRow]:
+    """The rows after `at`, the last printed seq of each node, which is updated."""
     sources = []
     for record in records:
         last = record.last()
-        # A node that was not there before is read from its beginning.
+        # A new node is read from its first row.
         first = at[record.node] + 1 if record.node in at else record.first()
         sources.append(rows_between(record, first, last))
         at[record.node] = last
     return in_order(sources)
 
 
-@command.command(short_help="Delete the beginning of the record of a stream.")
+@command.command(short_help="Delete the oldest segments of a stream.")
 @click.argument("name")
-@places
+@record_options
 @click.option(
     "--before",
     "end",
     callback=parse_point,
     metavar="SEQ|TIME",
     required=True,
-    help="Delete segments with nothing but rows before this one, or received before this time.",
+    help="Delete the segments that end before this row, or before this time.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def trim(
     name: str,
     data: Path | None,
@@ -566,49 +566,51 @@ def trim(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Delete the beginning of the record of stream NAME, for good.
+    """Permanently delete the oldest segments of stream NAME.
 
-    Only whole segments are deleted, and never rows that are not sealed. A broker may run meanwhile,
-    and numbers go on. To delete by age or size all the time, set retain_for or retain_bytes of the
-    stream.
+    Only whole segments are deleted, and never rows that are not sealed yet. The broker may be
+    running, and row numbers continue. To delete by age or size all the time, set retain_for or
+    retain_bytes of the stream.
     """
-    with opened(data, root) as holdings:
-        records = named(holdings, name, nodes)
+    with open_catalog(data, root) as catalog:
+        records = stream_records(catalog, name, nodes)
         if isinstance(end, int) and len(records) > 1:
             known = ", ".join(each.node for each in records)
-            raise click.UsageError(f"numbers are of one node: choose one by --node ({known})")
-        leaving = [(each, ending_before(each, end)) for each in records]
-        leaving = [(record, segments) for record, segments in leaving if segments]
-        if not leaving:
-            click.echo("nothing to delete: no segment ends before that")
+            raise click.UsageError(
+                f"each node numbers its own rows: choose one with --node ({known})"
+            )
+        found = [(each, segments_before(each, end)) for each in records]
+        to_delete = [(record, segments) for record, segments in found if segments]
+        if not to_delete:
+            click.echo("nothing to delete: no segment ends before this point")
             return
-        for record, segments in leaving:
+        for record, segments in to_delete:
             click.echo(f"{record.name}: {shown_segments(record, segments)}")
         if dry_run:
             return
         if not yes:
-            click.confirm("Delete them? Nothing brings them back.", abort=True)
-        for record, segments in leaving:
-            gone = record.trim(segments[-1].last)
-            kept = segments[-1].last - (gone[-1].last if gone else 0)
-            said = f"{record.name}: deleted {count(len(gone), 'segment')}"
-            if gone:
-                said += f", {said_rows(gone[0].first, gone[-1].last)}"
+            click.confirm("Delete them permanently?", abort=True)
+        for record, segments in to_delete:
+            deleted = record.trim(segments[-1].last)
+            kept = segments[-1].last - (deleted[-1].last if deleted else 0)
+            line = f"{record.name}: deleted {count(len(deleted), 'segment')}"
+            if deleted:
+                line += f", {row_label(deleted[0].first, deleted[-1].last)}"
             if kept:
-                said += "; the others were merged with later ones meanwhile, and stay"
-            click.echo(said)
+                line += "; kept the others, which were merged with later segments meanwhile"
+            click.echo(line)
 
 
-def ending_before(record: NodeRecord, end: Point) -> list[Segment]:
+def segments_before(record: NodeRecord, end: Point) -> list[Segment]:
     if isinstance(end, TimeOffset):
-        return record.before(received=end.received)
-    return record.before(seq=end)
+        return record.segments_before(received=end.received)
+    return record.segments_before(seq=end)
 
 
 def shown_segments(record: NodeRecord, segments: list[Segment]) -> str:
     oldest, newest = record.times(segments)
     size = shown_size(sum(each.size for each in segments))
     return (
-        f"{count(len(segments), 'segment')}, {said_rows(segments[0].first, segments[-1].last)}, "
+        f"{count(len(segments), 'segment')}, {row_label(segments[0].first, segments[-1].last)}, "
         f"{size}, received {shown_time(oldest, 'seconds')} to {shown_time(newest, 'seconds')}"
     )

@@ -1,4 +1,4 @@
-"""`semel stream verify`: whether every byte of the segments is what was written."""
+"""`semel stream verify`: compare every byte of the segments with its checksum."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from semel.cli.stream_places import named, opened, places
+from semel.cli.stream_options import open_catalog, record_options, stream_records
 from semel.counts import count
 from semel.store.verification import (
     DAMAGED,
@@ -18,62 +18,60 @@ from semel.store.verification import (
 )
 
 
-@click.command(short_help="Check every byte of the segments against its checksum.")
+@click.command(short_help="Verify the checksums of all segments.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@places
-@click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object.")
+@record_options
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def verify(
     names: tuple[str, ...],
     data: Path | None,
     root: str | None,
     nodes: tuple[str, ...],
-    json_wanted: bool,
+    as_json: bool,
 ) -> None:
-    """Read all segments of streams, or of those that are named, and compare their checksums.
+    """Read all segments of the named streams, or of all streams, and verify their checksums.
 
-    Names the segments that are damaged, and those that earlier versions wrote without checksums:
-    these can be decoded, but not checked. What is committed and not sealed yet is checked by
-    `semel store check`. Exits with 1 if anything is damaged or missing.
+    Lists the segments that are damaged, and those that earlier versions wrote without checksums:
+    these can be decoded, but not verified. Rows that are not sealed yet are checked by `semel store
+    check`. Exits with 1 if anything is damaged or missing.
 
     \b
         semel stream verify --data /var/lib/semel
     """
-    with opened(data, root) as holdings:
+    with open_catalog(data, root) as catalog:
         records = [
             record
-            for stream in names or holdings.streams()
+            for stream in names or catalog.streams()
             for record in (
-                named(holdings, stream, nodes)
+                stream_records(catalog, stream, nodes)
                 if names
-                else [each for each in holdings.records(stream) if not nodes or each.node in nodes]
+                else [each for each in catalog.records(stream) if not nodes or each.node in nodes]
             )
         ]
         work = {
-            (each.stream, each.node): holdings.root.segments(each.stream, each.node)
+            (each.stream, each.node): catalog.root.segments(each.stream, each.node)
             for each in records
         }
         size = sum(segment.size for segments in work.values() for segment in segments)
         found: list[SegmentFinding] = []
         with click.progressbar(length=max(size, 1), label="verifying", file=sys.stderr) as bar:
             for (stream, node), segments in work.items():
-                for finding in verify_segments(holdings.root, stream, node, segments):
+                for finding in verify_segments(catalog.root, stream, node, segments):
                     bar.update(finding.bytes)
                     found.append(finding)
         missing = [
-            problem
-            for stream, node in work
-            for problem in missing_rows(holdings.root, stream, node)
+            problem for stream, node in work for problem in missing_rows(catalog.root, stream, node)
         ]
     damaged = [each for each in found if each.state == DAMAGED]
     unchecked = [each for each in found if each.state == UNCHECKED]
-    if json_wanted:
+    if as_json:
         click.echo(
             json.dumps(
                 {
                     "segments": len(found),
                     "bytes": sum(each.bytes for each in found),
-                    "damaged": [as_json(each) for each in damaged],
-                    "without_checksums": [as_json(each) for each in unchecked],
+                    "damaged": [finding_json(each) for each in damaged],
+                    "without_checksums": [finding_json(each) for each in unchecked],
                     "missing": missing,
                 }
             )
@@ -81,9 +79,9 @@ def verify(
     else:
         for each in unchecked:
             click.echo(f"{each.path}: written without checksums by an earlier version, readable")
-        whole = sum(each.state == OK for each in found)
+        intact = sum(each.state == OK for each in found)
         click.echo(
-            f"{count(len(found), 'segment')}: {whole:,} whole, {len(unchecked):,} without "
+            f"{count(len(found), 'segment')}: {intact:,} intact, {len(unchecked):,} without "
             f"checksums, {len(damaged):,} damaged"
         )
     problems = [each.problem for each in damaged if each.problem is not None] + missing
@@ -91,7 +89,7 @@ def verify(
         raise click.ClickException("\nError: ".join(problems))
 
 
-def as_json(finding: SegmentFinding) -> dict[str, object]:
+def finding_json(finding: SegmentFinding) -> dict[str, object]:
     return {
         "path": finding.path,
         "stream": finding.stream,

@@ -23,7 +23,7 @@ from semel.cli.store import print_table
 from semel.cli.stream import shown_size, shown_time
 from semel.counts import count
 from semel.pipeline.lake import Behind, TableFacts, behind, open_table, tables
-from semel.store.reading import Holdings
+from semel.store.reading import StreamCatalog
 
 
 @click.command
@@ -73,13 +73,13 @@ def lateness(place: Where, found: list[TableFacts]) -> tuple[dict[str, list[Behi
         return {}, None
     late = {}
     waiting = None
-    with Holdings(record.data, record.root) as holdings:
-        known = holdings.streams()
+    with StreamCatalog(record.data, record.root) as catalog:
+        known = catalog.streams()
         for each in found:
             if each.stream in known and each.stream is not None:
-                late[each.table] = behind(open_table(place.lake, each.table), each.stream, holdings)
+                late[each.table] = behind(open_table(place.lake, each.table), each.stream, catalog)
         if record.table not in [each.table for each in found] and record.stream in known:
-            rows = sum(each.rows for each in behind(None, record.stream, holdings))
+            rows = sum(each.rows for each in behind(None, record.stream, catalog))
             waiting = (
                 f"nothing is landed in {shown_text(record.table)} of {shown_lake(place.lake)} yet; "
                 f"{count(rows, 'row')} of stream {record.stream} {'is' if rows == 1 else 'are'} "

@@ -41,7 +41,7 @@ from semel.lab.proxy import HOST, Proxy
 from semel.lab.recording import Recording
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.side import CLIENT, SIDES
-from semel.store.reading import Holdings
+from semel.store.reading import StreamCatalog
 from semel.store.schema import Unusable
 from semel.store.segments import RecordError
 
@@ -453,8 +453,8 @@ class Demo:
         recorded = landed = 0
         # Somebody who is just being killed leaves things that cannot be read for a moment.
         # The store is opened for a moment only: the last to close it is to be its broker.
-        with suppress(Unusable, RecordError, OSError), Holdings(self._data, None) as holdings:
-            recorded = sum(record.last() for record in holdings.records(STREAM))
+        with suppress(Unusable, RecordError, OSError), StreamCatalog(self._data, None) as catalog:
+            recorded = sum(record.last() for record in catalog.records(STREAM))
         table = self._table() if self.wanted.lands else None
         if table is not None:
             actions = table.get_add_actions(flatten=True)
@@ -486,8 +486,8 @@ class Demo:
 def take_all(account: Reconciliation, journal: Path, data: Path, table: Any) -> None:
     """Give an account all that lies on the disk. `table` is a DeltaTable, or None."""
     account.take_journal(read_journal(journal))
-    with Holdings(data, None) as holdings:
-        for record in holdings.records(STREAM):
+    with StreamCatalog(data, None) as catalog:
+        for record in catalog.records(STREAM):
             first, last = record.first(), record.last()
             rows = rows_of(record.tables(first, last), "seq", "topic", "payload")
             account.take_record(record.node, first, rows)

@@ -43,7 +43,7 @@ from semel.store.roots import Root, RootError, open_root, without_secrets
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from semel.store.reading import Holdings
+    from semel.store.reading import StreamCatalog
 
 T = TypeVar("T")
 
@@ -388,7 +388,7 @@ def stream_of(table: "DeltaTable") -> str | None:
     return name.removeprefix(stream_id("")) if name.startswith(stream_id("")) else None
 
 
-def behind(table: "DeltaTable | None", stream: str, holdings: "Holdings") -> list[Behind]:
+def behind(table: "DeltaTable | None", stream: str, catalog: "StreamCatalog") -> list[Behind]:
     """How far a table (None: one that is not made yet) is with each node of a stream.
 
     The record is looked at first, and then the table, which is brought up to date: what it has
@@ -396,11 +396,11 @@ def behind(table: "DeltaTable | None", stream: str, holdings: "Holdings") -> lis
     """
     from semel.pipeline.table import positions_in
 
-    lasts = {record.node: record.last() for record in holdings.records(stream)}
+    lasts = {record.node: record.last() for record in catalog.records(stream)}
     if table is not None:
         table.update_incremental()
     landed = {} if table is None else positions_in(table, stream, lasts)
-    root = holdings.root
+    root = catalog.root
     return [
         Behind(node, landed.get(node, 0), last, root.trimmed(stream, node))
         for node, last in lasts.items()

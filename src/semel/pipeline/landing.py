@@ -31,7 +31,7 @@ from semel.pipeline.maintenance_process import Maintenance, Policy, describe
 from semel.pipeline.places import checkpoint_folder, local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
 from semel.pipeline.stream_check import check_landed, check_recorded
-from semel.store.landed import note_landed
+from semel.store.landing_notes import write_landing_note
 from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
 
 if TYPE_CHECKING:
@@ -513,7 +513,7 @@ class Landing:
         plan = self.plan
         at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
-            note_landed(plan.root, plan.stream, plan.shown, self._positions, at=at)
+            write_landing_note(plan.root, plan.stream, plan.shown, self._positions, at=at)
             self._is_noted = True
         except (OSError, RootError) as problem:
             if self._is_noted:

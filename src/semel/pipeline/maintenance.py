@@ -258,7 +258,7 @@ def clean_log(task: Task, root: Root, tell: Tell) -> None:
         return
     # A checkpoint that is torn would leave nothing of what it was made of.
     path = f"{LOG}/{base:020}.checkpoint.parquet"
-    root.settle(path)
+    root.fsync(path)
     with root.read(path) as file, pq.ParquetFile(file) as opened:
         if not opened.metadata.num_rows:
             return

@@ -21,9 +21,10 @@ from typing import Final
 
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.source_options import EARLIEST, LATEST, Point, Points
-from semel.store.reading import said_rows, uncovered
+from semel.store.reading import row_label, uncovered
 from semel.store.roots import Root, RootEntry, Segment, segments_in, trimmed_in
-from semel.store.segments import LISTINGS, Range
+from semel.store.segment_names import Range
+from semel.store.segments import LISTINGS
 
 Offset = dict[str, int]
 # The first row of what there is of a node that was received at a time or later, or None.
@@ -134,7 +135,7 @@ class Losses:
 
     def gone(self, extent: NodeExtent, first: int, last: int) -> None:
         """Rows that a query needs were deleted, or are missing."""
-        rows = f"{said_rows(first, last)} of stream {self.stream}, node {extent.node}"
+        rows = f"{row_label(first, last)} of stream {self.stream}, node {extent.node}"
         verb = "was" if first == last else "were"
         if last <= extent.trimmed:
             why = f"{verb} deleted, by retention or by `semel stream trim`"

@@ -15,7 +15,7 @@ from semel.pipeline.errors import DataLoss
 from semel.pipeline.offsets import Offset
 from semel.pipeline.stream_record import StreamRecord, said_runs
 from semel.pipeline.table import Table, positions_in, stream_id
-from semel.store.reading import said_rows
+from semel.store.reading import row_label
 
 
 def committed_offset(checkpoint: Path) -> Offset | None:
@@ -87,7 +87,7 @@ def check_resumable(
             " out (--no-fail-on-data-loss)"
         )
         raise DataLoss(
-            f"{table.shown} lacks {said_rows(first, through)} of stream {stream}, node {node},"
+            f"{table.shown} lacks {row_label(first, through)} of stream {stream}, node {node},"
             f" which the checkpoint {checkpoint} takes for landed: the table was deleted or is an"
             f" older copy, or the checkpoint is that of another table; {advice}"
         )

@@ -65,9 +65,10 @@ from semel.pipeline.source_options import (
     parse_source_options,
 )
 from semel.pipeline.source_partitions import Rows, SegmentPartition, partitions_of, there
-from semel.store.reading import Choice, MissingRows, NodeRecord
+from semel.store.reading import MissingRows, NodeRecord, ReadOptions
 from semel.store.roots import LocalRoot, Root, RootError, open_root
-from semel.store.segments import LISTINGS, Range, RecordError, first_among
+from semel.store.segment_names import Range
+from semel.store.segments import LISTINGS, RecordError, first_among
 
 NAME: Final = "mqtt"
 # Rows of an Arrow batch; a row group, which a batch never exceeds, is bounded by its bytes.
@@ -197,13 +198,17 @@ def _said_streams(root: Root, streams: Sequence[str]) -> str:
     return f"{root.address} has {', '.join(streams[:20])}{', …' if len(streams) > 20 else ''}"
 
 
-def read_rows(root: Root, stream: str, rows: Rows, choice: Choice, losses: Losses) -> Iterator[Any]:
+def read_rows(
+    root: Root, stream: str, rows: Rows, read_options: ReadOptions, losses: Losses
+) -> Iterator[Any]:
     """The rows as Arrow tables. Those that vanish meanwhile are a loss."""
     record = NodeRecord(root, stream, rows.node)
     at = rows.first
     while at <= rows.last:
         try:
-            yield from record.tables(at, rows.last, replace(choice, likely=rows.files))
+            yield from record.tables(
+                at, rows.last, replace(read_options, hinted_segments=rows.files)
+            )
             return
         except MissingRows as missing:
             extent = look(root, stream, [rows.node])[rows.node]
@@ -224,12 +229,14 @@ def read_partition(
         return  # Spark's own, for no partitions at all
     columns = check_columns(schema, options.columns)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    choice = Choice(columns, BATCH_ROWS, RowSelection(conditions) if conditions else None)
+    read_options = ReadOptions(
+        columns, BATCH_ROWS, RowSelection(conditions) if conditions else None
+    )
     with explained():
         root = open_root(options.root)
         losses = Losses(partition.stream, root.address, fail=options.fail_on_data_loss)
         for rows in partition.rows:
-            for table in read_rows(root, partition.stream, rows, choice, losses):
+            for table in read_rows(root, partition.stream, rows, read_options, losses):
                 kept = keep(table, conditions) if conditions else table
                 if not kept.schema.equals(arrow_schema):
                     kept = kept.cast(arrow_schema)

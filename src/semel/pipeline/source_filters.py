@@ -16,7 +16,8 @@ import pyarrow as pa
 from pyspark.sql import datasource as spark
 
 from semel.pipeline.source_options import microseconds
-from semel.store.segments import MAXIMUM_SEQ, WITH_STATISTICS, Range, chunk_of, schema
+from semel.store.segment_names import MAXIMUM_SEQ, Range
+from semel.store.segments import WITH_STATISTICS, chunk_of, schema
 
 _COMPARISONS: Final = {
     spark.EqualTo: "=",

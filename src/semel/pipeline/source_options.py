@@ -29,7 +29,7 @@ from semel.store.roots import (
     open_root,
     read_address,
 )
-from semel.store.segments import MAXIMUM_SEQ
+from semel.store.segment_names import MAXIMUM_SEQ
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

@@ -21,7 +21,8 @@ from pyspark.sql.datasource import InputPartition
 
 from semel.pipeline.offsets import Losses, NodeExtent
 from semel.store.roots import LocalRoot, Root, Segment
-from semel.store.segments import Range, group_range, open_segment
+from semel.store.segment_names import Range
+from semel.store.segments import group_range, open_segment
 
 # Fewer rows are not worth a task.
 LEAST_ROWS: Final = 20_000

@@ -11,7 +11,7 @@ from typing import Final
 
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.files import Run
-from semel.store.reading import said_rows, uncovered
+from semel.store.reading import row_label, uncovered
 from semel.store.roots import LocalRoot, Root, RootError, open_root
 
 # Files that an object store is asked for at the same time.
@@ -24,7 +24,7 @@ SHOWN_RUNS: Final = 3
 
 def said_runs(runs: Sequence[Run]) -> str:
     """Some rows, for people."""
-    shown = ", ".join(said_rows(*each) for each in runs[:SHOWN_RUNS])
+    shown = ", ".join(row_label(*each) for each in runs[:SHOWN_RUNS])
     return f"{shown} and more" if len(runs) > SHOWN_RUNS else shown
 
 

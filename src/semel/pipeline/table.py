@@ -51,7 +51,7 @@ from semel.pipeline.places import (
     split_address,
 )
 from semel.pipeline.stream_record import StreamRecord, said_runs
-from semel.store.reading import said_rows
+from semel.store.reading import row_label
 from semel.store.roots import Root, RootError, open_root, without_secrets
 
 LOG: Final = logging.getLogger("semel.pipeline")
@@ -485,7 +485,7 @@ class Table:
                 if after <= before:
                     raise TableError(f"{which}: row {after} came twice; nothing was committed")
                 if after > before + 1:
-                    gap = said_rows(before + 1, after - 1)
+                    gap = row_label(before + 1, after - 1)
                     self._check_may_lack(
                         batch,
                         node,
@@ -507,7 +507,7 @@ class Table:
             batch,
             node,
             (expected, first - 1),
-            f"{self.shown} lacks {said_rows(expected, first - 1)} of stream {batch.stream}, node"
+            f"{self.shown} lacks {row_label(expected, first - 1)} of stream {batch.stream}, node"
             f" {node}, and this batch begins after them: the table or the checkpoint is not the"
             " one that they were landed with; remove the checkpoint, and landing goes on from what"
             " the table has",
@@ -544,7 +544,7 @@ class Table:
         LOG.warning(
             "%s: %s of stream %s, node %s are not in the record and are left out",
             self.shown,
-            said_rows(*gap),
+            row_label(*gap),
             batch.stream,
             node,
         )

@@ -1,10 +1,10 @@
-"""From rows to segments: what the writer's thread asks, and what the sealer's process answers.
+"""From rows to segments: the link between the writer's thread and the sealer's process.
 
-    commit ─▶ Planner: a range is due ─▶ noted in the database ─▶ SealerProcess ─▶ segment
-    rows deleted ◀─ writer ◀─────────────────────────── sealed ◀──────┘
+    commit ─▶ Planner: a range is due ─▶ recorded in the database ─▶ SealerProcess ─▶ segment
+    rows deleted ◀─ writer ◀────────────────────────────── sealed ◀──────┘
 
-The writer notes a range before anybody seals it, so that whoever comes after a crash seals the
-same rows under the same name. It deletes them when the segment is safe.
+The writer records a range before it is sealed, so that after a crash the same rows are sealed under
+the same name. It deletes them when the segment is durable.
 """
 
 import logging
@@ -36,7 +36,7 @@ class Archive:
         node: str,
         retention: Mapping[str, Retention],
     ) -> None:
-        """Streams that are no longer configured are here too: their rows are sealed yet."""
+        """Includes streams that are no longer configured, whose rows still have to be sealed."""
         self.streams = {row.id: row for row in database.streams()}
         self.shelf = Shelf(
             path,
@@ -57,7 +57,7 @@ class Archive:
             root,
             node=node,
             store=database.identity(),
-            on_answer=self.answered,
+            on_event=self.handle_sealer_event,
             retention=retention,
             compaction=Compaction(
                 small=settings.compact_below,
@@ -77,12 +77,15 @@ class Archive:
         sealed: Callable[[int, int], None],
         behind: Callable[[bool], None],
     ) -> None:
-        """Begin with what is there. Both are called on any thread: `sealed` with a stream and the
-        seq up to which its rows may go, `behind` when too much is not sealed, or no longer."""
+        """Start the sealer with the rows that are not sealed yet.
+
+        Both callbacks are called on any thread: `sealed` with a stream and the seq up to which its
+        rows can be deleted, `behind` when too much is unsealed, or no longer.
+        """
         self.sealed = sealed
         self.behind = behind
         for row in self.streams.values():
-            # A crash may have left rows that are sealed.
+            # A crash may have left rows that are sealed already.
             database.end_sealing(row.id, row.sealed)
             self.planner.restored(
                 row.id,
@@ -95,13 +98,13 @@ class Archive:
         self.process.start()
 
     def stop(self) -> None:
-        """End the sealer; what is not sealed will be."""
+        """End the sealer. Rows that are not sealed are sealed after the next start."""
         self.process.stop()
 
     # --- on the writer's thread -------------------------------------------------------------------
 
     def committed(self, commits: Sequence[Commit], now: float) -> None:
-        """These are safe: their records may be sealed."""
+        """These commits are durable: their records can be sealed."""
         rows: dict[int, int] = {}
         sizes: dict[int, int] = {}
         last: dict[int, int] = {}
@@ -114,28 +117,28 @@ class Archive:
                 last[stream] = record.seq
         for stream, count in rows.items():
             self.planner.committed(stream, last[stream], count, sizes[stream], now)
-        self._judge()
+        self._update_is_behind()
 
     def due(self, now: float) -> list[tuple[int, int, int]]:
-        """Streams with the ranges that are to be sealed now."""
+        """Stream, first and last seq of each range to seal now."""
         return self.planner.due(now)
 
     def begin(self, ranges: Sequence[tuple[int, int, int]]) -> None:
-        """These ranges are noted in the database: seal them."""
+        """Seal these ranges, which are recorded in the database."""
         for stream, first, last in ranges:
             self.process.seal(self.streams[stream].name, stream, first, last)
 
     def wait(self, now: float) -> float | None:
-        """In how many seconds something will be due; None: nothing until there is a commit."""
+        """Seconds until a range is due; None: none is until the next commit."""
         due = self.planner.next_due()
         return None if due is None else max(0.0, due - now)
 
     def done(self, stream: int, through: int) -> None:
-        """The rows up to this seq are in segments, and the store knows it."""
+        """The rows up to this seq are in segments, and the store has recorded that."""
         self.planner.sealed(stream, through)
-        self._judge()
+        self._update_is_behind()
 
-    def _judge(self) -> None:
+    def _update_is_behind(self) -> None:
         is_behind = self.planner.is_behind()
         if is_behind != self.is_behind:
             self.is_behind = is_behind
@@ -144,12 +147,12 @@ class Archive:
 
     # --- on the sealer's thread -------------------------------------------------------------------
 
-    def answered(self, kind: str, about: dict[str, Any]) -> None:
-        """The sealer says something."""
+    def handle_sealer_event(self, kind: str, fields: dict[str, Any]) -> None:
+        """Report sealed rows to the writer, and log everything else."""
         if kind == "sealed":
             assert self.sealed is not None
-            self.sealed(about["id"], about["last"])
+            self.sealed(fields["id"], fields["last"])
         elif kind == "ended":
-            LOG.warning("the sealer ended and is started anew: %s", about.get("why", "unknown"))
+            LOG.warning("the sealer ended and is restarted: %s", fields.get("why", "unknown"))
         else:
-            LOG.warning("the sealer: %s", about.get("why", about))
+            LOG.warning("the sealer: %s", fields.get("why", fields))

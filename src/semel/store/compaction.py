@@ -1,21 +1,21 @@
-"""Compaction: many small segments become a large one, and readers never notice.
+"""Compaction: merge many small segments into a large one, without readers noticing.
 
-A merged segment is written like any other, and from the moment it is there it covers those it was
-made of: the reader's rule leaves them out. They stay for a grace time, counted from the
-modification time of the file that covers them, because a reader that listed the folder before may
-still want them. Then they are deleted, after every byte of the file that covers them was read and
-found to be what was written.
+A merged segment is written like any other. From the moment it exists it covers the segments it was
+made of, and the reader's rule ignores those. They stay for a grace time, counted from the
+modification time of the file that covers them, because a reader that listed the folder earlier may
+still open them. Then they are deleted, after every byte of the covering file has been verified.
 
     before          1-10  11-20  21-30  …  91-100
     merged    1-100 1-10  11-20  21-30  …  91-100     the reader's rule picks 1-100
     an hour   1-100
 
-What is merged: at least so many small segments that lie side by side, if none of them is more
-than a quarter of their sum. So a row is copied only when its file grows fourfold, a few times in
-its life, however slowly segments come.
+Adjacent small segments are merged if there are enough of them and none is larger than a quarter of
+their sum. So a row is copied only when its file grows fourfold: a few times in its life, however
+slowly segments are added.
 
-What cannot be merged is left as it is, and what lies on its two sides is merged apart: a segment
-that is damaged, and one with columns that this version does not know, which would be lost.
+A segment that cannot be merged stays as it is, and its neighbors on either side are merged
+separately: one that is damaged, and one with columns that this version does not know, which a merge
+would lose.
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -24,31 +24,25 @@ from itertools import pairwise
 from typing import Any, Final
 
 from semel.store.roots import Root, Segment
+from semel.store.segment_names import Range
 from semel.store.segment_writer import write_segment
-from semel.store.segments import (
-    Range,
-    RecordError,
-    damaged_segment,
-    open_segment,
-    pick,
-    verify_segment,
-)
+from semel.store.segments import RecordError, damaged_segment, open_segment, pick, verify_segment
 
 MIB: Final = 1024 * 1024
-# A merged segment has at least so many times the bytes of the largest that went into it; fewer
-# where few files are merged, which could not have as many.
+# A merged segment has at least this many times the bytes of its largest part; less if few files
+# are merged, because they could not reach it.
 GROWTH: Final = 4.0
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """When segments are merged, and how large they get."""
+    """When segments are merged, and how large they become."""
 
-    # So many small segments side by side are merged.
+    # How many adjacent small segments trigger a merge.
     files: int = 10
-    # A segment with fewer bytes is small.
+    # A segment below this many bytes is small.
     small: int = 64 * MIB
-    # A merged segment ends with the one that brings it to so many bytes or rows.
+    # A merged segment ends with the part that brings it to this many bytes or rows.
     largest: int = 256 * MIB
     rows: int = 5_000_000
     # Seconds that covered segments stay.
@@ -56,43 +50,43 @@ class Compaction:
 
 
 class NotMergeable(RecordError):
-    """A segment has to stay as it is; the text says why."""
+    """A segment cannot be merged; the text says why."""
 
     def __init__(self, limits: Range, why: str) -> None:
         super().__init__(why)
         self.range = limits
 
 
-def picked(segments: Sequence[Segment]) -> list[Segment]:
-    """Those that a reader reads, in order; RecordError as `pick` raises it."""
+def pick_segments(segments: Sequence[Segment]) -> list[Segment]:
+    """The segments that a reader reads, in order. Raises RecordError as `pick` does."""
     by_range = {each.range: each for each in segments}
     return [by_range[each] for each in pick(by_range)]
 
 
-def plan(
+def plan_merge(
     segments: Sequence[Segment],
     settings: Compaction,
     slot: Callable[[Segment], int] | None = None,
     *,
-    apart: Container[Range] = (),
+    excluded: Container[Range] = (),
 ) -> list[Segment]:
-    """Which segments to merge next, in order; none: it is good as it is.
+    """Which segments to merge next, in order; empty: there is nothing to merge.
 
-    Segments of different slots are not merged: where old rows are deleted by their age, a slot is
-    a part of that time. Nor are those in `apart`.
+    Segments of different slots are not merged; with retention by age, a slot is a part of that
+    time. Nor are segments whose range is in `excluded`.
     """
     run: list[Segment] = []
-    place: int | None = None
-    for segment in picked(segments):
+    run_slot: int | None = None
+    for segment in pick_segments(segments):
         is_small = segment.size < min(settings.small, settings.largest)
-        if is_small and segment.rows < settings.rows and segment.range not in apart:
-            here = None if slot is None else slot(segment)
-            if run and here != place:
+        if is_small and segment.rows < settings.rows and segment.range not in excluded:
+            segment_slot = None if slot is None else slot(segment)
+            if run and segment_slot != run_slot:
                 found = _worth_merging(run, settings)
                 if found:
                     return _cut(found, settings)
                 run = []
-            place = here
+            run_slot = segment_slot
             run.append(segment)
         else:
             found = _worth_merging(run, settings)
@@ -103,7 +97,7 @@ def plan(
 
 
 def _worth_merging(run: list[Segment], settings: Compaction) -> list[Segment]:
-    """A part of the run without a segment that is much larger than the others; or none."""
+    """A part of the run in which no segment is much larger than the others, or nothing."""
     files = max(settings.files, 2)
     growth = min(GROWTH, files / 2)
     parts = [run]
@@ -120,7 +114,7 @@ def _worth_merging(run: list[Segment], settings: Compaction) -> list[Segment]:
 
 
 def _cut(part: list[Segment], settings: Compaction) -> list[Segment]:
-    """As many from the start as one file may have; two at least, because they are small."""
+    """The first segments, up to the size of one file; at least two, because they are small."""
     size = 0
     rows = 0
     for at, segment in enumerate(part):
@@ -139,10 +133,10 @@ def merge(
     *,
     pause: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write the segment that covers `parts`, which follow each other; returns its bytes.
+    """Write the segment that covers the adjacent segments `parts`; returns its bytes.
 
-    A row group is in memory at a time. Between two, `pause` may do other work, or raise to give
-    up. Raises FileNotFoundError if one of them was deleted meanwhile, and NotMergeable.
+    Holds one row group in memory at a time. Between two, `pause` may do other work, or raise to
+    abort. Raises FileNotFoundError if a part was deleted meanwhile, and NotMergeable.
     """
 
     def tables() -> Iterator[Any]:
@@ -175,10 +169,10 @@ def merge(
     return write_segment(root, stream, node, tables, first=parts[0].first, last=parts[-1].last)
 
 
-def coverers(segments: Sequence[Segment]) -> Iterator[tuple[Segment, list[Segment]]]:
-    """Each segment that others cover, with these."""
+def covered_segments(segments: Sequence[Segment]) -> Iterator[tuple[Segment, list[Segment]]]:
+    """Each segment that others cover, with the covering ones."""
     around: list[Segment] = []
-    # What covers a segment comes before it.
+    # A segment is sorted after those that cover it.
     for segment in sorted(segments, key=lambda each: (each.first, -each.last)):
         around = [each for each in around if each.last >= segment.first]
         found = [each for each in around if each.last >= segment.last]
@@ -187,7 +181,7 @@ def coverers(segments: Sequence[Segment]) -> Iterator[tuple[Segment, list[Segmen
         around.append(segment)
 
 
-def check_coverers(
+def verify_covering(
     root: Root,
     stream: str,
     node: str,
@@ -195,32 +189,32 @@ def check_coverers(
     *,
     now: float,
     grace: float,
-    checked: set[Range],
+    verified: set[Range],
     pause: Callable[[], None] = lambda: None,
 ) -> set[Range]:
-    """Read each file that covers others: if it is whole, its range is then in `checked`.
+    """Verify each segment that covers others, and add its range to `verified`.
 
-    Once when it is new, because readers go by it from then on, and once more when what it covers is
-    about to be deleted. Returns those that are damaged. `pause` is called now and then, and may do
-    other work.
+    Each is verified when it is new, because readers use it from then on, and again when the
+    segments that it covers are about to be deleted. Returns the ranges of damaged ones. `pause` is
+    called between reads, and may do other work.
     """
     damaged: set[Range] = set()
     fresh: set[Range] = set()
-    for _, around in coverers(segments):
+    for _, around in covered_segments(segments):
         for each in around:
             is_due = each.modified + grace <= now
-            if each.range in damaged | fresh or (each.range in checked and not is_due):
+            if each.range in damaged | fresh or (each.range in verified and not is_due):
                 continue
-            checked.discard(each.range)
-            if _is_whole(root, stream, node, each, pause):
-                checked.add(each.range)
+            verified.discard(each.range)
+            if _is_intact(root, stream, node, each, pause):
+                verified.add(each.range)
                 fresh.add(each.range)
             else:
                 damaged.add(each.range)
     return damaged
 
 
-def drop_covered(
+def delete_covered(
     root: Root,
     stream: str,
     node: str,
@@ -228,42 +222,39 @@ def drop_covered(
     *,
     now: float,
     grace: float,
-    checked: set[Range],
+    verified: set[Range],
     damaged: set[Range],
 ) -> list[Segment]:
-    """Delete segments that have been covered for the grace time; returns those that are left.
+    """Delete segments that have been covered for the grace time; returns the remaining ones.
 
-    `checked` and `damaged` are what `check_coverers` found. A file that covers others and is
-    damaged is deleted instead of these, provided that they have all its rows; one that was not
-    looked at covers nothing.
+    `verified` and `damaged` are the findings of `verify_covering`. A damaged covering segment is
+    deleted instead of those that it covers, provided that they hold all its rows. One that has not
+    been verified deletes nothing.
     """
-    gone: set[Range] = set()
-    for segment, around in coverers(segments):
-        if any(each.modified + grace <= now for each in around if each.range in checked):
-            root.delete(root.place(stream, node, segment.name))
-            gone.add(segment.range)
-    left = [each for each in segments if each.range not in gone]
+    deleted: set[Range] = set()
+    for segment, around in covered_segments(segments):
+        if any(each.modified + grace <= now for each in around if each.range in verified):
+            root.delete(root.file_path(stream, node, segment.name))
+            deleted.add(segment.range)
+    left = [each for each in segments if each.range not in deleted]
     for bad in [each for each in left if each.range in damaged]:
         rest = [each for each in left if bad.covers(each)]
-        whole = pick(each.range for each in rest)
-        if not whole or (whole[0][0], whole[-1][1]) != bad.range:
-            what = "its checksums or its footer, and nothing else holds all its rows"
+        ranges = pick(each.range for each in rest)
+        if not ranges or (ranges[0][0], ranges[-1][1]) != bad.range:
+            what = "its checksums do not match, and no other segments hold all its rows"
             raise damaged_segment(root, stream, node, first=bad.first, last=bad.last, what=what)
-        root.delete(root.place(stream, node, bad.name))
+        root.delete(root.file_path(stream, node, bad.name))
         left = [each for each in left if each.range != bad.range]
     return left
 
 
-def _is_whole(
+def _is_intact(
     root: Root, stream: str, node: str, segment: Segment, pause: Callable[[], None]
 ) -> bool:
-    """Whether every byte of a segment is what was written, and its rows are there; then it lasts.
-
-    One that somebody has deleted meanwhile covers nothing either.
-    """
+    """Whether a segment is verified; then it is made durable. False if it has been deleted."""
     try:
         verify_segment(root, stream, node, first=segment.first, last=segment.last, pause=pause)
     except (RecordError, FileNotFoundError):
         return False
-    root.settle(root.place(stream, node, segment.name))
+    root.fsync(root.file_path(stream, node, segment.name))
     return True

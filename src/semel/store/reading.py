@@ -1,16 +1,16 @@
-"""Reading the record of a stream where it lies: segments, and rows that are only in the store yet.
+"""Reading the record of a stream from outside the broker: sealed segments and unsealed rows.
 
-Whoever reads here is a stranger to the broker: it may run or not, and goes on sealing, merging and
-deleting. Nothing is locked and nothing is written. What makes it sure is the order of looking. A
-row leaves the store only after a segment with it is safe, so that
+The broker may be running, and goes on sealing, merging and deleting meanwhile. A reader takes no
+lock and writes nothing. It is correct because of the order in which it reads. A row is deleted from
+the store only after a segment that holds it is durable, so that reading
 
-    1. how far the store's numbers go
-    2. the row in the store
-    3. the row in a segment, by the reader's rule: of those that hold it, the one that reaches on
+    1. the last seq of the store,
+    2. the row in the store,
+    3. the row in a segment (of those that hold it, the one that reaches furthest),
 
-finds every row up to (1) in (2) or, if it had left by then, in (3). A row that is in neither is
-missing, and since numbers are dense that shows: `tables` gives each row once, in order, or raises
-MissingRows with the numbers. One batch of rows is in memory at a time.
+finds every row up to (1) in (2) or, if it has been sealed meanwhile, in (3). Numbers are dense, so
+a row that is in neither is known to be missing: `NodeRecord.tables` returns each row once, in
+order, or raises MissingRows. It holds one batch of rows in memory at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,18 +22,20 @@ from typing import Any, Final, NamedTuple
 from semel.mqtt.violation import Violation
 from semel.store.facts import get_fact
 from semel.store.folder import STREAMS, explained, known_version, read_only
-from semel.store.gaps import Range, known_gaps
+from semel.store.gaps import known_gaps
 from semel.store.opening import NODE_CHARACTERS
 from semel.store.retention import delete_through
 from semel.store.roots import LocalRoot, Root, Segment, open_root
 from semel.store.rows import check_records
 from semel.store.schema import Damaged, Unusable
+from semel.store.segment_names import Range
 from semel.store.segments import (
     BATCH_ROWS,
     CHUNK_BYTES,
     COLUMNS,
     LISTINGS,
     RecordError,
+    SegmentError,
     arrow,
     first_since,
     group_range,
@@ -49,41 +51,41 @@ _ROWS: Final = (
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What to read of rows, and how much at a time."""
+class ReadOptions:
+    """Which columns and row groups to read, and how many rows at a time."""
 
-    # The columns, in any order; None: all of them.
+    # In any order; None: all columns.
     columns: tuple[str, ...] | None = None
-    # Rows at a time.
-    rows: int = BATCH_ROWS
-    # Whether a row group of a segment, by its place in the metadata, has to be looked at; what is
-    # passed over counts as read.
-    wanted: Callable[[Any, int], bool] | None = None
-    # Segments that held the rows a moment ago, ascending: they are tried without a listing.
-    likely: tuple[Range, ...] = ()
+    batch_rows: int = BATCH_ROWS
+    # Called with a segment's metadata and the index of a row group. False skips the row group; its
+    # rows count as read.
+    row_group_filter: Callable[[Any, int], bool] | None = None
+    # Ranges of segments that held the rows a moment ago, ascending. They are tried before the
+    # folder is listed.
+    hinted_segments: tuple[Range, ...] = ()
 
 
-EVERYTHING: Final = Choice()
+READ_ALL: Final = ReadOptions()
 
 
 class MissingRows(RecordError):
-    """Rows that are nowhere, though their numbers were given out."""
+    """Rows were committed, and are neither in the store nor in a segment."""
 
     def __init__(self, first: int, last: int, of: str, verb: str, why: str) -> None:
-        """`why` goes on after the verb, "are" or "were"."""
+        """The sentence is "rows 4 to 6 of {of}, {verb} {why}", with the verb "are" or "were"."""
         if first == last:
             verb = {"are": "is", "were": "was"}[verb]
-        super().__init__(f"{said_rows(first, last)} of {of}, {verb} {why}")
+        super().__init__(f"{row_label(first, last)} of {of}, {verb} {why}")
         self.first = first
         self.last = last
 
 
 class RecordRow(NamedTuple):
-    """A row, with the names of its columns in a segment."""
+    """A row of the record. The fields are named as the columns of a segment."""
 
     seq: int
     node: str
-    # Microseconds of the wall clock.
+    # Wall clock, in microseconds.
     received: int
     topic: str
     payload: bytes
@@ -116,13 +118,13 @@ def rows_of(table: Any) -> Iterator[RecordRow]:
     return map(RecordRow._make, zip(*columns, strict=True))
 
 
-def said_rows(first: int, last: int) -> str:
-    """Some rows, for people."""
+def row_label(first: int, last: int) -> str:
+    """The row numbers for a message: "row 5" or "rows 5 to 7"."""
     return f"row {first}" if first == last else f"rows {first} to {last}"
 
 
 def uncovered(segments: Iterable[Segment]) -> list[Segment]:
-    """The segments that a reader reads, in order, whether or not rows are missing between them."""
+    """The segments that no other one covers, in order. Rows may be missing between them."""
     found: list[Segment] = []
     for segment in sorted(segments, key=lambda each: (each.first, -each.last)):
         if not found or segment.last > found[-1].last:
@@ -131,7 +133,7 @@ def uncovered(segments: Iterable[Segment]) -> list[Segment]:
 
 
 class StoreRows:
-    """The rows that a store has of its streams, by a connection of our own that cannot write."""
+    """The stream rows that are in a store, read through a read-only connection."""
 
     def __init__(self, folder: Path) -> None:
         """Raises Unusable."""
@@ -146,34 +148,34 @@ class StoreRows:
                 raise
 
     def close(self) -> None:
-        """No more."""
+        """Close the connection."""
         self._connection.close()
 
-    def _ask(self, question: str, *arguments: object) -> list[Any]:
+    def _query(self, query: str, *arguments: object) -> list[Any]:
         with explained(self.folder):
-            return self._connection.execute(question, arguments).fetchall()
+            return self._connection.execute(query, arguments).fetchall()
 
     def _fact(self, name: str) -> str | None:
         with explained(self.folder):
             return get_fact(self._connection, name)
 
     def node(self) -> str | None:
-        """What the broker called its node when it last ran, if it noted that."""
+        """The node name of the broker that last ran, or None if the store does not have it."""
         return self._fact("node")
 
     def streams(self) -> dict[str, int]:
-        """Names and ids of all streams that ever were."""
-        return dict(self._ask("SELECT name, id FROM stream ORDER BY name"))
+        """Names and ids of all streams, including those that are no longer configured."""
+        return dict(self._query("SELECT name, id FROM stream ORDER BY name"))
 
     def extent(self, stream: int) -> tuple[int, int]:
-        """The last seq that is committed, and up to which one all rows are sealed."""
-        ((last, sealed),) = self._ask("SELECT last_seq, sealed FROM stream WHERE id = ?", stream)
+        """The last committed seq, and the seq up to which all rows are sealed."""
+        ((last, sealed),) = self._query("SELECT last_seq, sealed FROM stream WHERE id = ?", stream)
         return last, sealed
 
     def ends(self, stream: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """The seq and the time of the first and the last row that is here."""
+        """(seq, received) of the first and of the last row in the store; None: it has no rows."""
         ends = [
-            self._ask(
+            self._query(
                 f"SELECT seq, received FROM record WHERE stream = ? ORDER BY seq {order} LIMIT 1",
                 stream,
             )
@@ -184,8 +186,8 @@ class StoreRows:
         return ends[0][0], ends[1][0]
 
     def first_since(self, stream: int, received: int) -> int | None:
-        """The lowest seq here of a row that was received then (in microseconds) or later."""
-        rows = self._ask(
+        """The lowest seq in the store that was received at that time (microseconds) or later."""
+        rows = self._query(
             "SELECT seq FROM record WHERE stream = ? AND received >= ? ORDER BY seq LIMIT 1",
             stream,
             received,
@@ -193,7 +195,7 @@ class StoreRows:
         return rows[0][0] if rows else None
 
     def rows(self, stream: int, first: int, last: int) -> list[tuple[Any, ...]]:
-        """Rows without a gap from `first` on, as many as are good at a time; none: not here."""
+        """A batch of consecutive rows that begins with `first`; empty: that row is not here."""
         found: list[tuple[Any, ...]] = []
         size = 0
         with explained(self.folder):
@@ -209,38 +211,38 @@ class StoreRows:
         return found
 
     def next_after(self, stream: int, seq: int) -> int | None:
-        """The next row that is here after this one."""
-        ((found,),) = self._ask(
+        """The lowest seq in the store above this one."""
+        ((found,),) = self._query(
             "SELECT min(seq) FROM record WHERE stream = ? AND seq > ?", stream, seq
         )
         return None if found is None else int(found)
 
     def table(self, rows: list[tuple[Any, ...]], node: str) -> Any:
-        """Such rows as an Arrow table."""
+        """Rows as returned by `rows`, as an Arrow table. Raises Unusable if they are damaged."""
         with explained(self.folder):
             try:
                 return table_of(rows, node)
             except (ValueError, Violation) as problem:
-                # Text that is not UTF-8, or properties that are none.
-                raise Damaged(f"rows from {rows[0][0]} on: {problem}") from problem
+                # Text that is not UTF-8, or properties that cannot be decoded.
+                raise Damaged(f"rows starting at {rows[0][0]}: {problem}") from problem
 
-    def lost(self, stream: int) -> list[Range]:
-        """What a repair could not save, in order."""
+    def lost_ranges(self, stream: int) -> list[Range]:
+        """The rows that a repair could not recover, in order."""
         with explained(self.folder):
             return known_gaps(self._connection).get(stream, [])
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What there is of a stream on one node. Without rows, `first` is one more than `last`."""
+class RecordSummary:
+    """The record of a stream on one node, in numbers. If empty, `first` is `last` + 1."""
 
     stream: str
     node: str
     first: int
     last: int
-    # Rows up to this one are in segments, or were.
+    # Rows up to this seq have been sealed.
     sealed: int
-    # Those that a reader reads, and those that others cover and that go by themselves.
+    # Segments that a reader reads, and those that others cover, which are deleted later.
     segments: int
     bytes: int
     covered_segments: int
@@ -248,7 +250,7 @@ class Summary:
     # When the oldest and the newest message were received, in microseconds.
     oldest: int | None
     newest: int | None
-    # What is wrong with it, in one sentence.
+    # One sentence, or None.
     problem: str | None
 
     @property
@@ -257,16 +259,16 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class _Look:
-    """What there is, looked at in the order in which rows move."""
+class _RecordSnapshot:
+    """The extent of a record in the store and under the root, read in the order of sealing."""
 
-    # Of the store: the last seq, up to which one rows are sealed, and seq and time of the first
-    # and the last row that is there.
+    # Of the store: the last seq, the last sealed seq, and (seq, received) of its first and last
+    # row.
     last_seq: int
     sealed: int
     ends: tuple[tuple[int, int], tuple[int, int]] | None
     segments: list[Segment]
-    # Rows up to this one were deleted.
+    # Rows up to this seq were deleted.
     trimmed: int
 
     @property
@@ -280,11 +282,11 @@ class _Look:
             found.append(self.ends[0][0])
         return min(found, default=self.last + 1)
 
-    def gap(self) -> int | None:
-        """The first row that is missing after the first one that is there.
+    def first_missing(self) -> int | None:
+        """The lowest missing seq after `first`, or None.
 
-        Between segments, or between them and the store: whether all rows of a store are there, its
-        own check tells.
+        It finds gaps between segments, and between segments and the store. Gaps within the store
+        are found by `semel store check`.
         """
         expected = self.first
         for segment in uncovered(self.segments):
@@ -308,7 +310,7 @@ class NodeRecord:
         store: StoreRows | None = None,
         stream_id: int = 0,
     ) -> None:
-        """`store` is given if its rows become segments of this node."""
+        """Pass `store` if its rows are sealed into segments of this node."""
         self.stream = stream
         self.node = node
         self._root = root
@@ -317,200 +319,208 @@ class NodeRecord:
 
     @property
     def name(self) -> str:
-        """Which record it is, for people."""
+        """The label of this record in messages."""
         return f"stream {self.stream}, node {self.node}"
 
     @property
     def is_live(self) -> bool:
-        """Whether rows show when they are committed, not only when they are sealed."""
+        """Whether committed rows are visible before they are sealed."""
         return self._store is not None
 
-    # --- how far it goes --------------------------------------------------------------------------
+    # --- extent -----------------------------------------------------------------------------------
 
-    def _look(self) -> _Look:
+    def _snapshot(self) -> _RecordSnapshot:
         last_seq = sealed = 0
         ends = None
         if self._store is not None:
             last_seq, sealed = self._store.extent(self._id)
             ends = self._store.ends(self._id)
         segments = self._root.segments(self.stream, self.node)
-        return _Look(last_seq, sealed, ends, segments, self._root.trimmed(self.stream, self.node))
+        trimmed = self._root.trimmed(self.stream, self.node)
+        return _RecordSnapshot(last_seq, sealed, ends, segments, trimmed)
 
     def last(self) -> int:
-        """The last seq that was given out; 0: none."""
+        """The last seq that was ever assigned; 0: none."""
         last = 0 if self._store is None else self._store.extent(self._id)[0]
         return max(last, self._root.highest_seq(self.stream, self.node))
 
     def first(self) -> int:
-        """The first seq that there is; one more than the last if there is none.
+        """The first seq of the record; `last()` + 1 if it has no rows.
 
-        MissingRows: rows before it should be there.
+        Raises MissingRows if earlier rows should exist.
         """
-        look = self._look()
-        problem = self._lacking(look)
+        snapshot = self._snapshot()
+        problem = self._missing_at_start(snapshot)
         if problem is not None:
             raise problem
-        return look.first
+        return snapshot.first
 
-    def _lacking(self, look: _Look) -> MissingRows | None:
-        """What is missing before the first row. Only a store can tell that there was something."""
-        first = look.first
-        if self._store is None or look.trimmed >= first - 1:
+    def _missing_at_start(self, snapshot: _RecordSnapshot) -> MissingRows | None:
+        """The error for rows missing before the first one. Without a store nobody can tell."""
+        first = snapshot.first
+        if self._store is None or snapshot.trimmed >= first - 1:
             return None
         for node in self._root.nodes(self.stream):
-            # The node may have had another name before, and its numbers went on.
+            # A node that was renamed continues the numbers of its old name.
             if node != self.node and self._root.highest_seq(self.stream, node) >= first - 1:
                 if self._root.owner(self.stream, node) == self._store.identity:
                     return None
         return MissingRows(
-            look.trimmed + 1,
+            snapshot.trimmed + 1,
             first - 1,
             self.name,
             "are",
             f"sealed, but not in {self._root.address}: give the --root of the broker"
-            + (f", or begin with --from {first}" if first <= look.last else ""),
+            + (f", or begin with --from {first}" if first <= snapshot.last else ""),
         )
 
     def first_since(self, received: int) -> int | None:
-        """The lowest seq of a row that was received then (in microseconds) or later."""
+        """The lowest seq that was received at that time (microseconds) or later."""
         found = []
         if self._store is not None:
             found.append(self._store.first_since(self._id, received))
-        with self._named():
+        with self._record_errors():
             found.append(first_since(self._root, self.stream, self.node, received))
         return min((each for each in found if each is not None), default=None)
 
-    def summary(self) -> Summary:
-        """What there is, in numbers."""
+    def summary(self) -> RecordSummary:
+        """The record in numbers, with a problem if rows are missing or damaged."""
         for _ in range(LISTINGS - 1):
             try:
                 found = self._summary()
             except FileNotFoundError:
                 continue
-            # A listing is not one moment: one with a gap is not believed at once.
+            # A listing is not atomic: a gap is reported only if it is still there later.
             if found.problem is None:
                 return found
         return self._summary()
 
-    def _summary(self) -> Summary:
-        look = self._look()
-        read = uncovered(look.segments)
+    def _summary(self) -> RecordSummary:
+        snapshot = self._snapshot()
+        read = uncovered(snapshot.segments)
         oldest = newest = None
-        if look.ends is not None:
-            oldest, newest = look.ends[0][1], look.ends[1][1]
-        problem: Exception | None = self._lacking(look) or self._gap(look)
+        if snapshot.ends is not None:
+            oldest, newest = snapshot.ends[0][1], snapshot.ends[1][1]
+        problem: Exception | None = self._missing_at_start(snapshot) or self._gap(snapshot)
         try:
-            if read and read[0].first == look.first:
+            if read and read[0].first == snapshot.first:
                 oldest = self._times(read[0])[0]
-            if read and (look.ends is None or look.ends[1][0] < read[-1].last):
+            if read and (snapshot.ends is None or snapshot.ends[1][0] < read[-1].last):
                 newest = self._times(read[-1])[1]
         except RecordError as damage:
             problem = damage
         size = sum(each.size for each in read)
-        return Summary(
+        return RecordSummary(
             stream=self.stream,
             node=self.node,
-            first=look.first,
-            last=look.last,
-            sealed=look.sealed or max([look.trimmed, *(each.last for each in read)]),
+            first=snapshot.first,
+            last=snapshot.last,
+            sealed=snapshot.sealed or max([snapshot.trimmed, *(each.last for each in read)]),
             segments=len(read),
             bytes=size,
-            covered_segments=len(look.segments) - len(read),
-            covered_bytes=sum(each.size for each in look.segments) - size,
+            covered_segments=len(snapshot.segments) - len(read),
+            covered_bytes=sum(each.size for each in snapshot.segments) - size,
             oldest=oldest,
             newest=newest,
             problem=None if problem is None else str(problem),
         )
 
-    def _gap(self, look: _Look) -> MissingRows | None:
-        """What is missing after the first row, as far as that can be told without reading all."""
-        found = look.gap()
+    def _gap(self, snapshot: _RecordSnapshot) -> MissingRows | None:
+        """The error for the first gap that shows without reading every row, or None."""
+        found = snapshot.first_missing()
         if self._store is not None:
-            for first, last in self._store.lost(self._id):
-                # The record may have what the store has lost.
-                if last > look.trimmed and not any(each.last >= first for each in look.segments):
-                    found = min(found or first, max(first, look.trimmed + 1))
-        return None if found is None else self._missing(found, look)
+            for first, last in self._store.lost_ranges(self._id):
+                # Rows that the store lost may have been sealed before.
+                is_sealed = any(each.last >= first for each in snapshot.segments)
+                if last > snapshot.trimmed and not is_sealed:
+                    found = min(found or first, max(first, snapshot.trimmed + 1))
+        return None if found is None else self._missing_rows(found, snapshot)
 
     def _times(self, segment: Segment) -> tuple[int, int]:
-        with self._named():
+        with self._record_errors():
             return segment_times(
                 self._root, self.stream, self.node, first=segment.first, last=segment.last
             )
 
     # --- rows -------------------------------------------------------------------------------------
 
-    def tables(self, first: int, last: int, choice: Choice = EVERYTHING) -> Iterator[Any]:
-        """The rows first to last, each once and in order, as Arrow tables of a size that is good.
+    def tables(self, first: int, last: int, options: ReadOptions = READ_ALL) -> Iterator[Any]:
+        """Rows `first` to `last`, each once and in order, as Arrow tables of moderate size.
 
-        `last` is at most what `last()` said. Raises MissingRows, or RecordError for damage.
+        `last` must not be above `last()`. Raises MissingRows, or RecordError for damage.
         """
         at = first
         attempts = 0
         while at <= last:
-            # What was likely is tried once: after that it is listed.
-            likely = choice.likely if attempts == 0 else ()
+            # Hints are tried once; after that the folder is listed.
+            hints = options.hinted_segments if attempts == 0 else ()
             try:
-                for through, table in self._pieces(at, last, choice, likely):
+                for through, table in self._pieces(at, last, options, hints):
                     at = through + 1
                     attempts = 0
                     if table is not None:
                         yield table
             except OSError as problem:
-                # Deleted between listing and reading: what holds the rows now is listed. For Arrow
-                # it is also an OSError that a page of a file is damaged.
+                # The segment was deleted after the listing: list again to find the one that holds
+                # its rows now. Arrow also raises OSError for a damaged page.
                 attempts += 1
                 if attempts == LISTINGS:
-                    said = " ".join(str(problem).split())
-                    raise RecordError(f"{self.name}: row {at} cannot be read: {said}") from problem
+                    reason = " ".join(str(problem).split())
+                    raise RecordError(
+                        f"{self.name}: row {at} cannot be read: {reason}"
+                    ) from problem
 
     def _pieces(
-        self, first: int, last: int, choice: Choice, likely: tuple[Range, ...]
+        self, first: int, last: int, options: ReadOptions, hints: tuple[Range, ...]
     ) -> Iterator[tuple[int, Any]]:
-        """Rows from `first` on, as far as they lie in one place: up to which row, and a table.
+        """Rows from `first` on that are in one batch of the store or in one segment.
 
-        No table: what lies up to that row is not wanted.
+        Yields (last seq, table); the table is None if the filter of row groups excluded the rows.
         """
         if self._store is not None:
             rows = self._store.rows(self._id, first, last)
             if rows:
                 table = self._store.table(rows, self.node)
-                if choice.columns is not None:
-                    table = table.select(list(choice.columns))
+                if options.columns is not None:
+                    table = table.select(list(options.columns))
                 yield rows[-1][0], table
                 return
-        low, high = self._place(first, likely)
-        with self._named():
+        low, high = self._find_range(first, hints)
+        with self._record_errors():
             opened = open_segment(self._root, self.stream, self.node, first=low, last=high)
         try:
-            yield from self._groups(opened, first, min(last, high), choice)
+            yield from self._groups(opened, first, min(last, high), options)
         finally:
             opened.close(force=True)
 
     def _groups(
-        self, opened: Any, first: int, last: int, choice: Choice
+        self, opened: Any, first: int, last: int, options: ReadOptions
     ) -> Iterator[tuple[int, Any]]:
-        """The rows first to last, all of which an open segment has."""
+        """Rows `first` to `last`, all of which the open segment has."""
         metadata = opened.metadata
-        columns = None if choice.columns is None else list(choice.columns)
+        columns = None if options.columns is None else list(options.columns)
         for group in range(metadata.num_row_groups):
             begins, ends = group_range(metadata, group)
             if ends < first or begins > last:
                 continue
-            if choice.wanted is not None and not choice.wanted(metadata, group):
-                yield min(ends, last), None
-                continue
+            if options.row_group_filter is not None:
+                if not options.row_group_filter(metadata, group):
+                    yield min(ends, last), None
+                    continue
             batches = opened.iter_batches(
-                batch_size=choice.rows, row_groups=[group], columns=columns, use_threads=False
+                batch_size=options.batch_rows,
+                row_groups=[group],
+                columns=columns,
+                use_threads=False,
             )
             while begins <= min(ends, last):
-                with self._named():
+                with self._record_errors():
                     batch = next(batches, None)
                     if batch is None:
-                        raise RecordError(f"{self.name}: row {begins} is not in its segment")
+                        raise RecordError(f"row {begins} is not in its segment")
                     table = arrow().Table.from_batches([batch])
                     if columns is not None:
-                        # Arrow gives them in the order of the file.
+                        # Arrow returns columns in the order of the file.
                         table = table.select(columns)
                 self._check(table, begins)
                 through = begins + table.num_rows - 1
@@ -521,7 +531,7 @@ class NodeRecord:
                 begins = through + 1
 
     def _check(self, table: Any, begins: int) -> None:
-        """The rows of a table are those from `begins` on, if it can tell."""
+        """Raise RecordError unless the rows of a table, if it has their seqs, begin at `begins`."""
         if "seq" not in table.column_names:
             return
         seqs = table.column("seq")
@@ -529,52 +539,49 @@ class NodeRecord:
         if seqs[0].as_py() != begins or seqs[-1].as_py() != ends:
             raise RecordError(f"{self.name}: a segment is damaged near row {begins}")
 
-    def _place(self, seq: int, likely: tuple[Range, ...]) -> Range:
-        """First and last row of the segment to read a row from."""
-        for first, last in likely:
+    def _find_range(self, seq: int, hints: tuple[Range, ...]) -> Range:
+        """The range of the segment to read a row from. Raises MissingRows."""
+        for first, last in hints:
             if first <= seq <= last:
                 return first, last
-        return self._holder(seq).range
-
-    def _holder(self, seq: int) -> Segment:
-        """The segment to read a row from. MissingRows: there is none."""
-        look = None
+        snapshot = None
         for _ in range(LISTINGS):
-            look = self._look()
-            found = [each for each in look.segments if each.first <= seq <= each.last]
+            snapshot = self._snapshot()
+            found = [each for each in snapshot.segments if each.first <= seq <= each.last]
             if found:
-                return max(found, key=lambda each: (each.last, -each.first))
-        assert look is not None
-        raise self._missing(seq, look)
+                return max(found, key=lambda each: (each.last, -each.first)).range
+        assert snapshot is not None
+        raise self._missing_rows(seq, snapshot)
 
-    def _missing(self, seq: int, look: _Look) -> MissingRows:
-        """Why row `seq`, which was there, is not."""
-        later = [each.first for each in look.segments if each.first > seq]
+    def _missing_rows(self, seq: int, snapshot: _RecordSnapshot) -> MissingRows:
+        """The error that says how many rows are missing from `seq` on, and why."""
+        later = [each.first for each in snapshot.segments if each.first > seq]
         verb, why = "are", f"missing from {self._root.address}"
         if self._store is not None:
             why += " and from the store"
             after = self._store.next_after(self._id, seq)
             later += [] if after is None else [after]
-        through = max(seq, min(later, default=look.last + 1) - 1)
-        if seq <= look.trimmed:
-            through = min(through, look.trimmed)
-            verb, why = "were", "deleted, by retention or by `semel stream trim`"
+        through = max(seq, min(later, default=snapshot.last + 1) - 1)
+        if seq <= snapshot.trimmed:
+            through = min(through, snapshot.trimmed)
+            verb, why = "were", "deleted by retention or by `semel stream trim`"
         elif self._store is not None:
-            for first, last in self._store.lost(self._id):
+            for first, last in self._store.lost_ranges(self._id):
                 if first <= seq <= last:
                     through = min(through, last)
                     verb, why = "were", "lost when the store was repaired"
-        advice = f"; --from {through + 1} reads on" if through < look.last else ""
+        advice = f"; --from {through + 1} reads on" if through < snapshot.last else ""
         return MissingRows(seq, through, self.name, verb, why + advice)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """What is wrong with a file comes out as a RecordError that says whose it is."""
+    def _record_errors(self) -> Iterator[None]:
+        """Raise problems with a file as a RecordError that names the record."""
         try:
             yield
+        except SegmentError:
+            # Names the file, its stream and its node already.
+            raise
         except RecordError as problem:
-            if self.stream in str(problem):
-                raise
             raise RecordError(f"{self.name}: {problem}") from problem
         except OSError:
             raise
@@ -583,10 +590,12 @@ class NodeRecord:
 
     # --- deleting ---------------------------------------------------------------------------------
 
-    def before(self, *, seq: int | None = None, received: int | None = None) -> list[Segment]:
-        """The segments with nothing but rows before a seq, or a time in microseconds, in order.
+    def segments_before(
+        self, *, seq: int | None = None, received: int | None = None
+    ) -> list[Segment]:
+        """The segments that lie entirely before a seq or a time in microseconds, in order.
 
-        Rows that the store does not know to be sealed are not among them.
+        Leaves out segments with rows that the store has not recorded as sealed.
         """
         sealed = None if self._store is None else self._store.extent(self._id)[1]
         found: list[Segment] = []
@@ -601,27 +610,27 @@ class NodeRecord:
         return found
 
     def times(self, segments: list[Segment]) -> tuple[int, int]:
-        """When the oldest and the newest row of some segments were received."""
+        """When the oldest and the newest row of consecutive segments were received."""
         return self._times(segments[0])[0], self._times(segments[-1])[1]
 
     def trim(self, through: int) -> list[Segment]:
-        """Delete the segments up to this seq; those of them that a reader read, in order.
+        """Delete the segments up to this seq; returns the uncovered ones among them, in order.
 
-        That they are deleted is written down before they are, and from then on they are not there
-        for any reader of ours, also if a sealer that was merging some of them writes them anew.
+        The deletion is recorded under the root first. From then on readers ignore these segments,
+        even if a sealer that is merging some of them writes them again.
         """
         segments = self._root.segments(self.stream, self.node)
-        leaving = [each for each in uncovered(segments) if each.last <= through]
-        if leaving:
-            delete_through(self._root, self.stream, self.node, segments, leaving[-1].last)
-        return leaving
+        deleted = [each for each in uncovered(segments) if each.last <= through]
+        if deleted:
+            delete_through(self._root, self.stream, self.node, segments, deleted[-1].last)
+        return deleted
 
 
-class Holdings:
-    """Where records are: a data folder, a root, or the two that belong together."""
+class StreamCatalog:
+    """The streams and records of a data folder, of a root, or of both if they belong together."""
 
     def __init__(self, data: Path | None, root: str | None) -> None:
-        """At least one of them. Raises Unusable, RootError and MissingExtra."""
+        """Pass at least one. Raises Unusable, RootError and MissingExtra."""
         assert data is not None or root is not None
         arrow()
         self.store = None if data is None else StoreRows(data)
@@ -629,7 +638,7 @@ class Holdings:
             if root is not None:
                 self.root = open_root(root)
                 if isinstance(self.root, LocalRoot) and not Path(self.root.address).is_dir():
-                    raise Unusable(f"{self.root.address} is no root: there is no such folder")
+                    raise Unusable(f"the root {self.root.address} does not exist")
             else:
                 assert data is not None
                 self.root = open_root(data / STREAMS)
@@ -638,28 +647,28 @@ class Holdings:
             raise
 
     def close(self) -> None:
-        """No more."""
+        """Close the store, if there is one."""
         if self.store is not None:
             self.store.close()
 
-    def __enter__(self) -> "Holdings":
+    def __enter__(self) -> "StreamCatalog":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
-    def place(self) -> str:
-        """Where it is, for people."""
+    def location(self) -> str:
+        """The data folder or the root, for messages."""
         return self.root.address if self.store is None else str(self.store.folder)
 
     def streams(self) -> list[str]:
-        """The streams that there are, sorted."""
+        """The names of all streams, sorted."""
         known = set() if self.store is None else set(self.store.streams())
         return sorted(known | set(self.root.streams()))
 
     def records(self, stream: str) -> list[NodeRecord]:
-        """The records of a stream, sorted by their nodes; none: there is no such stream."""
+        """The records of a stream, sorted by node; empty if there is no such stream."""
         nodes = set(self.root.nodes(stream))
         stream_id = None if self.store is None else self.store.streams().get(stream)
         own = None
@@ -674,10 +683,9 @@ class Holdings:
         ]
 
     def _own_node(self, store: StoreRows, stream: str) -> str:
-        """The node whose segments the store's rows become.
+        """The node under which the store's rows are sealed.
 
-        If the store does not say: the one of its folders that it sealed last. A broker makes its
-        folder when it starts.
+        If the store does not name it: of the folders that it owns, the one with the highest seq.
         """
         noted = store.node()
         if noted is not None:

@@ -1,24 +1,23 @@
-"""Retention: whole segments are deleted, the oldest first, by age or by bytes. Off by default.
+"""Retention: delete whole segments, the oldest first, by age or by bytes. Off by default.
 
-The age of a segment is that of its newest row, by the time it was received: Parquet's statistics
-in the footer hold it, and they stay with the rows when segments are merged, copied or restored,
-which the time of a file does not. One small read per segment tells it, and only the oldest
-segments are asked. Bytes are those of the segments that a reader reads; what they cover is left
-out, because it goes by itself.
+The age of a segment is that of its newest row, by the time it was received. The statistics in the
+footer have it, and unlike the file's modification time they survive merging, copying and
+restoring. Only the oldest segments are opened for that, with one small read each. Bytes are those
+of the segments that a reader reads; covered ones do not count, because compaction deletes them.
 
-Only what is in segments is ever deleted, never the newest segment, and nothing that a landing still
-needs (see landed). The time is not simply that of the clock (see retention_clock). Before anything
-is deleted, its last seq is written down (`_trimmed-<seq>.json`, see roots), and so numbers go on
-when nothing is left. A segment that others cover goes before these: at no moment does a row come
-back.
+Retention deletes only what is sealed, never the newest segment, and nothing that a landing still
+needs (see landing_notes). Its time is not simply the wall clock (see retention_clock). Before
+anything is deleted, its last seq is recorded under the root (`_trimmed-<seq>.json`, see roots), so
+that row numbers continue even if no segment is left. A covered segment is deleted before those that
+cover it, so that a deleted row never reappears.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from semel.store.compaction import coverers, picked
+from semel.store.compaction import covered_segments, pick_segments
 from semel.store.roots import Root, Segment
-from semel.store.segments import listed, segment_times
+from semel.store.segments import list_ranges, segment_times
 
 # When the oldest and the newest row of a segment were received, in microseconds.
 Times = Callable[[Segment], tuple[int, int]]
@@ -26,17 +25,19 @@ Times = Callable[[Segment], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Retention:
-    """How much of a stream is kept; None: all of it."""
+    """Limits of what a stream keeps; None: no limit."""
 
     # Seconds.
     retain_for: float | None = None
-    # Bytes of segments of one node. The newest segment stays, however large or old it is.
+    # Bytes of segments per node. The newest segment is kept, however large or old it is.
     retain_bytes: int | None = None
 
 
-def too_much(segments: Sequence[Segment], retention: Retention, times: Times, *, now: float) -> int:
-    """The last seq of the segments that retention gives up; 0: none. The newest always stays."""
-    kept = picked(segments)
+def last_expired_seq(
+    segments: Sequence[Segment], retention: Retention, times: Times, *, now: float
+) -> int:
+    """The last seq of the segments beyond the limits; 0: none. The newest is always kept."""
+    kept = pick_segments(segments)
     size = sum(each.size for each in kept)
     through = 0
     for segment in kept[:-1]:
@@ -55,19 +56,19 @@ def too_much(segments: Sequence[Segment], retention: Retention, times: Times, *,
 def delete_through(
     root: Root, stream: str, node: str, segments: Sequence[Segment], through: int
 ) -> list[Segment]:
-    """Delete the segments up to seq `through`; returns those that are left.
+    """Delete the segments up to seq `through`; returns the remaining ones.
 
-    Covered ones go first, then the oldest: whenever this stops, what is left is a record without
-    its beginning.
+    Covered ones are deleted first, then the oldest: if this is interrupted, the rest is still a
+    record without gaps.
     """
     root.set_trimmed(stream, node, through)
-    # Not by the reader's rule: a record with a gap can be trimmed up to it.
-    covered = {each.range for each, _ in coverers(segments)}
-    leaving = [each for each in segments if each.last <= through]
+    # The reader's rule would reject a record with a gap, which can be trimmed up to the gap.
+    covered = {each.range for each, _ in covered_segments(segments)}
+    expired = [each for each in segments if each.last <= through]
     # Of two covered segments, the one that covers the other has more rows.
-    leaving.sort(key=lambda each: (0, each.rows) if each.range in covered else (1, each.first))
-    for segment in leaving:
-        root.delete(root.place(stream, node, segment.name))
+    expired.sort(key=lambda each: (0, each.rows) if each.range in covered else (1, each.first))
+    for segment in expired:
+        root.delete(root.file_path(stream, node, segment.name))
     return [each for each in segments if each.last > through]
 
 
@@ -79,15 +80,15 @@ def trim(
     before_seq: int | None = None,
     before_time: float | None = None,
 ) -> int:
-    """Delete whole segments before a seq, or before a time of the wall clock in seconds.
+    """Delete the segments that end before a seq, or before a wall clock time in seconds.
 
-    Returns the last seq that is deleted, 0 if there is none. What holds a row to keep stays whole.
-    A broker may run meanwhile: what it merges of them does not come back.
+    Returns the last deleted seq, or 0. A segment with a row to keep is kept whole. The broker may
+    be running: readers ignore deleted segments that it merges meanwhile.
     """
     if (before_seq is None) == (before_time is None):
-        raise ValueError("trim needs a seq or a time, one of them")
+        raise ValueError("trim needs either a seq or a time")
     through = 0
-    for first, last in listed(root, stream, node):
+    for first, last in list_ranges(root, stream, node):
         if before_seq is not None:
             if last >= before_seq:
                 break

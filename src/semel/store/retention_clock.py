@@ -1,18 +1,18 @@
-"""The time that retention goes by: the clock of the machine, as long as it can be believed.
+"""The clock of retention: the wall clock, as long as it is plausible.
 
-Age is counted from the clock, and a clock that is wrong by ten years makes all rows old at once.
-The clock is believed while it moves as the time since the machine's start does, which nobody can
-set, and over a restart if the sealer has not been away for longer than GAP. What it jumps ahead
-otherwise is not counted: retention goes by the time that was measured, which is behind the clock
-then, and says so. It follows the clock again
+Ages are computed with the wall clock, and a clock that is ten years ahead would make all rows old
+at once. So the wall clock is compared with the time since boot, which nobody can set, and after a
+restart a jump of up to GAP is accepted as downtime of the sealer. A larger jump ahead is not
+counted: retention then uses the measured time, which is behind the wall clock, and reports that. It
+follows the wall clock again
 
 - when the clock is set back to where it should be, and
-- when as much time has been measured since the jump as any stream keeps its rows: whatever was
-  there before the jump is old by then, also if the clock was wrong.
+- when as much time has been measured since the jump as any stream keeps its rows: by then all rows
+  from before the jump are old, even if the clock was wrong.
 
-A clock that is behind makes rows young, and deletes nothing. What is known is noted in a file
-beside the database, once a minute; without it the newest row of the record tells when the sealer
-was last there.
+A clock that is behind makes rows look young, and deletes nothing. The state is saved once a minute
+in a file beside the database; without that file, the newest row of the record tells when the sealer
+last ran.
 """
 
 import json
@@ -23,42 +23,42 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-NAME: Final = "retention-clock.json"
-# Seconds that the clock may jump ahead at a time, and that a sealer may have been away.
+FILE_NAME: Final = "retention-clock.json"
+# Seconds that the wall clock may jump ahead, and that a sealer may have been stopped.
 TOLERANCE: Final = 600.0
 GAP: Final = 7 * 86_400.0
 
 
 def time_since_boot() -> float:
-    """Seconds since the machine was started, sleep included where the system tells."""
+    """Seconds since boot, including suspension where the system counts it."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
 
 class RetentionClock:
-    """Is asked from time to time, and says what time it is for retention."""
+    """The time for retention. Call `now` regularly."""
 
     def __init__(self, path: Path | None, *, longest: float) -> None:
-        """`path` is that of the note; `longest` the time that any stream keeps its rows."""
+        """`path` is the state file; `longest` the longest time that a stream keeps its rows."""
         self._path = path
         self._longest = longest
-        # What was asked last: by the clock, since the start of the machine, and what was measured.
+        # At the last call: the wall clock, the time since boot, and the measured time.
         self._wall: float | None = None
         self._boot: float | None = None
         self._measured = 0.0
-        # The measured time at which the clock is believed again; None: it is.
-        self._believed_at: float | None = None
+        # The measured time at which the wall clock is trusted again; None: it is trusted.
+        self._trusted_at: float | None = None
         self._read()
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known of the time before."""
+        """Whether an earlier time is known."""
         return self._wall is not None
 
     def now(self, wall: float, boot: float, *, newest: float | None = None) -> tuple[float, str]:
-        """The time for retention, and what has happened to the clock, in a sentence or nothing.
+        """The time for retention, and a notice if the state of the clock changed, else "".
 
-        `newest` is when the newest row was received, for a start without a note.
+        `newest` is when the newest row was received, for a start without a state file.
         """
         before = self._wall if self._wall is not None else newest
         if before is None:
@@ -73,61 +73,62 @@ class RetentionClock:
             is_jump = passed - (boot - self._boot) > TOLERANCE
             passed = boot - self._boot if is_jump else max(passed, 0.0)
         self._wall, self._boot = wall, boot
-        # Never ahead of the clock: one that is set back makes rows young.
+        # Never ahead of the wall clock: one that is set back makes rows look young.
         self._measured = min(self._measured + passed, wall)
-        said = self._judge(wall, is_jump=is_jump)
+        notice = self._update_trust(wall, is_jump=is_jump)
         self._write()
-        return self._measured, said
+        return self._measured, notice
 
-    def _judge(self, wall: float, *, is_jump: bool) -> str:
+    def _update_trust(self, wall: float, *, is_jump: bool) -> str:
         ahead = wall - self._measured
         if ahead <= TOLERANCE:
-            was_ahead = self._believed_at is not None
+            was_ahead = self._trusted_at is not None
             self._measured = wall
-            self._believed_at = None
-            return "the clock is right again: retention goes by it" if was_ahead else ""
-        if is_jump or self._believed_at is None:
-            self._believed_at = self._measured + self._longest
+            self._trusted_at = None
+            return "the clock is correct again: retention follows it" if was_ahead else ""
+        if is_jump or self._trusted_at is None:
+            self._trusted_at = self._measured + self._longest
             return (
-                f"the clock has jumped ahead by {_duration(ahead)}, to {_shown(wall)}: retention "
-                f"by age does not count that. Set the clock right; if it is right, retention "
-                f"follows it after {_duration(self._longest)}, or at once if you delete "
-                f"{self._path} and start again"
+                f"the clock jumped ahead by {_duration(ahead)}, to {_shown(wall)}: retention by "
+                f"age ignores the jump. Correct the clock; if it is correct, retention follows it "
+                f"after {_duration(self._longest)}, or at once if you delete {self._path} and "
+                f"restart"
             )
-        if self._measured >= self._believed_at:
+        if self._measured >= self._trusted_at:
             self._measured = wall
-            self._believed_at = None
+            self._trusted_at = None
             return (
-                "as much time has passed as any stream keeps its rows: retention goes by the clock"
+                "the clock has been stable for as long as any stream keeps its rows: retention "
+                "follows it"
             )
         return ""
 
-    # --- the note ---------------------------------------------------------------------------------
+    # --- the state file ---------------------------------------------------------------------------
 
     def _read(self) -> None:
         if self._path is None:
             return
         try:
-            note = json.loads(self._path.read_bytes())
+            state = json.loads(self._path.read_bytes())
         except (OSError, ValueError):
-            return  # as if there were none
-        if not isinstance(note, dict):
             return
-        wall, measured = _time(note.get("wall")), _time(note.get("measured"))
+        if not isinstance(state, dict):
+            return
+        wall, measured = _time(state.get("wall")), _time(state.get("measured"))
         if wall is not None and measured is not None:
             self._wall, self._measured = wall, measured
-            self._believed_at = _time(note.get("believed_at"))
+            self._trusted_at = _time(state.get("believed_at"))
 
     def _write(self) -> None:
         if self._path is None:
             return
-        note = {"wall": self._wall, "measured": self._measured, "believed_at": self._believed_at}
+        state = {"wall": self._wall, "measured": self._measured, "believed_at": self._trusted_at}
         temporary = self._path.with_name(f".{self._path.name}")
-        # What cannot be noted now is noted a minute later. Who starts without it is more careful.
+        # If this fails, the next call writes it. A start without the file deletes less, not more.
         with suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(temporary, flags, 0o600), "wb") as file:
-                file.write(json.dumps(note).encode() + b"\n")
+                file.write(json.dumps(state).encode() + b"\n")
             temporary.rename(self._path)
 
 

@@ -1,18 +1,18 @@
-"""Roots: where segments are kept, a folder or an object store, behind one small class.
+"""Roots: where segments are stored, in a folder or an object store, behind one small class.
 
     <root>/<stream>/<node>/<first>-<last>.parquet    segments
-                           _owner.json               the id of the store whose folder this is
-                           _trimmed-<seq>.json       retention deleted the rows up to seq
+                           _owner.json               the id of the store that owns this folder
+                           _trimmed-<seq>.json       rows up to seq have been deleted
 
-A `Root` lists, writes, reads and deletes files by their place below it, and a file is there whole
-or not at all. What the files mean is written once, in the methods that all roots share. Readers
-ignore all names that are not segments'; Spark and others skip those that begin with `_` or `.`.
+A `Root` lists, writes, reads and deletes files by their path below it. A file appears whole or not
+at all. The meaning of the files is in the methods that all roots share. Readers ignore every name
+that is not a segment's; Spark and others skip names that begin with `_` or `.`.
 
-`_trimmed-<seq>.json` is why numbers never start anew: it is written before the rows up to seq are
-deleted, so that the highest seq is known also when no segment is left. The number is in the name,
-so that one listing tells all, and two who trim at once cannot undo each other's. From then on a
-segment that ends with that seq or before it is not there, whether or not its file is: so all of
-them go at one moment, and one that somebody who was merging writes anew does not come back.
+`_trimmed-<seq>.json` is the reason why row numbers never restart: it is written before the rows up
+to seq are deleted, so that the highest seq is known even if no segment is left. The seq is in the
+name, so that one listing has it and two processes that trim at once cannot undo each other. From
+then on a segment that ends at or before that seq is ignored, whether or not its file still exists:
+all of them disappear at one moment, and one that a concurrent merge writes again stays deleted.
 """
 
 import errno
@@ -31,28 +31,28 @@ from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from semel.extras import need
-from semel.store.segments import MAXIMUM_SEQ, Range, parse_segment_name, segment_name
+from semel.store.segment_names import MAXIMUM_SEQ, Range, parse_segment_name, segment_name
 
 OWNER: Final = "_owner.json"
 TEMPORARY: Final = ".tmp-"
 _TRIMMED: Final = re.compile(r"_trimmed-([0-9]{20})\.json", re.ASCII)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-# How an address begins whose :// is not there whole; pathlib makes s3:/ of s3://.
+# The start of an address with an incomplete ://; pathlib turns s3:// into s3:/.
 _MISSPELLED: Final = re.compile(
     r"(file|s3[an]?|gs|gcs|abfss?|az|azure|adls?|wasbs?|hdfs|https?)(:|;|//)", re.IGNORECASE
 )
-_MAY_HOLD_SECRET: Final = re.compile(r"[^./@:][^/@:]*:.*@", re.DOTALL)
+_MAY_HAVE_SECRET: Final = re.compile(r"[^./@:][^/@:]*:.*@", re.DOTALL)
 _HOST: Final = re.compile(r"[^:]*(:[0-9]{0,5})?", re.ASCII)
-# What may be before an @ as it is: what RFC 3986 says, section 3.2.1.
+# What may precede an @ unescaped, by RFC 3986, section 3.2.1.
 _USER: Final = re.compile(r"([A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*", re.ASCII)
 _BREAKS: Final = re.compile(r"[\t\r\n]")
 _OPTION: Final = re.compile(r"[a-z_]+", re.ASCII)
-# Addresses of pyarrow.fs that are object stores: a file there is put whole or not at all.
+# The schemes of object stores in pyarrow.fs, where a PUT creates a file whole or not at all.
 OBJECT_STORES: Final = ("s3", "gs", "gcs", "abfs", "abfss")
 
 
 class RootError(Exception):
-    """A root cannot be used; the text says why and what to do."""
+    """A root cannot be used. The text says why and what to do."""
 
 
 class NotOwned(RootError):
@@ -61,7 +61,7 @@ class NotOwned(RootError):
 
 @dataclass(frozen=True)
 class RootEntry:
-    """A file or folder as listed; `modified` is in seconds of the wall clock."""
+    """A file or folder in a listing; `modified` is a wall clock time in seconds."""
 
     name: str
     is_folder: bool
@@ -71,7 +71,7 @@ class RootEntry:
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment as listed."""
+    """A segment in a listing."""
 
     first: int
     last: int
@@ -91,7 +91,7 @@ class Segment:
         return self.last - self.first + 1
 
     def covers(self, other: "Segment") -> bool:
-        """Whether it holds all rows of another one."""
+        """Whether it holds all rows of another segment."""
         return self.range != other.range and self.first <= other.first and other.last <= self.last
 
 
@@ -105,50 +105,50 @@ def check_folder_name(kind: str, name: str) -> None:
 
 
 class Root(ABC):
-    """Files below one place, each there whole or not at all."""
+    """The files below one address, each of which appears whole or not at all."""
 
-    # The address for people: without what is secret in it.
+    # For messages: without secrets.
     address: str
 
     def __init__(self, address: str) -> None:
         self.address = address
 
-    # --- what a root can do -----------------------------------------------------------------------
+    # --- files ------------------------------------------------------------------------------------
 
     @abstractmethod
     def entries(self, folder: str) -> list[RootEntry]:
-        """What is in a folder; nothing if there is no such folder."""
+        """The entries of a folder; empty if it does not exist."""
 
     @abstractmethod
-    def write(self, path: str, fill: Callable[[Any], None], *, fresh: bool = False) -> int:
-        """Write the file that `fill` writes into the sink it is given; returns its bytes.
+    def write(self, path: str, fill: Callable[[Any], None], *, exclusive: bool = False) -> int:
+        """Write a file with the content that `fill` writes to its argument; returns its bytes.
 
-        The sink is a binary file that can also be read, at any place.
+        The argument is a seekable binary file that can also be read.
 
-        When this returns the file lasts. If it raises, the old file or none is there, or the new
-        one, whole. With `fresh`, FileExistsError if there is such a file.
+        When this returns, the file is durable. If it raises, the path has its old content, none, or
+        the complete new content. With `exclusive`, raises FileExistsError if the path exists.
         """
 
     @abstractmethod
     def read(self, path: str) -> Any:
-        """A file, open for reading at any place. FileNotFoundError if it is not there."""
+        """A seekable file, open for reading. Raises FileNotFoundError."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
 
     @abstractmethod
-    def settle(self, path: str) -> None:
-        """A file that is there is to last, whoever wrote it and died before it did."""
+    def fsync(self, path: str) -> None:
+        """Make an existing file durable: its writer may have died before its own fsync."""
 
     @abstractmethod
-    def clean(self, folder: str) -> None:
-        """Delete what unfinished writes left. For the owner, while nobody writes."""
+    def delete_temporary(self, folder: str) -> None:
+        """Delete the files of unfinished writes. Only for the owner, while nothing is written."""
 
-    # --- what the files mean ----------------------------------------------------------------------
+    # --- meaning of the files ---------------------------------------------------------------------
 
-    def place(self, stream: str, node: str, name: str) -> str:
-        """The path of a file of (stream, node)."""
+    def file_path(self, stream: str, node: str, name: str) -> str:
+        """The path of a file in the folder of (stream, node)."""
         return f"{self.folder(stream, node)}/{name}"
 
     def folder(self, stream: str, node: str) -> str:
@@ -167,50 +167,50 @@ class Root(ABC):
         return _folders(self.entries(stream))
 
     def entries_by_node(self, stream: str) -> dict[str, list[RootEntry]]:
-        """What is in the folder of each node of a stream, by one listing where that can be."""
+        """The entries of each node's folder, with a single listing where the root supports it."""
         return {node: self.entries(self.folder(stream, node)) for node in self.nodes(stream)}
 
     def segments(self, stream: str, node: str) -> list[Segment]:
-        """All segments, covered ones too, sorted by their ranges; but none that was trimmed."""
+        """All segments that are not trimmed, covered ones included, sorted by range."""
         entries = self.entries(self.folder(stream, node))
         trimmed = trimmed_in(entries)
         return [each for each in segments_in(entries) if each.last > trimmed]
 
-    def drop_trimmed(self, stream: str, node: str) -> None:
-        """Delete the files of segments that were trimmed."""
+    def delete_trimmed(self, stream: str, node: str) -> None:
+        """Delete the files of trimmed segments."""
         entries = self.entries(self.folder(stream, node))
         trimmed = trimmed_in(entries)
         for segment in segments_in(entries):
             if segment.last <= trimmed:
-                self.delete(self.place(stream, node, segment.name))
+                self.delete(self.file_path(stream, node, segment.name))
 
     def highest_seq(self, stream: str, node: str) -> int:
-        """The highest seq that this root has or had; 0: none."""
+        """The highest seq that has ever been sealed here; 0: none."""
         entries = self.entries(self.folder(stream, node))
         return max([trimmed_in(entries), *(each.last for each in segments_in(entries))])
 
     def trimmed(self, stream: str, node: str) -> int:
-        """Rows up to this one were deleted by retention; 0: none."""
+        """The seq up to which rows have been deleted; 0: none."""
         return trimmed_in(self.entries(self.folder(stream, node)))
 
     def set_trimmed(self, stream: str, node: str, through: int) -> None:
-        """Keep that rows up to `through` are deleted. Before they are."""
+        """Record that rows up to `through` are deleted. Call this before deleting them."""
         before = self.entries(self.folder(stream, node))
         if through <= trimmed_in(before):
             return
         name = f"_trimmed-{through:020}.json"
-        self._write_note(self.place(stream, node, name), {"trimmed": through})
+        self._write_note(self.file_path(stream, node, name), {"trimmed": through})
         for entry in before:
             if _trimmed_by(entry) is not None:
-                self.delete(self.place(stream, node, entry.name))
+                self.delete(self.file_path(stream, node, entry.name))
 
     def owner(self, stream: str, node: str) -> str | None:
-        """The id of the store whose folder this is; None: it does not say."""
+        """The id of the store that owns the folder; None: no owner is recorded."""
         return next(iter(self.owners(stream, node)), None)
 
     def owners(self, stream: str, node: str) -> list[str]:
-        """The same, and then those that it was adopted from: its numbers go on from theirs."""
-        path = self.place(stream, node, OWNER)
+        """The owner, followed by the previous owners, whose row numbers it continues."""
+        path = self.file_path(stream, node, OWNER)
         try:
             with self.read(path) as file:
                 note = json.loads(bytes(file.read()))
@@ -219,18 +219,18 @@ class Root(ABC):
         except ValueError as problem:
             raise RootError(f"{self.address}: {path} is damaged: {problem}") from problem
         if not isinstance(note, dict) or not isinstance(note.get("store"), str):
-            raise RootError(f"{self.address}: {path} is damaged: it names no store")
+            raise RootError(f"{self.address}: {path} is damaged: it does not name a store")
         before = note.get("before")
         return [note["store"], *map(str, before if isinstance(before, list) else [])]
 
     def claim(self, stream: str, node: str, store: str, *, adopt: bool = False) -> None:
-        """Make the folder of (stream, node) that store's, or raise NotOwned if it is another's.
+        """Make a store the owner of the folder of (stream, node). Raises NotOwned.
 
-        With `adopt` it is taken from whoever had it, and so is one with segments that says
-        nothing. On an object store two that claim at the same moment are told apart only when
-        one of them claims again: nothing there can be made if and only if it is not there yet.
+        With `adopt` the folder is taken over from another owner, or without a recorded one even if
+        it has segments. On an object store, of two that claim at the same moment the loser may
+        notice only when it claims again, because pyarrow has no conditional PUT.
         """
-        path = self.place(stream, node, OWNER)
+        path = self.file_path(stream, node, OWNER)
         before = self.owners(stream, node)
         owner = before[0] if before else None
         if owner == store:
@@ -238,27 +238,27 @@ class Root(ABC):
         where = f"{self.address}: the folder of stream {stream}, node {node}"
         advice = "give this broker a node name of its own (--node)"
         if owner is None and self.segments(stream, node) and not adopt:
-            raise NotOwned(f"{where} holds segments but does not say whose: {advice}")
+            raise NotOwned(f"{where} has segments but no recorded owner: {advice}")
         if owner is not None and not adopt:
             raise NotOwned(f"{where} belongs to store {owner}, not to {store}: {advice}")
         with suppress(FileExistsError):
             note = {"store": store, **({"before": before} if before else {})}
-            self._write_note(path, note, fresh=owner is None)
+            self._write_note(path, note, exclusive=owner is None)
         owner = self.owner(stream, node)
         if owner != store:
             raise NotOwned(f"{where} belongs to store {owner}, not to {store}: {advice}")
 
-    def _write_note(self, path: str, note: dict[str, Any], *, fresh: bool = False) -> None:
+    def _write_note(self, path: str, note: dict[str, Any], *, exclusive: bool = False) -> None:
         data = json.dumps(note).encode() + b"\n"
 
         def fill(sink: Any) -> None:
             sink.write(data)
 
-        self.write(path, fill, fresh=fresh)
+        self.write(path, fill, exclusive=exclusive)
 
 
 def segments_in(entries: list[RootEntry]) -> list[Segment]:
-    """The segments among the files of a folder, sorted by their ranges."""
+    """The segments among the entries of a folder, sorted by range."""
     found = []
     for entry in entries:
         limits = None if entry.is_folder else parse_segment_name(entry.name)
@@ -268,7 +268,7 @@ def segments_in(entries: list[RootEntry]) -> list[Segment]:
 
 
 def trimmed_in(entries: list[RootEntry]) -> int:
-    """The last row that retention deleted, as the files of a folder tell."""
+    """The seq up to which rows have been deleted, from the entries of a folder; 0: none."""
     return max((_trimmed_by(entry) or 0 for entry in entries), default=0)
 
 
@@ -284,20 +284,20 @@ def _folders(entries: list[RootEntry]) -> list[str]:
 
 
 class LocalRoot(Root):
-    """A folder of this machine. Needs no optional package."""
+    """A local folder. Needs no optional package."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self._path = path.absolute()
-        # Folders that this object has seen reach the disk, with all above them.
-        self._lasting: set[Path] = set()
+        # Folders that this object has synced, with all folders above them.
+        self._synced_folders: set[Path] = set()
 
     def entries(self, folder: str) -> list[RootEntry]:
         found = []
         try:
             with os.scandir(self._path / folder) as entries:
                 for entry in entries:
-                    # One that is deleted meanwhile was not there.
+                    # It was deleted meanwhile.
                     with suppress(FileNotFoundError):
                         status = entry.stat()
                         found.append(
@@ -307,7 +307,7 @@ class LocalRoot(Root):
             return []
         return found
 
-    def write(self, path: str, fill: Callable[[Any], None], *, fresh: bool = False) -> int:
+    def write(self, path: str, fill: Callable[[Any], None], *, exclusive: bool = False) -> int:
         target = self._path / path
         self._make_folder(target.parent)
         temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}-{target.name}")
@@ -319,8 +319,8 @@ class LocalRoot(Root):
                 file.flush()
                 os.fsync(descriptor)
                 size = os.fstat(descriptor).st_size
-            if fresh:
-                _name_anew(temporary, target)
+            if exclusive:
+                _rename_exclusively(temporary, target)
             else:
                 temporary.rename(target)
         except BaseException:
@@ -337,7 +337,7 @@ class LocalRoot(Root):
         with suppress(FileNotFoundError):
             (self._path / path).unlink()
 
-    def settle(self, path: str) -> None:
+    def fsync(self, path: str) -> None:
         target = self._path / path
         self._make_folder(target.parent)
         descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
@@ -347,18 +347,19 @@ class LocalRoot(Root):
             os.close(descriptor)
         _sync_folder(target.parent)
 
-    def clean(self, folder: str) -> None:
+    def delete_temporary(self, folder: str) -> None:
         for entry in self.entries(folder):
             if entry.name.startswith(TEMPORARY) and not entry.is_folder:
                 self.delete(f"{folder}/{entry.name}")
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it, and let them last.
+        """Make a folder and those above it, durably.
 
-        Those that are there may be of one who died before they did: each is synced once. Above
-        the root they are the user's, unless they are made here.
+        Existing folders below the root are synced too, once, because their maker may have died
+        before its fsync. Folders above the root belong to the user, and are synced only if they
+        are made here.
         """
-        if folder in self._lasting:
+        if folder in self._synced_folders:
             return
         is_below = folder != self._path and folder.is_relative_to(self._path)
         if is_below or not folder.parent.is_dir():
@@ -366,18 +367,18 @@ class LocalRoot(Root):
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         _sync_folder(folder.parent)
-        self._lasting.add(folder)
+        self._synced_folders.add(folder)
 
 
-def _name_anew(temporary: Path, target: Path) -> None:
-    """Give a file its name, or raise FileExistsError if that is taken."""
+def _rename_exclusively(temporary: Path, target: Path) -> None:
+    """Rename a file, or raise FileExistsError if the target exists."""
     try:
-        # Unlike a rename this does not replace what is there.
+        # Unlike a rename, a link does not replace an existing file.
         os.link(temporary, target)
     except FileExistsError:
         raise
     except OSError:
-        # A file system without links: there it is looked up first.
+        # The file system has no hard links: check first.
         if target.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
         temporary.rename(target)
@@ -394,12 +395,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 class ObjectRoot(Root):
-    """An object store that pyarrow can write: a file appears with the PUT of its final name."""
+    """An object store, through pyarrow: a file appears with the PUT of its final name."""
 
     def __init__(
         self, filesystem: Any, path: str, address: str, *, bucket: str | None = None
     ) -> None:
-        """For a pyarrow.fs.FileSystem, and a path in it; `bucket` is one that has to be there."""
+        """Takes a pyarrow.fs.FileSystem and a path in it; `bucket`, if given, must exist."""
         super().__init__(address)
         self._bucket = bucket
         self._filesystem = filesystem
@@ -425,7 +426,7 @@ class ObjectRoot(Root):
     def entries_by_node(self, stream: str) -> dict[str, list[RootEntry]]:
         check_folder_name("stream", stream)
         above = self._full(stream)
-        # All that is below, a thousand files per request, however many nodes there are.
+        # Recursive: a thousand files per request, however many nodes there are.
         selector = self._fs.FileSelector(above, allow_not_found=True, recursive=True)
         found: dict[str, list[RootEntry]] = {}
         for info in self._filesystem.get_file_info(selector):
@@ -447,20 +448,20 @@ class ObjectRoot(Root):
         return dict(sorted(found.items()))
 
     def _check_bucket(self) -> None:
-        """Where there is no bucket there are no files; but nobody can have meant that."""
+        """Raise OSError if the bucket does not exist: an empty listing would hide a typo."""
         bucket = self._bucket
         if bucket is None:
             return
         if self._filesystem.get_file_info(bucket).type == self._fs.FileType.NotFound:
             raise OSError(f"{self.address}: there is no bucket {bucket}")
-        self._bucket = None  # asked once
+        self._bucket = None  # Checked once.
 
-    def write(self, path: str, fill: Callable[[Any], None], *, fresh: bool = False) -> int:
+    def write(self, path: str, fill: Callable[[Any], None], *, exclusive: bool = False) -> int:
         full = self._full(path)
-        if fresh and self._size(full) is not None:
+        if exclusive and self._size(full) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        # To a file of ours first: closing a stream of pyarrow's puts what it was given, also
-        # after an error, and so the stream is opened when nothing but the network can fail.
+        # Write a local file first: closing a pyarrow stream uploads what it has, even after an
+        # error. So the stream is opened when nothing but the network can fail.
         with tempfile.TemporaryFile() as spool:
             fill(spool)
             spool.flush()
@@ -468,13 +469,13 @@ class ObjectRoot(Root):
             try:
                 with mmap.mmap(spool.fileno(), size, access=mmap.ACCESS_READ) as data:
                     self._put(full, data)
-                there = self._size(full)
-                if there != size:
+                stored = self._size(full)
+                if stored != size:
                     raise OSError(
-                        f"{self.address}: {path} was put with {size} bytes and has {there}"
+                        f"{self.address}: {path} was written with {size} bytes, but has {stored}"
                     )
             except OSError:
-                # What was put of it, if anything, is not the file.
+                # Delete an incomplete file.
                 with suppress(OSError):
                     if self._size(full) not in (None, size):
                         self._filesystem.delete_file(full)
@@ -483,7 +484,7 @@ class ObjectRoot(Root):
 
     def _put(self, full: str, data: Any) -> None:
         with self._filesystem.open_output_stream(full) as stream:
-            # One call: nothing of ours runs between two halves of a file.
+            # One call, so that no error of ours can leave half a file.
             stream.write(data)
 
     def _size(self, full: str) -> int | None:
@@ -497,28 +498,28 @@ class ObjectRoot(Root):
         with suppress(FileNotFoundError):
             self._filesystem.delete_file(self._full(path))
 
-    def settle(self, path: str) -> None:
-        return  # what was put lasts
+    def fsync(self, path: str) -> None:
+        return  # A completed PUT is durable.
 
-    def clean(self, folder: str) -> None:
-        return  # what was not put whole is not there
+    def delete_temporary(self, folder: str) -> None:
+        return  # An incomplete PUT leaves no file.
 
 
-_UNCERTAIN: Final = (
-    "it is not certain where its secret ends: write /, @, ? and # in a key or secret as %2F, %40, "
-    "%3F and %23, and @ in a path or an option as %40"
+_AMBIGUOUS_SECRET: Final = (
+    "the end of the secret is ambiguous: write /, @, ? and # in a key or secret as %2F, %40, %3F "
+    "and %23, and @ in a path or an option as %40"
 )
-_FOREIGN: Final = (
-    "it has a sign before its path that no address may have: write those of a key or secret as % "
-    "and two hexadecimal digits, / as %2F"
+_INVALID_CHARACTER: Final = (
+    "it has a character before its path that an address cannot have: write special characters of a "
+    "key or secret as % and two hexadecimal digits, / as %2F"
 )
 _NO_SLASHES: Final = "it has no ://: write {}, or begin it with ./ if it is a folder"
-_IS_IT_A_FOLDER: Final = (
-    "there may be a secret in it: write an address as s3://key:secret@bucket/folder, or begin it "
-    "with ./ if it is a folder"
+_MAYBE_SECRET: Final = (
+    "it may contain a secret: write an address as s3://key:secret@bucket/folder, or begin it with "
+    "./ if it is a folder"
 )
-# What was meant, by how the scheme begins.
-_MEANT: Final = {
+# The likely intention, by the start of the scheme.
+_INTENDED: Final = {
     "file": "file:///folder",
     "s3": "s3://bucket/folder",
     "g": "gs://bucket/folder",
@@ -533,64 +534,64 @@ _KEYS: Final = {
 
 
 def without_secrets(address: str) -> str:
-    """An address for people to read: without user, password and options.
+    """An address for messages: without user, password and options.
 
-    Nor is anything shown that may be part of a secret in an address that is wrong. Never raises.
+    Of an invalid address it leaves out whatever may be part of a secret. Never raises.
     """
-    return _looked_at(address)[0]
+    return _redact(address)[0]
 
 
-def _looked_at(address: str) -> tuple[str, str | None]:
-    """An address for people, and why it is not certain where its secret ends; None: it is.
+def _redact(address: str) -> tuple[str, str | None]:
+    """An address without secrets, and why the end of its secret is ambiguous, or None.
 
-    A secret comes after a `:` and before an `@`. So it may reach to the last @ before the options,
-    beyond a / that ought to be %2F; without a : before it, an @ is one of a path and hides nothing.
+    A secret is after a `:` and before an `@`. It may extend to the last @ before the options,
+    across a / that should be %2F. An @ without a : before it is part of a path and hides nothing.
     """
     match = _SCHEME.match(address)
     if match is None:
-        return _looked_at_path(address)
+        return _redact_path(address)
     scheme = match[0].lower()
-    place, options = _halves(address, match)
-    if scheme == "file://" and place.startswith("/"):
-        return scheme + place, None
-    authority, slash, path = place.partition("/")
+    location, options = _split_options(address, match)
+    if scheme == "file://" and location.startswith("/"):
+        return scheme + location, None
+    authority, slash, path = location.partition("/")
     user, _, host = authority.rpartition("@")
-    before, _, after = place.rpartition("@")
-    may_hold = _has_colon(before)
-    if "@" in options and (may_hold or (":" in host and not user)):
-        return f"{scheme}…", _UNCERTAIN
-    if may_hold and before != user:
-        return scheme + after, _UNCERTAIN
-    if not may_hold and not _HOST.fullmatch(host):
+    before, _, after = location.rpartition("@")
+    may_have_secret = _has_colon(before)
+    if "@" in options and (may_have_secret or (":" in host and not user)):
+        return f"{scheme}…", _AMBIGUOUS_SECRET
+    if may_have_secret and before != user:
+        return scheme + after, _AMBIGUOUS_SECRET
+    if not may_have_secret and not _HOST.fullmatch(host):
         example = _KEYS["abfs" if scheme.startswith("abfs") else "s3"]
-        return f"{scheme}…", f"a key stands before an @, as in {example}"
+        return f"{scheme}…", f"write a key and its secret before an @, as in {example}"
     return scheme + host + slash + path, None
 
 
-def _looked_at_path(path: str) -> tuple[str, str | None]:
-    """A path for people, and why it may be an address with a mistake; None: it is a path."""
+def _redact_path(path: str) -> tuple[str, str | None]:
+    """A path without secrets, and why it may be a misspelled address, or None."""
     match = _MISSPELLED.match(path)
     if match is not None:
         scheme = match[1].lower()
-        meant = next(text for begins, text in _MEANT.items() if scheme.startswith(begins))
-        return f"{scheme}:…", _NO_SLASHES.format(meant)
-    if _MAY_HOLD_SECRET.match(path):
-        return "…", _IS_IT_A_FOLDER
+        intended = next(text for start, text in _INTENDED.items() if scheme.startswith(start))
+        return f"{scheme}:…", _NO_SLASHES.format(intended)
+    if _MAY_HAVE_SECRET.match(path):
+        return "…", _MAYBE_SECRET
     return path, None
 
 
 def check_path(path: str) -> None:
-    """Raise RootError for a path that may be an address with a mistake, and show nothing of it."""
-    shown, problem = _looked_at_path(path)
+    """Raise RootError, which shows no secret, for a path that may be a misspelled address."""
+    shown, problem = _redact_path(path)
     if problem is not None:
         raise RootError(f"{shown}: {problem}")
 
 
-def _halves(address: str, scheme: re.Match[str]) -> tuple[str, str]:
-    """What follows the scheme, before and after the sign that begins the options."""
+def _split_options(address: str, scheme: re.Match[str]) -> tuple[str, str]:
+    """The rest of an address after its scheme: before and after the start of the options."""
     rest = _BREAKS.sub("", address[scheme.end() :])
-    place, *options = re.split(r"[?#]", rest, maxsplit=1)
-    return place, "".join(options)
+    location, *options = re.split(r"[?#]", rest, maxsplit=1)
+    return location, "".join(options)
 
 
 def _has_colon(text: str) -> bool:
@@ -598,47 +599,46 @@ def _has_colon(text: str) -> bool:
 
 
 def read_address(address: str) -> SplitResult:
-    """The parts of an address with a scheme. Raises RootError, whose sentence shows no secret.
+    """The parts of an address with a scheme. Raises RootError, which shows no secret.
 
-    If it is not certain what is secret in it, it is refused: half a secret would be the name of
-    the bucket that is asked for, and stand in whatever is said about that. So is what pyarrow
-    would pass over or not survive.
+    Refuses an address whose secret is ambiguous: half of it would be taken for the name of the
+    bucket, and appear in messages. Also refuses what pyarrow would ignore or crash on.
     """
-    shown, problem = _looked_at(address)
+    shown, problem = _redact(address)
     try:
         parts = urlsplit(address)
     except ValueError:
-        # Its text shows the part that is wrong, which may be secret.
-        raise RootError(f"{shown}: {problem or _FOREIGN}") from None
+        # Its text shows the invalid part, which may be secret.
+        raise RootError(f"{shown}: {problem or _INVALID_CHARACTER}") from None
     scheme = parts.scheme.lower()
     if scheme not in OBJECT_STORES:
         return parts
     if problem is not None:
         raise RootError(f"{shown}: {problem}")
     if _BREAKS.search(address):
-        # urlsplit would leave it out, pyarrow would not.
-        raise RootError(f"{shown}: there is a tab or the end of a line in the address: remove it")
+        # urlsplit drops it, pyarrow does not.
+        raise RootError(f"{shown}: the address has a tab or a line break: remove it")
     user, _, host = parts.netloc.rpartition("@")
     if not _USER.fullmatch(user):
-        raise RootError(f"{shown}: {_FOREIGN}")
+        raise RootError(f"{shown}: {_INVALID_CHARACTER}")
     if "[" in host:
-        raise RootError(f"{shown}: a server is called by its name or IPv4 address, without [ and ]")
+        raise RootError(f"{shown}: name a server by its host name or IPv4 address, without [ and ]")
     if ":" in host and not scheme.startswith("abfs"):
         raise RootError(
-            f"{shown}: a bucket has no port: name a server by the option "
+            f"{shown}: a bucket has no port: name a server with the option "
             "endpoint_override=host:port"
         )
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        # What follows an unescaped & would be shown as the name of an option.
+        # Part of a value after an unescaped & would be shown as the name of an option.
         if not _OPTION.fullmatch(name):
             raise RootError(
-                f"{shown}: write its options as ?name=value&name=value, the names in small letters "
-                "and & in a value as %26"
+                f"{shown}: write options as ?name=value&name=value, with lowercase names and & in "
+                "a value as %26"
             )
         if name == "endpoint_override" and "@" in value:
             raise RootError(
                 f"{shown}: option 'endpoint_override' of the address is host:port, without a key: "
-                f"that stands before the bucket, as in {_KEYS['s3']}"
+                f"write the key before the bucket, as in {_KEYS['s3']}"
             )
     return parts
 
@@ -646,8 +646,8 @@ def read_address(address: str) -> SplitResult:
 def open_root(address: str | Path) -> Root:
     """The root at an address: a folder, file://, or an object store (s3://, gs://, abfs://).
 
-    Raises RootError with a sentence if there can be none. Whether a folder can be written shows
-    when it is; an object store is asked nothing yet, but for what pyarrow wants to know of it.
+    Raises RootError for an invalid address. A folder is not checked here, and an object store is
+    not contacted, except by pyarrow for what it needs to know (such as the region of a bucket).
     """
     if isinstance(address, Path) or not _SCHEME.match(address):
         if not str(address):
@@ -659,31 +659,31 @@ def open_root(address: str | Path) -> Root:
     scheme = parts.scheme.lower()
     if scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:
-            raise RootError(f"{shown} names no folder of this machine: write file:///folder")
+            raise RootError(f"{shown} is not a local folder: write file:///folder")
         return LocalRoot(Path(unquote(parts.path)))
     if scheme not in OBJECT_STORES:
         known = ", ".join(f"{each}://" for each in ("file", *OBJECT_STORES))
-        raise RootError(f"{shown} is no root: give a folder or one of {known}")
+        raise RootError(f"{shown} is not a root: give a folder or one of {known}")
     fs = need("pyarrow.fs", extra="broker", by=f"the root {shown}")
     try:
         filesystem, path = fs.FileSystem.from_uri(address)
     except (OSError, ValueError) as problem:
-        said = _said(str(problem), address, parts)
-        # Not from the problem: a traceback would show what is left out here.
-        raise RootError(f"the root {shown} cannot be opened: {said}") from None
+        reason = _redacted_reason(str(problem), address, parts)
+        # Not `from problem`: a traceback would show the secret.
+        raise RootError(f"the root {shown} cannot be opened: {reason}") from None
     if not path:
-        raise RootError(f"{shown} names no bucket")
+        raise RootError(f"{shown} does not name a bucket")
     return ObjectRoot(filesystem, path, shown, bucket=path.partition("/")[0])
 
 
-def _said(text: str, address: str, parts: SplitResult) -> str:
-    """What pyarrow says of an address, but never what shows it whole or its secret."""
+def _redacted_reason(text: str, address: str, parts: SplitResult) -> str:
+    """A message of pyarrow in one line, or a generic one if it shows the address or its secret."""
     secret = parts.netloc.rpartition("@")[0].partition(":")[2]
-    # The shortest secrets there are have eight signs; what is shorter is in many words.
+    # Secrets have at least eight characters; a shorter one may be part of many words.
     hidden = (address, *(each for each in (secret, unquote(secret)) if len(each) >= 8))
     if any(each in text for each in hidden):
         return (
-            "it is no address: write what is no letter or digit and none of - . _ ~ in a name "
-            "or an option as % and two hexadecimal digits"
+            "the address is invalid: in names and options, write all characters but letters, "
+            "digits and - . _ ~ as % and two hexadecimal digits"
         )
     return " ".join(text.split())

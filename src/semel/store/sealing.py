@@ -1,17 +1,17 @@
 """The writer's side of sealing: which rows are due, and the process that seals them.
 
-`Planner` is told what is committed and what is sealed, and says which range of which stream is due
-by its rows, its bytes or its age. It decides by its arguments alone. One range of a stream is
-under way at a time, because a record has no gaps: the next begins where it ends.
+`Planner` is informed of committed and sealed rows, and says which range of which stream is due by
+its rows, its bytes or its age. It depends on nothing but its arguments. One range per stream is in
+progress at a time, because a record has no gaps: the next one begins where it ends.
 
-`SealerProcess` runs the sealer. A thread of its own starts it, writes to it, reads from it and
-starts it anew if it dies, and sends again what is not sealed then; so whoever calls never waits,
-not even for a pipe that is full. That one thread does it all is not only tidy: Linux tells a
-process of the death of the thread that started it.
+`SealerProcess` runs the sealer. A thread of its own starts the process, writes to it, reads from
+it, and restarts it if it dies, repeating the requests that are not sealed. So callers never block,
+not even on a full pipe. A single thread has to do it all, because Linux sends the parent-death
+signal when the *thread* that started the process ends.
 
-Nothing ends that thread but `stop`: without it no row would ever be sealed again, and nobody would
-be told. A line that is no answer is passed over, and what is not sealed is ordered again, because
-an answer may be lost in it. A fault of our own is logged, and the sealer started anew.
+Only `stop` ends that thread: without it no row would be sealed again, and nobody would notice. A
+line that is not an event is skipped, and unsealed ranges are requested again, because an event may
+be lost in it. A bug in our own code is logged, and the sealer restarted.
 """
 
 import json
@@ -30,55 +30,55 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import semel
 from semel.extras import missing, need
 from semel.store.compaction import MIB, Compaction
 from semel.store.retention import Retention
 
 LOG: Final = logging.getLogger("semel.store")
 
-# Seconds between two looks of the sealer at what is covered or too old.
+# Seconds between two passes of the sealer over covered and expired segments.
 HOUSEKEEPING: Final = 60.0
-# Seconds until a sealer that died is started anew: the first wait, and the longest.
-FIRST_WAIT: Final = 0.1
-LONGEST_WAIT: Final = 10.0
-# Seconds until orders are repeated after a line that is no answer, and until another such line is
-# told; how much of it is shown, and how long a line may be.
-REPEAT_WAIT: Final = 1.0
-QUIET_SECONDS: Final = 60.0
+# Seconds until a sealer that died is restarted: the first delay, and the longest.
+FIRST_RESTART_DELAY: Final = 0.1
+LONGEST_RESTART_DELAY: Final = 10.0
+# Seconds until requests are repeated after a line that is not an event.
+REPEAT_DELAY: Final = 1.0
+# Seconds between two reports of such lines, and how many characters of a line are shown.
+INVALID_LINE_INTERVAL: Final = 60.0
 SHOWN_CHARACTERS: Final = 200
 LONGEST_LINE: Final = 64 * 1024
-# Commits of a stream are kept as so many parts of a range at most.
+# A range consists of about this many groups of commits.
 _PARTS: Final = 16
 
 
 @dataclass
 class _Part:
-    """Committed rows of a stream that follow each other."""
+    """Consecutive committed rows of a stream."""
 
     rows: int
     size: int
     # When the first of them was committed.
-    at: float
+    committed_at: float
 
 
 class _Stream:
-    """The rows of a stream that are not sealed."""
+    """The unsealed rows of a stream."""
 
     def __init__(self, sealed: int) -> None:
-        # All rows up to this one are sealed, under way, or in `parts`.
+        # All rows up to this seq are sealed, in progress, or in `parts`.
         self.through = sealed
-        # The range under way; (0, 0): none.
-        self.under_way = (0, 0)
-        self.under_way_size = 0
-        self.is_sent = True
+        # The range in progress; (0, 0): none.
+        self.in_progress = (0, 0)
+        self.in_progress_size = 0
+        # Whether `due` has returned that range.
+        self.is_requested = True
         self.parts: deque[_Part] = deque()
         self.rows = 0
         self.size = 0
 
 
 class Planner:
-    """Which rows are due to be sealed, and whether too many are not sealed."""
+    """Decides which rows are due to be sealed, and whether too many are unsealed."""
 
     def __init__(
         self,
@@ -95,17 +95,17 @@ class Planner:
         self._maximum_rows = maximum_unsealed_rows
         self._maximum_bytes = maximum_unsealed_bytes
         self._streams: dict[int, _Stream] = {}
-        # Of all streams, what is under way included.
+        # Of all streams, including ranges in progress.
         self.unsealed_rows = 0
         self.unsealed_bytes = 0
 
     def restored(
         self, stream_id: int, *, sealed: int, sealing: int, last_seq: int, size: int, now: float
     ) -> None:
-        """A stream as the store has it at the start; before anything else is said of it.
+        """Take over the state of a stream from the store, before any other call for it.
 
         The range up to `sealing`, if one was recorded, is due at once with the same bounds, and
-        after it the rows that follow. `size` are the bytes of all rows that are not sealed.
+        then the rows after it. `size` is the bytes of all unsealed rows.
         """
         stream = self._streams[stream_id] = _Stream(sealed)
         unsealed = last_seq - sealed
@@ -113,20 +113,20 @@ class Planner:
         self.unsealed_bytes += size
         if sealing > sealed:
             rows = sealing - sealed
-            stream.under_way = (sealed + 1, sealing)
-            stream.under_way_size = size * rows // unsealed
-            stream.is_sent = False
-            size -= stream.under_way_size
+            stream.in_progress = (sealed + 1, sealing)
+            stream.in_progress_size = size * rows // unsealed
+            stream.is_requested = False
+            size -= stream.in_progress_size
             unsealed -= rows
         if unsealed:
-            # They have waited since before the start.
+            # They were committed before the start, so they are due.
             stream.parts.append(_Part(unsealed, size, now - self._age))
             stream.rows = unsealed
             stream.size = size
         stream.through = last_seq
 
     def committed(self, stream_id: int, last_seq: int, rows: int, size: int, now: float) -> None:
-        """So many rows, of so many bytes, are committed; the last is `last_seq`."""
+        """`rows` rows of `size` bytes are committed; the last is `last_seq`."""
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream(last_seq - rows)
@@ -151,28 +151,28 @@ class Planner:
         self.unsealed_bytes += size
 
     def due(self, now: float) -> list[tuple[int, int, int]]:
-        """Stream, first and last seq of each range that is due; they are under way from now on."""
+        """Stream, first and last seq of each due range, which is in progress from now on."""
         found = []
         for stream_id, stream in self._streams.items():
-            if not stream.is_sent:
-                stream.is_sent = True
-            elif not stream.under_way[1] and self._is_due(stream, now):
+            if not stream.is_requested:
+                stream.is_requested = True
+            elif not stream.in_progress[1] and self._is_due(stream, now):
                 self._begin(stream)
             else:
                 continue
-            found.append((stream_id, *stream.under_way))
+            found.append((stream_id, *stream.in_progress))
         return found
 
     def next_due(self) -> float | None:
-        """When something is due if nothing more is said, long ago if it is now; None: never."""
+        """When a range is due if nothing more is committed: -inf for now, None for never."""
         times = []
         for stream in self._streams.values():
-            if not stream.is_sent:
+            if not stream.is_requested:
                 return float("-inf")
-            if stream.parts and not stream.under_way[1]:
+            if stream.parts and not stream.in_progress[1]:
                 if stream.rows >= self._rows or stream.size >= self._size:
                     return float("-inf")
-                times.append(stream.parts[0].at + self._age)
+                times.append(stream.parts[0].committed_at + self._age)
         return min(times, default=None)
 
     def _is_due(self, stream: _Stream, now: float) -> bool:
@@ -181,11 +181,11 @@ class Planner:
         return (
             stream.rows >= self._rows
             or stream.size >= self._size
-            or now - stream.parts[0].at >= self._age
+            or now - stream.parts[0].committed_at >= self._age
         )
 
     def _begin(self, stream: _Stream) -> None:
-        """Take as many rows as a range may have."""
+        """Put the next range in progress, as large as the limits allow."""
         first = stream.through - stream.rows + 1
         rows = 0
         size = 0
@@ -193,13 +193,13 @@ class Planner:
             part = stream.parts[0]
             room = self._rows - rows
             if part.size:
-                # At least one row, however large it is.
+                # At least one row, however large.
                 room = min(room, max((self._size - size) * part.rows // part.size, not rows))
             if room <= 0:
                 break
             if room < part.rows:
                 share = part.size * room // part.rows
-                stream.parts[0] = _Part(part.rows - room, part.size - share, part.at)
+                stream.parts[0] = _Part(part.rows - room, part.size - share, part.committed_at)
                 rows += room
                 size += share
                 break
@@ -208,31 +208,31 @@ class Planner:
             size += part.size
         stream.rows -= rows
         stream.size -= size
-        stream.under_way = (first, first + rows - 1)
-        stream.under_way_size = size
+        stream.in_progress = (first, first + rows - 1)
+        stream.in_progress_size = size
 
     def sealed(self, stream_id: int, last: int) -> bool:
-        """The range that ends with `last` is sealed; False: it was not under way."""
+        """The range that ends with `last` is sealed. False: it was not in progress."""
         stream = self._streams.get(stream_id)
-        if stream is None or not last or stream.under_way[1] != last:
+        if stream is None or not last or stream.in_progress[1] != last:
             return False
-        self.unsealed_rows -= last - stream.under_way[0] + 1
-        self.unsealed_bytes -= stream.under_way_size
-        stream.under_way = (0, 0)
-        stream.under_way_size = 0
-        stream.is_sent = True
+        self.unsealed_rows -= last - stream.in_progress[0] + 1
+        self.unsealed_bytes -= stream.in_progress_size
+        stream.in_progress = (0, 0)
+        stream.in_progress_size = 0
+        stream.is_requested = True
         return True
 
     def is_behind(self) -> bool:
-        """Whether more is not sealed than may be."""
+        """Whether more rows or bytes are unsealed than the limits allow."""
         return self.unsealed_rows > self._maximum_rows or self.unsealed_bytes > self._maximum_bytes
 
 
 class SealerProcess:
-    """The sealer of a store, kept running.
+    """Runs the sealer of a store, and restarts it when it dies.
 
-    `on_answer` is called on a thread of ours with each answer: its kind ("sealed", "failed",
-    "notice", "ended") and what it says. "ended" comes whenever the process dies unasked.
+    `on_event` is called on the supervising thread with each event: its kind ("sealed", "failed",
+    "notice", "ended") and its fields. "ended" is reported whenever the process dies without `stop`.
     """
 
     def __init__(
@@ -242,15 +242,15 @@ class SealerProcess:
         *,
         node: str,
         store: str,
-        on_answer: Callable[[str, dict[str, Any]], None],
+        on_event: Callable[[str, dict[str, Any]], None],
         retention: Mapping[str, Retention] | None = None,
         compaction: Compaction | None = None,
         housekeeping: float = HOUSEKEEPING,
     ) -> None:
-        """Raises MissingExtra, before anything runs, if pyarrow is not installed."""
+        """Raises MissingExtra if pyarrow is not installed."""
         if "pyarrow" in missing("broker"):
             need("pyarrow", extra="broker", by="a stream")
-        self._on_answer = on_answer
+        self._on_event = on_event
         self._task: dict[str, Any] = {
             "database": str(database.absolute()),
             "root": root,
@@ -262,8 +262,8 @@ class SealerProcess:
             "housekeeping": housekeeping,
         }
         self._database = database
-        # By stream: the order that is not sealed.
-        self._orders: dict[int, bytes] = {}
+        # By stream: the line of the request that is not sealed.
+        self._requests: dict[int, bytes] = {}
         self._new: deque[int] = deque()
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
@@ -271,22 +271,22 @@ class SealerProcess:
         os.set_blocking(self._wake_write, False)
         self._stopping = threading.Event()
         self._is_closed = False
-        self._patience = 0.0
+        self._stop_timeout = 0.0
         self._thread = threading.Thread(target=self._run, name="sealer", daemon=True)
         self._process: subprocess.Popen[bytes] | None = None
-        # Lines that were no answer and are not told yet, and when one may be told again.
-        self._odd_lines = 0
+        # Invalid lines since the last report, and when the next report is due.
+        self._invalid_lines = 0
         self._quiet_until = float("-inf")
 
     @property
     def pid(self) -> int | None:
-        """The process that runs now, if one does."""
+        """The id of the running process, or None."""
         process = self._process
         return None if process is None else process.pid
 
     @property
     def is_supervised(self) -> bool:
-        """Whether the thread lives that starts a new process when one ends."""
+        """Whether the thread that restarts the process is alive."""
         return self._thread.is_alive()
 
     def start(self) -> None:
@@ -294,22 +294,22 @@ class SealerProcess:
         self._thread.start()
 
     def seal(self, stream: str, stream_id: int, first: int, last: int) -> None:
-        """Have these rows sealed; of a stream, one range at a time. Returns at once.
+        """Request that these rows are sealed, one range per stream at a time. Returns at once.
 
         Raises ValueError if another range of the stream is not sealed yet.
         """
-        order = {"stream": stream, "id": stream_id, "first": first, "last": last}
-        line = json.dumps({"seal": order}).encode() + b"\n"
+        request = {"stream": stream, "id": stream_id, "first": first, "last": last}
+        line = json.dumps({"seal": request}).encode() + b"\n"
         with self._lock:
-            if self._orders.get(stream_id, line) != line:
-                raise ValueError(f"another range of stream {stream} is under way")
-            self._orders[stream_id] = line
+            if self._requests.get(stream_id, line) != line:
+                raise ValueError(f"another range of stream {stream} is in progress")
+            self._requests[stream_id] = line
             self._new.append(stream_id)
         self._wake()
 
-    def stop(self, patience: float = 10.0) -> None:
-        """End the process: it may finish what it is writing, but not for longer than this."""
-        self._patience = patience
+    def stop(self, timeout: float = 10.0) -> None:
+        """End the process. It may complete what it is writing, for `timeout` seconds at most."""
+        self._stop_timeout = timeout
         self._stopping.set()
         self._wake()
         if self._thread.is_alive():
@@ -321,7 +321,7 @@ class SealerProcess:
                 self._is_closed = True
 
     def _wake(self) -> None:
-        # A full pipe: it has been told often enough. A closed one: there is nobody to tell.
+        # If the pipe is full, the thread will wake anyway. If it is closed, there is no thread.
         with self._lock, suppress(BlockingIOError):
             if not self._is_closed:
                 os.write(self._wake_write, b"\0")
@@ -329,21 +329,21 @@ class SealerProcess:
     # --- on the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        wait = FIRST_WAIT
+        delay = FIRST_RESTART_DELAY
         while not self._stopping.is_set():
             try:
-                heard = self._serve()
+                has_sealed = self._run_process()
             except Exception:
-                # The edge of the thread: without it nothing would be sealed any more.
-                LOG.exception("the thread that supervises the sealer failed; it goes on")
-                heard = False
+                # The outermost frame of the thread: if it ended, nothing would be sealed again.
+                LOG.exception("the supervisor of the sealer failed; it continues")
+                has_sealed = False
             if self._stopping.is_set():
                 break
-            wait = FIRST_WAIT if heard else min(LONGEST_WAIT, wait * 2)
-            self._sleep(wait)
+            delay = FIRST_RESTART_DELAY if has_sealed else min(LONGEST_RESTART_DELAY, delay * 2)
+            self._sleep(delay)
 
     def _sleep(self, seconds: float) -> None:
-        """Wait, but not when it is time to stop."""
+        """Wait, unless `stop` is called."""
         until = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_read, selectors.EVENT_READ)
@@ -356,7 +356,7 @@ class SealerProcess:
             while os.read(self._wake_read, 4096):
                 pass
 
-    def _serve(self) -> bool:
+    def _run_process(self) -> bool:
         """Run one process from its start to its end; whether it sealed anything."""
         try:
             process = subprocess.Popen(
@@ -365,91 +365,92 @@ class SealerProcess:
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 env=environment_for_python(os.environ),
-                # Ctrl-C is for the broker, which then ends this one.
+                # So that Ctrl-C reaches only the broker, which then ends the sealer.
                 process_group=0,
             )
         except OSError as problem:
-            self._on_answer("ended", {"why": f"the sealer cannot be started: {problem}"})
+            self._on_event("ended", {"why": f"the sealer cannot be started: {problem}"})
             return False
         self._process = process
         try:
             with process:
                 try:
-                    heard, told = _Conversation(self, process).hold()
+                    link = _SealerLink(self, process)
+                    link.run()
                 except BaseException:
                     process.kill()
                     raise
         finally:
             self._process = None
-        if not self._stopping.is_set() and not told:
-            self._on_answer("ended", {"why": f"the sealer ended with code {process.returncode}"})
-        return heard
+        if not self._stopping.is_set() and not link.has_reported_end:
+            self._on_event("ended", {"why": f"the sealer exited with code {process.returncode}"})
+        return link.has_sealed
 
     def _first_lines(self) -> bytes:
-        """What a new process has to know."""
+        """The configuration and all requests, for a new process."""
         with self._lock:
             self._new.clear()
-            return b"".join([json.dumps(self._task).encode() + b"\n", *self._orders.values()])
+            return b"".join([json.dumps(self._task).encode() + b"\n", *self._requests.values()])
 
     def _new_lines(self) -> bytes:
-        """What has been ordered since."""
+        """The requests since the last call."""
         self._drain()
         with self._lock:
-            lines = b"".join(self._orders[each] for each in self._new if each in self._orders)
+            lines = b"".join(self._requests[each] for each in self._new if each in self._requests)
             self._new.clear()
         return lines
 
     def _all_lines(self) -> bytes:
-        """All that is not sealed."""
+        """All requests that are not sealed."""
         with self._lock:
-            return b"".join(self._orders.values())
+            return b"".join(self._requests.values())
 
-    def _answered(self, kind: str, about: dict[str, Any]) -> None:
+    def _handle_event(self, kind: str, fields: dict[str, Any]) -> None:
         if kind != "sealed":
-            self._on_answer(kind, about)
+            self._on_event(kind, fields)
             return
         with self._lock:
-            order = self._orders.get(about["id"])
-        if order is None or json.loads(order)["seal"]["last"] != about["last"]:
-            return  # said before
-        self._on_answer(kind, about)
-        # Only now: if that fails, the answer has to come again.
+            line = self._requests.get(fields["id"])
+        if line is None or json.loads(line)["seal"]["last"] != fields["last"]:
+            return  # Reported before.
+        self._on_event(kind, fields)
+        # Only now, so that the request is repeated if the callback fails.
         with self._lock:
-            del self._orders[about["id"]]
+            del self._requests[fields["id"]]
 
-    def _tell_odd_line(self, line: bytes) -> None:
-        """Say what the sealer wrote, but not too often."""
-        self._odd_lines += 1
+    def _report_invalid_line(self, line: bytes) -> None:
+        """Report a line that is not an event, at most once per INVALID_LINE_INTERVAL."""
+        self._invalid_lines += 1
         now = time.monotonic()
         if now < self._quiet_until:
             return
-        self._quiet_until = now + QUIET_SECONDS
-        more = f", the last of {self._odd_lines}" if self._odd_lines > 1 else ""
-        self._odd_lines = 0
+        self._quiet_until = now + INVALID_LINE_INTERVAL
+        more = f", the last of {self._invalid_lines}" if self._invalid_lines > 1 else ""
+        self._invalid_lines = 0
         text = line.decode("utf-8", "replace")
         shown = repr(text[:SHOWN_CHARACTERS]) + ("…" if len(text) > SHOWN_CHARACTERS else "")
-        why = f"it wrote a line that is no answer{more}, which is passed over: {shown}"
-        self._on_answer("notice", {"why": why})
+        why = f"skipped a line that is not an event{more}: {shown}"
+        self._on_event("notice", {"why": why})
 
 
-def parse_answer(line: bytes) -> tuple[str, dict[str, Any]] | None:
-    """The kind of an answer and what it says; None: this is no answer."""
+def parse_event(line: bytes) -> tuple[str, dict[str, Any]] | None:
+    """The kind of an event and its fields; None: the line is not an event."""
     try:
-        answer = json.loads(line)
+        event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(answer, dict) or len(answer) != 1:
+    if not isinstance(event, dict) or len(event) != 1:
         return None
-    ((kind, about),) = answer.items()
-    if kind not in ("sealed", "failed", "notice", "ended") or not isinstance(about, dict):
+    ((kind, fields),) = event.items()
+    if kind not in ("sealed", "failed", "notice", "ended") or not isinstance(fields, dict):
         return None
-    if kind == "sealed" and not all(type(about.get(name)) is int for name in ("id", "last")):
+    if kind == "sealed" and not all(type(fields.get(name)) is int for name in ("id", "last")):
         return None
-    return kind, about
+    return kind, fields
 
 
-class _Conversation:
-    """Orders to one process and its answers, until it ends."""
+class _SealerLink:
+    """The pipes to and from one process: writes requests and reads events until it ends."""
 
     def __init__(self, owner: SealerProcess, process: subprocess.Popen[bytes]) -> None:
         self._owner = owner
@@ -461,14 +462,15 @@ class _Conversation:
         os.set_blocking(self._input.fileno(), False)
         os.set_blocking(self._output.fileno(), False)
         self._pending = owner._first_lines()
-        self._half = b""
-        self._heard = False
-        self._told = False
-        # When to order again what is not sealed.
+        self._incomplete_line = b""
+        self.has_sealed = False
+        # Whether the process sent "ended".
+        self.has_reported_end = False
+        # When to repeat the requests that are not sealed.
         self._repeat_at = float("inf")
 
-    def hold(self) -> tuple[bool, bool]:
-        """Until the process closes its output. Whether it sealed, and whether it said why."""
+    def run(self) -> None:
+        """Return when the process has closed its output, and has ended or been killed."""
         owner = self._owner
         deadline = float("inf")
         with selectors.DefaultSelector() as selector:
@@ -492,16 +494,15 @@ class _Conversation:
                         self._pending += owner._new_lines()
                 if owner._stopping.is_set() and not self._input.closed:
                     self._end_input(selector)
-                    deadline = time.monotonic() + owner._patience
-        # A process that closed its output is of no more use, if it has not ended anyway.
+                    deadline = time.monotonic() + owner._stop_timeout
+        # A process that has closed its output is useless, if it has not ended anyway.
         try:
             self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        return self._heard, self._told
 
     def _send(self, selector: selectors.BaseSelector) -> None:
-        """Write what fits into the pipe, and listen for room if there is more."""
+        """Write what fits into the pipe; if there is more, select on writability."""
         if self._input.closed:
             return
         try:
@@ -512,7 +513,7 @@ class _Conversation:
                 selector.register(self._input, selectors.EVENT_WRITE)
             return
         except BrokenPipeError:
-            # It is dead or dying: its end of output comes.
+            # The process is dying; the end of its output follows.
             self._pending = b""
         if self._input in selector.get_map():
             selector.unregister(self._input)
@@ -523,30 +524,30 @@ class _Conversation:
         self._input.close()
 
     def _receive(self) -> bool:
-        """Take in answers; False: there will be none any more."""
+        """Read and handle events; False: the output has ended."""
         data = os.read(self._output.fileno(), 65_536)
-        *lines, self._half = (self._half + data).split(b"\n")
-        if len(self._half) > LONGEST_LINE:
-            lines.append(self._half)
-            self._half = b""
+        *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
+        if len(self._incomplete_line) > LONGEST_LINE:
+            lines.append(self._incomplete_line)
+            self._incomplete_line = b""
         for line in lines:
-            answer = parse_answer(line)
-            if answer is None:
-                # An answer may be lost in it.
-                self._repeat_at = min(self._repeat_at, time.monotonic() + REPEAT_WAIT)
-                self._owner._tell_odd_line(line)
+            event = parse_event(line)
+            if event is None:
+                # A valid event may be lost in it.
+                self._repeat_at = min(self._repeat_at, time.monotonic() + REPEAT_DELAY)
+                self._owner._report_invalid_line(line)
                 continue
-            kind, about = answer
-            self._heard = self._heard or kind == "sealed"
-            self._told = self._told or kind == "ended"
-            self._owner._answered(kind, about)
+            kind, fields = event
+            self.has_sealed = self.has_sealed or kind == "sealed"
+            self.has_reported_end = self.has_reported_end or kind == "ended"
+            self._owner._handle_event(kind, fields)
         return bool(data)
 
 
 def environment_for_python(environ: Mapping[str, str]) -> dict[str, str]:
-    """The same, and where this semel is, if that is no place where Python looks by itself."""
+    """The environment, with PYTHONPATH extended if this semel is not installed in site-packages."""
     environment = dict(environ)
-    here = str(Path(semel.__file__).resolve().parent.parent)
+    here = str(Path(__file__).resolve().parents[2])
     if here not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)

@@ -1,8 +1,8 @@
-"""Checksums of a segment: every byte of the file is covered, and none is used unchecked.
+"""Checksums of a segment: they cover every byte of the file, and no byte is used unverified.
 
-Parquet has checksums of pages, but none of the headers of pages nor of the footer, and a bit that
-flips there can make other rows of good pages. So a segment carries checksums of its own, between
-its data and its footer, where no reader of Parquet looks:
+Parquet has checksums of pages, but none of page headers and of the footer, where a flipped bit can
+turn good pages into other rows. So a segment has checksums of its own, between its data and its
+footer, in a part that Parquet readers skip:
 
     PAR1 | column chunk | column chunk | …    data, in ranges
     end and CRC-32 of each range              the checksums
@@ -10,10 +10,10 @@ its data and its footer, where no reader of Parquet looks:
     CRC-32 of the checksums, MAGIC
     footer | its length | PAR1                what follows
 
-A range is a column chunk, which is what Arrow reads at a time: so what is read is checked at little
-cost, once, in the memory from which it is decoded, and a reader of few columns reads no more than
-before. The footer is checked before it is parsed. It says that there are checksums (KEY), so that
-a file which has lost them is not taken for one that never had any: earlier versions wrote none.
+A range is a column chunk, which is the unit that Arrow reads. So data is verified at little cost,
+once, in the memory from which it is decoded, and a reader of few columns reads no more than without
+checksums. The footer is verified before it is parsed. It records that there are checksums (KEY), so
+that a file which has lost them is not mistaken for one of an earlier version, which wrote none.
 """
 
 import io
@@ -23,48 +23,48 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, Final
 
-# In the footer: which checksums there are.
+# In the footer: the version of the checksums.
 KEY: Final = b"semel.checksums"
 VERSION: Final = b"1"
 MAGIC: Final = b"semelCRC"
 _PARQUET: Final = b"PAR1"
 
 _RANGE: Final = struct.Struct("<QI")
-# Ranges, checksum of what follows; checksum of all before it, MAGIC.
+# Number of ranges, CRC-32 of what follows, CRC-32 of the checksums, MAGIC.
 _END: Final = struct.Struct("<III8s")
 _OWN_BYTES: Final = 12
 _LENGTH: Final = struct.Struct("<I4s")
-# The footer of most segments and their checksums are in the last bytes, which one read brings.
+# Bytes to read from the end: they hold the footer and checksums of most segments.
 TAIL_BYTES: Final = 64 * 1024
-# What is read at a time to check a whole file.
+# Bytes to read at a time when verifying a whole file.
 _PIECE: Final = 4 * 1024 * 1024
-# What is read from a file of this machine at a time: it is in the processor's cache when its
-# checksum is computed. From an object store a range comes by one request.
-_HOT: Final = 256 * 1024
-# Bytes for which memory is kept.
+# Bytes to read at a time from a local file, few enough to be in the processor's cache when the
+# checksum is computed. From an object store, a range is read with one request.
+_CACHED: Final = 256 * 1024
+# Buffers of at least this many bytes are reused.
 _LARGE: Final = 1024 * 1024
 
 
 def add_checksums(file: Any, starts: list[int]) -> None:
-    """Add checksums to a Parquet file that was just written, and is open for reading too.
+    """Add checksums to a Parquet file that is open for reading and writing.
 
-    `starts` are the places where ranges begin, ascending.
+    `starts` are the offsets at which ranges begin, ascending.
     """
     size = file.seek(0, 2)
     file.seek(size - _LENGTH.size)
     length, _ = _LENGTH.unpack(file.read(_LENGTH.size))
-    place = size - _LENGTH.size - length
-    file.seek(place)
+    footer_at = size - _LENGTH.size - length
+    file.seek(footer_at)
     footer = file.read()
     file.seek(0)
     ranges = b""
     begins = 0
-    for end in [*starts, place]:
+    for end in [*starts, footer_at]:
         if end > begins:
             ranges += _RANGE.pack(end, _checksum(file, end - begins))
             begins = end
     checksums = ranges + struct.pack("<II", len(ranges) // _RANGE.size, zlib.crc32(footer))
-    file.seek(place)
+    file.seek(footer_at)
     file.write(checksums + struct.pack("<I8s", zlib.crc32(checksums), MAGIC) + footer)
 
 
@@ -73,16 +73,16 @@ def _checksum(file: Any, size: int) -> int:
     while size:
         data = file.read(min(size, _PIECE))
         if not data:
-            raise OSError("the file is shorter than it was")
+            raise OSError("the file became shorter while it was read")
         found = zlib.crc32(data, found)
         size -= len(data)
     return found
 
 
 def _is_free(memory: bytearray) -> bool:
-    """Whether nobody has a view of it."""
+    """Whether no view of the memory exists."""
     try:
-        # Its size cannot be changed while anybody does.
+        # The size of a bytearray cannot change while a view exists.
         memory.append(memory.pop())
     except (BufferError, IndexError):
         return False
@@ -90,9 +90,9 @@ def _is_free(memory: bytearray) -> bool:
 
 
 class CheckedFile:
-    """A segment, open for reading by Arrow: what `read` returns is what was written.
+    """A segment, open for reading by Arrow: `read` returns only verified bytes.
 
-    `damaged` makes the exception of a sentence. A file without checksums is read as it is. Arrow
+    `damaged` makes an exception from a sentence. A file without checksums is read as it is. Arrow
     calls it from one thread at a time.
     """
 
@@ -101,31 +101,31 @@ class CheckedFile:
         source: Any,
         damaged: Callable[[str], Exception],
     ) -> None:
-        """Takes over `source`, which can seek. Raises what `damaged` makes, and OSError."""
+        """Takes ownership of `source`, which can seek. Raises what `damaged` makes, and OSError."""
         self._source = source
-        # Memory that was read into, and is again as soon as nobody looks at it any more: to get
-        # new memory from the system takes as long as to fill it.
+        # A buffer that is reused as soon as no view of it exists: allocating new memory takes as
+        # long as filling it.
         self._memory = bytearray()
         self._is_file = isinstance(source, io.IOBase)
         self._damaged = damaged
-        # Why the source could not be read: no damage, the next attempt may succeed.
+        # The error of the last failed read. It is not damage: the next attempt may succeed.
         self.failure: OSError | None = None
         self._at = 0
         self._size = source.seek(0, 2)
-        # Where ranges end, and their checksums.
+        # The end offsets of the ranges, and their checksums.
         self._ends: list[int] = []
         self._sums: list[int] = []
-        # The end of the file from `_checked` on, which is in memory and checked.
+        # The end of the file from offset `_checked` on, verified and in memory.
         self._checked = self._size
         self._tail = b""
-        # The footer with its length and its magic; empty: there are no checksums.
+        # The footer with its length and magic number; empty: the file has no checksums.
         self.footer = b""
         self._read_checksums()
 
     def _read_checksums(self) -> None:
         tail = self._last(min(self._size, TAIL_BYTES))
         if len(tail) < _LENGTH.size or not tail.endswith(_PARQUET):
-            return  # Arrow says what is wrong with it
+            return  # Arrow reports what is wrong.
         length, _ = _LENGTH.unpack(tail[-_LENGTH.size :])
         footer = length + _LENGTH.size
         if footer + _END.size > self._size:
@@ -144,7 +144,7 @@ class CheckedFile:
         if zlib.crc32(checksums[:-_OWN_BYTES]) != own:
             raise self._damaged("the checksums are damaged")
         if zlib.crc32(tail[-footer:]) != follows:
-            raise self._damaged("the footer is not what was written (checksum)")
+            raise self._damaged("the checksum of the footer does not match")
         for end, found in _RANGE.iter_unpack(checksums[: -_END.size]):
             self._ends.append(end)
             self._sums.append(found)
@@ -152,85 +152,85 @@ class CheckedFile:
         self._tail = tail[-footer - before :]
         self.footer = tail[-footer:]
         if not self._ends or self._ends[-1] != self._checked:
-            raise self._damaged("the file is not as long as it was")
+            raise self._damaged("its length has changed")
 
     def _last(self, size: int) -> bytes:
         return bytes(self._exactly(self._size - size, size))
 
-    def _exactly(self, place: int, size: int) -> memoryview:
+    def _exactly(self, offset: int, size: int) -> memoryview:
         memory = self._allocate(size)
-        self._fill(memory, place)
+        self._fill(memory, offset)
         return memory
 
     def _allocate(self, size: int) -> memoryview:
-        """Memory for so many bytes, which nobody looks at."""
+        """Memory of this size that no one else uses."""
         if size < _LARGE:
             return memoryview(bytearray(size))
         if not size <= len(self._memory) <= 2 * size or not _is_free(self._memory):
-            # A little more: the next one is about as large.
+            # A little more, because the next range is about as large.
             self._memory = bytearray(size + _LARGE)
         return memoryview(self._memory)[:size]
 
-    def _fill(self, memory: memoryview, place: int) -> None:
+    def _fill(self, memory: memoryview, offset: int) -> None:
         filled = 0
         try:
-            self._source.seek(place)
+            self._source.seek(offset)
             while filled < len(memory):
                 count = self._source.readinto(memory[filled:])
                 if not count:
-                    raise self._damaged(f"it ends at byte {place + filled}: it was longer")
+                    raise self._damaged(f"it is cut off at byte {offset + filled}")
                 filled += count
         except OSError as problem:
             self.failure = problem
             raise
 
     def _ranges(self, first: int, last: int) -> memoryview:
-        """Some ranges that lie side by side, read and checked."""
+        """Adjacent ranges, read and verified."""
         low = self._ends[first - 1] if first else 0
         memory = self._allocate(self._ends[last] - low)
         if not self._is_file:
             self._fill(memory, low)
-        for place in range(first, last + 1):
-            begins = self._ends[place - 1] if place else 0
+        for index in range(first, last + 1):
+            begins = self._ends[index - 1] if index else 0
             found = 0
-            while begins < self._ends[place]:
-                end = min(begins + _HOT, self._ends[place])
+            while begins < self._ends[index]:
+                end = min(begins + _CACHED, self._ends[index])
                 piece = memory[begins - low : end - low]
                 if self._is_file:
                     self._fill(piece, begins)
                 found = zlib.crc32(piece, found)
                 begins = end
-            self._compare(place, found)
+            self._compare(index, found)
         return memory
 
     @property
     def has_checksums(self) -> bool:
-        """Whether what is read is checked."""
+        """Whether the file has checksums, so that reads are verified."""
         return bool(self._ends)
 
     def check_all(self, pause: Callable[[], None] = lambda: None) -> None:
-        """Read all that `read` has not yet; `pause` is called in between. Raises `damaged`."""
-        for place in range(len(self._ends)):
-            begins = self._ends[place - 1] if place else 0
+        """Verify the whole file, calling `pause` between reads. Raises what `damaged` makes."""
+        for index in range(len(self._ends)):
+            begins = self._ends[index - 1] if index else 0
             found = 0
-            while begins < self._ends[place]:
-                size = min(_PIECE, self._ends[place] - begins)
+            while begins < self._ends[index]:
+                size = min(_PIECE, self._ends[index] - begins)
                 found = zlib.crc32(self._exactly(begins, size), found)
                 begins += size
                 pause()
-            self._compare(place, found)
+            self._compare(index, found)
 
-    def _compare(self, place: int, found: int) -> None:
-        if found != self._sums[place]:
-            begins = self._ends[place - 1] if place else 0
+    def _compare(self, index: int, found: int) -> None:
+        if found != self._sums[index]:
+            begins = self._ends[index - 1] if index else 0
             raise self._damaged(
-                f"bytes {begins} to {self._ends[place] - 1} are not what was written (checksum)"
+                f"the checksum of bytes {begins} to {self._ends[index] - 1} does not match"
             )
 
-    # --- what Arrow calls -------------------------------------------------------------------------
+    # --- called by Arrow --------------------------------------------------------------------------
 
     def read(self, size: int = -1) -> bytes | memoryview:
-        """The next bytes, as many as there are up to `size`."""
+        """The next bytes, at most `size`."""
         begins = self._at
         end = self._size if size < 0 else min(self._size, begins + size)
         if begins >= end:
@@ -240,7 +240,7 @@ class CheckedFile:
             return self._exactly(begins, end - begins)
         if begins >= self._checked:
             return self._tail[begins - self._checked : end - self._checked]
-        # Whole ranges: Arrow asks for one, or for some that lie side by side.
+        # Whole ranges: Arrow reads one, or several adjacent ones.
         first = bisect_right(self._ends, begins)
         last = bisect_left(self._ends, min(end, self._checked))
         low = self._ends[first - 1] if first else 0
@@ -250,17 +250,17 @@ class CheckedFile:
             return bytes(found) + self._tail[: end - self._checked]
         return found
 
-    def seek(self, place: int, whence: int = 0) -> int:
-        """Where the next `read` begins."""
-        self._at = place + (0, self._at, self._size)[whence]
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Set the offset of the next `read`, and return it."""
+        self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
     def tell(self) -> int:
-        """Where the next `read` begins."""
+        """The offset of the next `read`."""
         return self._at
 
     def close(self) -> None:
-        """Close the file below."""
+        """Close the underlying file."""
         self._source.close()
 
     @property

@@ -1,43 +1,40 @@
-"""Reading the segments of one node from any row on, as records, for replay."""
+"""Sequential reading of the segments of one node, for replay."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from semel.store.commit import RecordedMessage
+from semel.store.roots import Root
+from semel.store.segment_names import Range, segment_name
 from semel.store.segments import (
     BATCH_ROWS,
     LISTINGS,
-    Range,
     RecordError,
     SegmentFile,
     arrow,
     group_range,
-    listed,
+    list_ranges,
     open_segment,
     records_of,
-    segment_name,
 )
-
-if TYPE_CHECKING:
-    from semel.store.roots import Root
 
 
 class SegmentReader:
-    """Reads the record of (stream, node) from any row on; going on where it stopped is cheap.
+    """Reads the segments of (stream, node) from any row on; continuing where it stopped is cheap.
 
-    `read` returns what is there: nothing at the end, and from the oldest row on if what is asked
-    for is gone.
+    `read` returns nothing at the end, and starts with the oldest row if the requested one has been
+    deleted.
     """
 
-    def __init__(self, root: "Root", stream: str, node: str, *, stream_id: int = 0) -> None:
+    def __init__(self, root: Root, stream: str, node: str, *, stream_id: int = 0) -> None:
         self._root = root
         self._stream = stream
         self._node = node
         self._stream_id = stream_id
-        # As listed last; what has gone since is found out when it is opened.
+        # From the last listing. A segment that was deleted since then fails to open.
         self._ranges: list[Range] = []
-        # The open segment and what it still has to give, from seq `_at` on.
+        # The open segment, and its rows from seq `_at` on.
         self._at = 0
         self._first = 0
         self._last = 0
@@ -46,7 +43,7 @@ class SegmentReader:
         self._rest: Any = None
 
     def close(self) -> None:
-        """Let go of the open file; another `read` opens it again."""
+        """Close the open file; another `read` opens it again."""
         if self._opened is not None:
             self._opened.close()
         self._opened = self._rest = None
@@ -59,7 +56,7 @@ class SegmentReader:
         self.close()
 
     def read(self, first: int, limit: int) -> list[RecordedMessage]:
-        """Up to `limit` records, from seq `first` on. RecordError: the record is damaged."""
+        """At most `limit` records from seq `first` on. Raises RecordError for damage."""
         table = self.read_table(first, limit)
         return [] if table is None else records_of(table, self._stream_id)
 
@@ -67,13 +64,13 @@ class SegmentReader:
         """The same as an Arrow table, or None."""
         gathered: list[Any] = []
         at = first
-        wanted = limit
+        missing = limit
         attempts = 0
-        while wanted > 0:
+        while missing > 0:
             try:
-                piece = self._piece(at, wanted)
+                piece = self._piece(at, missing)
             except FileNotFoundError:
-                # Deleted between listing and opening: what holds its rows now is listed.
+                # Deleted between listing and opening: list again.
                 self.close()
                 self._ranges = []
                 attempts += 1
@@ -87,14 +84,14 @@ class SegmentReader:
                 break
             gathered.append(piece)
             attempts = 0
-            wanted -= piece.num_rows
+            missing -= piece.num_rows
             at = begins + piece.num_rows
         if not gathered:
             return None
         return arrow().concat_tables(gathered)
 
     def _piece(self, first: int, limit: int) -> Any:
-        """One table that begins with the lowest row from `first` on, or None at the end."""
+        """One table that begins with the lowest existing row from `first` on; None at the end."""
         if self._opened is None or first != self._at:
             self.close()
             if not self._open(first):
@@ -103,7 +100,7 @@ class SegmentReader:
             batch = next(self._batches, None)
             if batch is None:
                 if self._at <= self._last:
-                    # To open it again would not help.
+                    # Opening it again would not help.
                     name = segment_name(self._first, self._last)
                     raise RecordError(
                         f"row {self._at} of stream {self._stream}, node {self._node}, is not in"
@@ -123,13 +120,13 @@ class SegmentReader:
         return piece
 
     def _open(self, first: int) -> bool:
-        """Open the segment with row `first`, or the oldest if that is gone."""
+        """Open the segment with row `first`, or the oldest one after it; False: there is none."""
         if not self._ranges or self._ranges[-1][1] < first:
-            self._ranges = listed(self._root, self._stream, self._node)
-        place = bisect_left(self._ranges, first, key=lambda each: each[1])
-        if place == len(self._ranges):
+            self._ranges = list_ranges(self._root, self._stream, self._node)
+        index = bisect_left(self._ranges, first, key=lambda each: each[1])
+        if index == len(self._ranges):
             return False
-        low, high = self._ranges[place]
+        low, high = self._ranges[index]
         self._opened = open_segment(self._root, self._stream, self._node, first=low, last=high)
         self._first, self._last = low, high
         self._at = max(first, low)
@@ -144,11 +141,3 @@ class SegmentReader:
         )
         self._rest = None
         return True
-
-
-def read_records(
-    root: "Root", stream: str, node: str, first: int, limit: int, *, stream_id: int = 0
-) -> list[RecordedMessage]:
-    """Up to `limit` records from seq `first` on. Who reads on and on keeps a SegmentReader."""
-    with SegmentReader(root, stream, node, stream_id=stream_id) as reader:
-        return reader.read(first, limit)

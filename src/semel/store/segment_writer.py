@@ -1,12 +1,14 @@
-"""Writing segments: from rows of a store, or of other segments, to a file with checksums."""
+"""Writing segments: rows of a store, or of other segments, to a file with checksums."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from semel.store.roots import Root
 from semel.store.rows import check_records
 from semel.store.schema import Damaged
 from semel.store.segment_checksums import KEY, VERSION, add_checksums
+from semel.store.segment_names import segment_name
 from semel.store.segments import (
     CHUNK_BYTES,
     COLUMNS,
@@ -15,24 +17,20 @@ from semel.store.segments import (
     arrow,
     parquet,
     schema,
-    segment_name,
     table_of,
 )
-
-if TYPE_CHECKING:
-    from semel.store.roots import Root
 
 _ROWS: Final = (
     f"SELECT checksum, {COLUMNS} FROM record"
     " WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
 )
 
-# What is read from the database at a time: one short transaction each, so that a checkpoint never
-# waits long. The number of rows follows the size of those before.
+# Rows to read from the database at a time, in one short transaction each, so that a checkpoint
+# never waits long. The number is adapted to the size of the previous rows.
 FIRST_CHUNK: Final = 64
 LARGEST_CHUNK: Final = 8_192
 
-# A row group is the least that a reader decodes, and what a writer holds in memory.
+# A row group is the unit that a reader decodes, and that a writer holds in memory.
 GROUP_ROWS: Final = 65_536
 GROUP_BYTES: Final = 32 * 1024 * 1024
 
@@ -51,33 +49,33 @@ _DICTIONARIES: Final = (
     "user_properties.list.element.key",
     "user_properties.list.element.value",
 )
-# Numbers that grow by little.
+# Numbers that grow in small steps.
 _DELTAS: Final = ("seq", "received")
 
 
 def read_rows(
     connection: sqlite3.Connection, stream_id: int, first: int, last: int
 ) -> Iterator[list[tuple[Any, ...]]]:
-    """The rows first to last of table `record`, in chunks, each read by a transaction of its own.
+    """The rows first to last of table `record`, in chunks, each read in its own transaction.
 
-    Raises RecordError unless they are all there, as they were written.
+    Raises RecordError if a row is missing or damaged.
     """
     at = first
     limit = FIRST_CHUNK
     while at <= last:
         rows = connection.execute(_ROWS, (stream_id, at, last, limit)).fetchall()
-        wanted = range(at, min(at + limit, last + 1))
-        if [row[1] for row in rows] != list(wanted):
-            there = {row[1] for row in rows}
-            missing = next(seq for seq in wanted if seq not in there)
+        expected = range(at, min(at + limit, last + 1))
+        if [row[1] for row in rows] != list(expected):
+            found = {row[1] for row in rows}
+            missing = next(seq for seq in expected if seq not in found)
             raise RecordError(
-                f"row {missing} of stream {stream_id} is not in the store, but rows {first} to "
-                f"{last} were to be sealed"
+                f"rows {first} to {last} of stream {stream_id} cannot be sealed: row {missing} is "
+                f"not in the store"
             )
         try:
             rows = check_records(stream_id, rows)
         except Damaged as problem:
-            raise RecordError(f"{problem}, and is not sealed") from None
+            raise RecordError(f"{problem}, so it cannot be sealed") from None
         yield rows
         at += len(rows)
         size = sum([len(row[-1]) for row in rows]) // len(rows)
@@ -87,9 +85,9 @@ def read_rows(
 def write_tables(
     sink: Any, tables: Iterable[Any], *, metadata: dict[bytes, bytes] | None = None
 ) -> int:
-    """Write tables into one Parquet file, as few row groups as is good; returns the rows.
+    """Write tables to one Parquet file, in large row groups; returns the number of rows.
 
-    `metadata` goes into its footer.
+    `metadata` is added to the footer.
     """
     pa = arrow()
     gathered: list[Any] = []
@@ -101,7 +99,7 @@ def write_tables(
         schema(),
         compression="zstd",
         store_schema=False,
-        # For readers of others: ours have checksums that cover more.
+        # For other readers. Our own checksums cover more.
         write_page_checksum=True,
         use_dictionary=list(_DICTIONARIES),
         column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
@@ -125,7 +123,7 @@ def write_tables(
 
 
 def write_segment(
-    root: "Root",
+    root: Root,
     stream: str,
     node: str,
     tables: Callable[[], Iterable[Any]],
@@ -133,28 +131,30 @@ def write_segment(
     first: int,
     last: int,
 ) -> int:
-    """Write the segment first to last from tables with just these rows; returns its bytes."""
+    """Write the segment of rows first to last, which `tables` returns; returns its bytes."""
 
     def fill(sink: Any) -> None:
         rows = write_tables(sink, tables(), metadata={KEY: VERSION})
         if rows != last - first + 1:
-            raise RecordError(f"{rows} rows for {segment_name(first, last)}")
+            raise RecordError(
+                f"{segment_name(first, last)} needs {last - first + 1} rows, but got {rows}"
+            )
         sink.flush()
         add_checksums(sink, _chunk_starts(sink))
 
-    return root.write(root.place(stream, node, segment_name(first, last)), fill)
+    return root.write(root.file_path(stream, node, segment_name(first, last)), fill)
 
 
 def _chunk_starts(sink: Any) -> list[int]:
-    """Where the column chunks of a file begin, ascending."""
+    """The offsets of the column chunks of a file, ascending."""
     sink.seek(0)
-    # Not closed: it would close the file.
+    # Not closed, because that would close the file.
     metadata = parquet().read_metadata(sink)
     starts = []
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
-        for place in range(row_group.num_columns):
-            chunk = row_group.column(place)
+        for column in range(row_group.num_columns):
+            chunk = row_group.column(column)
             begins = chunk.data_page_offset
             if chunk.has_dictionary_page:
                 begins = min(begins, chunk.dictionary_page_offset)
@@ -164,7 +164,7 @@ def _chunk_starts(sink: Any) -> list[int]:
 
 def seal_rows(
     connection: sqlite3.Connection,
-    root: "Root",
+    root: Root,
     stream: str,
     node: str,
     *,
@@ -172,7 +172,7 @@ def seal_rows(
     first: int,
     last: int,
 ) -> int:
-    """Make the segment first to last from table `record`; returns its bytes."""
+    """Write the segment of rows first to last of table `record`; returns its bytes."""
 
     def tables() -> Iterator[Any]:
         for rows in read_rows(connection, stream_id, first, last):

@@ -3,31 +3,30 @@
     <root>/<stream>/<node>/00000000000000000001-00000000000000000500.parquet
 
 A segment holds every row from its first to its last seq, in order, and never changes. Two segments
-may hold the same rows: several small ones are merged into a large one, and the small ones stay for
-a while. So whoever reads goes by `pick`, the reader's rule: a file whose range lies within
-another's is not there. What is left are ranges that follow each other without a gap. Anything in
-the folder that is not named like a segment is ignored.
+may hold the same rows: compaction merges several small ones into a large one, and the small ones
+stay for a grace time. So every reader selects files by `pick`, the reader's rule: it ignores a file
+whose range lies within the range of another. The remaining ranges follow each other without a gap.
+Files that are not named like a segment are ignored.
 
-The row is made for Spark, which reads these files later: numbers are int32 and int64, because
-these are Parquet's own types, which every reader maps to INT and BIGINT without a conversion
-(narrow ones would save nothing: Parquet packs bits); all columns may be null, as in a schema
-written as DDL, so that Arrow's schema is equal to Spark's; the child of a list is called
-`element`; times are microseconds in UTC. The files do not carry Arrow's schema, and so what is
-dictionary-encoded reads back as plain text.
+The schema is chosen for Spark, which reads these files later. Numbers are int32 and int64, the
+integer types of Parquet, which every reader maps to INT and BIGINT (narrower ones would save
+nothing, because Parquet packs bits). All columns are nullable, as in a schema written as DDL, so
+that Arrow's schema equals Spark's. The child of a list is called `element`. Times are microseconds
+in UTC. The files do not carry Arrow's schema, so dictionary-encoded columns read back as plain
+text.
 
-Columns are found by their names. A later version may have written more of them, which are ignored;
-one that may be null may be missing, and is null then.
+Columns are found by name. Columns that a later version has added are ignored; a nullable column
+that is missing reads as null.
 
-Nothing is read that is not what was written: see `checksums`. Whoever opens a segment does so by
-`open_segment` or `open_checked`.
+Every byte is verified before it is used: see `segment_checksums`. Segments are opened only by
+`open_segment` and `open_checked`.
 
 pyarrow is an optional package and slow to import: it is loaded when a function first needs it.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from semel.extras import need
 from semel.mqtt.properties import (
@@ -41,31 +40,24 @@ from semel.mqtt.properties import (
     Properties,
 )
 from semel.store.commit import RecordedMessage
+from semel.store.roots import Root
 from semel.store.rows import properties_from
 from semel.store.segment_checksums import KEY, VERSION, CheckedFile
-
-if TYPE_CHECKING:
-    from semel.store.roots import Root
-
-# First and last seq, both included.
-Range = tuple[int, int]
-
-MAXIMUM_SEQ: Final = 2**63 - 1
-_NAME: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet", re.ASCII)
+from semel.store.segment_names import Range, segment_name
 
 # The columns of table `record` that a segment is made of, in the order of `_table`.
 COLUMNS: Final = (
     "seq, received, flags, packet_id, version, client_id, user_name, topic, properties, payload"
 )
-# Bytes of rows that are read from the database at a time.
+# Bytes of rows to read from the database at a time.
 CHUNK_BYTES: Final = 8 * 1024 * 1024
-# Rows that a reader decodes at a time.
+# Rows to decode at a time.
 BATCH_ROWS: Final = 2_048
-# How often a folder is listed anew if files vanish while it is read.
+# How many times a folder is listed if files disappear while it is read.
 LISTINGS: Final = 5
 
 WITH_STATISTICS: Final = ("seq", "received", "topic")
-# Columns without which a row is none; all others are null in a file that lacks them.
+# Columns that every segment must have; any other is null in a file that lacks it.
 REQUIRED: Final = (
     "seq",
     "node",
@@ -79,7 +71,7 @@ REQUIRED: Final = (
     "protocol_version",
 )
 
-# In the order of their identifiers, in which they come back.
+# In the order of their identifiers, which is the order of a decoded message's properties.
 _PROPERTIES: Final = (
     ("payload_format", PAYLOAD_FORMAT_INDICATOR),
     ("message_expiry", MESSAGE_EXPIRY_INTERVAL),
@@ -90,36 +82,25 @@ _PROPERTIES: Final = (
 
 
 class RecordError(Exception):
-    """The record is not what it should be: the text names the files and what is wrong."""
+    """The record is damaged or incomplete. The text says what is wrong."""
 
 
-# --- names ----------------------------------------------------------------------------------------
+class SegmentError(RecordError):
+    """A segment cannot be read. The text names its file, its stream and its node."""
 
 
-def segment_name(first: int, last: int) -> str:
-    """The name of the file with these rows; names sort as their numbers do."""
-    if not 1 <= first <= last <= MAXIMUM_SEQ:
-        raise ValueError(f"no segment can hold rows {first} to {last}")
-    return f"{first:020}-{last:020}.parquet"
-
-
-def parse_segment_name(name: str) -> Range | None:
-    """First and last seq, or None if this is no name of a segment."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    first, last = int(match[1]), int(match[2])
-    return (first, last) if 1 <= first <= last <= MAXIMUM_SEQ else None
+# --- the reader's rule ----------------------------------------------------------------------------
 
 
 def pick(ranges: Iterable[Range]) -> list[Range]:
-    """The reader's rule: those to read, ascending. They follow each other without a gap.
+    """The reader's rule: the ranges to read, ascending and without a gap.
 
-    A range within another is left out. Raises RecordError, which names the two files, if two
-    overlap otherwise or if rows are missing between two.
+    Leaves out a range that lies within another. Raises RecordError, which names the two files, if
+    two overlap in any other way or if rows are missing between two.
     """
     chosen: list[Range] = []
-    # Of two that begin together the longer one comes first: what covers a range is before it.
+    # A longer range sorts before a shorter one with the same start: what covers a range precedes
+    # it.
     for first, last in sorted(ranges, key=lambda each: (each[0], -each[1])):
         if chosen:
             before, through = chosen[-1]
@@ -128,7 +109,7 @@ def pick(ranges: Iterable[Range]) -> list[Range]:
             if first != through + 1:
                 names = f"{segment_name(before, through)} and {segment_name(first, last)}"
                 if first <= through:
-                    raise RecordError(f"{names} overlap, and neither covers the other")
+                    raise RecordError(f"{names} overlap, but neither covers the other")
                 missing = f"rows {through + 1} to {first - 1}"
                 raise RecordError(f"{missing} are missing between {names}")
         chosen.append((first, last))
@@ -150,7 +131,7 @@ def parquet() -> Any:
 
 @cache
 def schema() -> Any:
-    """The row, as an Arrow schema."""
+    """The Arrow schema of a segment."""
     pa = arrow()
     pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.string())])
     return pa.schema(
@@ -180,8 +161,8 @@ def schema() -> Any:
 def table_of(rows: Sequence[tuple[Any, ...]], node: str) -> Any:
     """An Arrow table of rows of table `record`, whose columns are COLUMNS in this order.
 
-    Texts may be str, or bytes in UTF-8. Nothing is done for each row, but where there are
-    properties: those are decoded once for each different value.
+    Text may be str, or bytes in UTF-8. All columns are converted as a whole, without a loop over
+    rows; properties are decoded once per distinct value.
     """
     pa = arrow()
     pc = need("pyarrow.compute", extra="broker", by="the record of a stream")
@@ -223,13 +204,13 @@ def _property_columns(values: Sequence[bytes | None]) -> dict[str, Any]:
     names = [*(name for name, _ in _PROPERTIES), "user_properties"]
     if values.count(None) == len(values):
         return {name: pa.nulls(len(values), schema().field(name).type) for name in names}
-    # Messages of one source mostly carry the same properties: each value is decoded once, and a
-    # row takes what its number says.
+    # Messages of one source mostly carry the same properties: decode each distinct value once,
+    # and let each row refer to it by its dictionary index.
     encoded = pa.array(values, pa.binary()).dictionary_encode()
     different: list[list[Any]] = [[] for _ in _PROPERTIES]
     keys: list[str] = []
     texts: list[str] = []
-    # Where the pairs of each begin; null: it has none.
+    # The index of each value's first pair; null: it has no user properties.
     starts: list[int | None] = []
     for value in encoded.dictionary.to_pylist():
         items = properties_from(value).items
@@ -261,8 +242,8 @@ def _property_columns(values: Sequence[bytes | None]) -> dict[str, Any]:
 def records_of(table: Any, stream_id: int = 0) -> list[RecordedMessage]:
     """The rows of a table as records.
 
-    The order among different properties means nothing in MQTT and becomes that of their
-    identifiers; user properties keep theirs.
+    Properties are sorted by identifier, because their order has no meaning in MQTT. User
+    properties keep their order.
     """
     columns = [
         table.column(name).to_pylist()
@@ -346,13 +327,13 @@ def group_range(metadata: Any, group: int) -> Range:
 
 def chunk_of(row_group: Any, name: str) -> Any:
     """The metadata of a column of a row group; None: it has no such column."""
-    place = schema().names.index(name)
-    # Where it is unless the file has other columns than ours.
-    if place < row_group.num_columns and row_group.column(place).path_in_schema == name:
-        return row_group.column(place)
-    for place in range(row_group.num_columns):
-        if row_group.column(place).path_in_schema == name:
-            return row_group.column(place)
+    index = schema().names.index(name)
+    # Its usual index, unless the file has other columns than this version writes.
+    if index < row_group.num_columns and row_group.column(index).path_in_schema == name:
+        return row_group.column(index)
+    for index in range(row_group.num_columns):
+        if row_group.column(index).path_in_schema == name:
+            return row_group.column(index)
     return None
 
 
@@ -360,33 +341,33 @@ def _group_limits(metadata: Any, group: int, name: str) -> tuple[Any, Any]:
     chunk = chunk_of(metadata.row_group(group), name)
     statistics = None if chunk is None else chunk.statistics
     if statistics is None or not statistics.has_min_max:
-        raise RecordError(f"column {name} has no statistics: semel did not write this file")
-    # The raw value: a time would become a datetime.
+        raise RecordError(f"column {name} has no statistics, so semel did not write this file")
+    # Raw values, because Arrow would convert a time to a datetime.
     return statistics.min_raw, statistics.max_raw
 
 
 def damaged_segment(
-    root: "Root", stream: str, node: str, *, first: int, last: int, what: str
-) -> RecordError:
-    """A segment is not what was written: which file, what is wrong, what to do."""
-    place = root.place(stream, node, segment_name(first, last))
-    return RecordError(
-        f"{root.address}/{place} of stream {stream}, node {node}, is damaged: {what}. Restore this "
-        f"file from a copy, or give up its rows and all before them by `semel stream trim {stream} "
-        f"--node {node} --before {last + 1}`; `semel stream verify` finds all such files"
+    root: Root, stream: str, node: str, *, first: int, last: int, what: str
+) -> SegmentError:
+    """The error for a segment whose bytes are not those that were written."""
+    path = root.file_path(stream, node, segment_name(first, last))
+    return SegmentError(
+        f"{root.address}/{path} of stream {stream}, node {node}, is damaged: {what}. Restore this "
+        f"file from a backup, or delete its rows and all before them with `semel stream trim "
+        f"{stream} --node {node} --before {last + 1}`; `semel stream verify` lists all such files"
     )
 
 
-def open_checked(root: "Root", stream: str, node: str, *, first: int, last: int) -> CheckedFile:
-    """The file of a segment, of which nothing can be read that is not what was written.
+def open_checked(root: Root, stream: str, node: str, *, first: int, last: int) -> CheckedFile:
+    """The file of a segment, whose `read` verifies every byte that it returns.
 
-    Raises FileNotFoundError, and RecordError for damage, as its `read` does.
+    Raises FileNotFoundError, and SegmentError for damage, as `read` does.
     """
 
-    def damaged(what: str) -> RecordError:
+    def damaged(what: str) -> SegmentError:
         return damaged_segment(root, stream, node, first=first, last=last, what=what)
 
-    source = root.read(root.place(stream, node, segment_name(first, last)))
+    source = root.read(root.file_path(stream, node, segment_name(first, last)))
     try:
         return CheckedFile(source, damaged)
     except BaseException:
@@ -397,49 +378,49 @@ def open_checked(root: "Root", stream: str, node: str, *, first: int, last: int)
 class SegmentFile:
     """An open segment, with the few methods of a ParquetFile that are needed here.
 
-    Tables have the columns of a record, or those that are asked for, whatever the file has: one
-    that it lacks is null.
+    Tables have all columns of the schema, or the requested ones; a column that the file lacks is
+    null.
     """
 
     def __init__(self, file: CheckedFile, damaged: Callable[[str], RecordError]) -> None:
-        """Takes over `file`. Raises RecordError if it is none of ours."""
+        """Takes ownership of `file`. Raises RecordError if semel did not write it."""
         self.file = file
         self._damaged = damaged
         pa, pq = arrow(), parquet()
         try:
-            # Arrow would read the footer with as much of the data as lies before it.
+            # Passed in, because Arrow would read a large part of the data along with the footer.
             footer = pq.read_metadata(pa.BufferReader(file.footer)) if file.footer else None
             self._parquet = pq.ParquetFile(
                 pa.PythonFile(file, mode="r"),
                 metadata=footer,
-                # Where there are checksums of ours they cover the pages too.
+                # Our own checksums cover the pages too.
                 page_checksum_verification=not file.has_checksums,
             )
         except (pa.ArrowException, OSError) as problem:
-            raise self._explained(problem) from problem
+            raise self._segment_error(problem) from problem
         self.metadata = self._parquet.metadata
         own = self.metadata.metadata or {}
         if KEY in own and own[KEY] != VERSION:
             raise RecordError(
-                "its checksums are those of a later version of semel: update this one"
+                "its checksums were written by a later version of semel: update this installation"
             )
         if KEY in own and not file.has_checksums:
             raise damaged("its checksums are missing")
         found = self._parquet.schema_arrow
-        self._lacking = [name for name in schema().names if name not in found.names]
-        for name in self._lacking:
+        self._absent_columns = [name for name in schema().names if name not in found.names]
+        for name in self._absent_columns:
             if name in REQUIRED:
-                raise RecordError(f"it is no segment of a record: it has no column {name}")
+                raise RecordError(f"it is not a segment: it has no column {name}")
         for field in schema():
             if field.name in found.names and found.field(field.name).type != field.type:
                 raise RecordError(
-                    f"it is no segment of a record: column {field.name} is "
-                    f"{found.field(field.name).type}, not {field.type}"
+                    f"it is not a segment: column {field.name} has type "
+                    f"{found.field(field.name).type} instead of {field.type}"
                 )
         self.unknown_columns = [name for name in found.names if name not in schema().names]
 
-    def _explained(self, problem: Exception) -> Exception:
-        """What Arrow cannot make sense of is damage; a disk that fails is not."""
+    def _segment_error(self, problem: Exception) -> Exception:
+        """A damage error for what Arrow cannot decode; a failing disk is passed on as it is."""
         if self.file.failure is not None:
             return problem
         return self._damaged(" ".join(str(problem).split()))
@@ -457,7 +438,7 @@ class SegmentFile:
         columns: list[str] | None = None,
         use_threads: bool = False,
     ) -> Iterator[Any]:
-        """The rows of some row groups as record batches. One row group is read at a time."""
+        """The rows of these row groups as record batches, reading one row group at a time."""
         names = schema().names if columns is None else columns
         for group in row_groups:
             batches = self._parquet.iter_batches(
@@ -470,7 +451,7 @@ class SegmentFile:
                 try:
                     batch = next(batches, None)
                 except (arrow().ArrowException, OSError) as problem:
-                    raise self._explained(problem) from problem
+                    raise self._segment_error(problem) from problem
                 if batch is None:
                     break
                 yield self._complete(batch, names)
@@ -485,46 +466,48 @@ class SegmentFile:
                 group, columns=self._present(names), use_threads=use_threads
             )
         except (arrow().ArrowException, OSError) as problem:
-            raise self._explained(problem) from problem
+            raise self._segment_error(problem) from problem
         return self._complete(table, names)
 
     def _present(self, names: Sequence[str]) -> list[str]:
-        present = [name for name in names if name not in self._lacking]
-        # Rows are counted by a column.
+        present = [name for name in names if name not in self._absent_columns]
+        # At least one column, so that Arrow can count the rows.
         return present or ["seq"]
 
     def _complete(self, rows: Any, names: Sequence[str]) -> Any:
-        """Rows with these columns in this order."""
+        """Rows with exactly these columns, in this order."""
         pa = arrow()
         fields = [schema().field(name) for name in names]
         columns = [
             pa.nulls(rows.num_rows, field.type)
-            if field.name in self._lacking
+            if field.name in self._absent_columns
             else rows.column(field.name)
             for field in fields
         ]
         return type(rows).from_arrays(columns, schema=pa.schema(fields))
 
 
-def open_segment(root: "Root", stream: str, node: str, *, first: int, last: int) -> SegmentFile:
-    """A segment, open to be read. FileNotFoundError: gone.
+def open_segment(root: Root, stream: str, node: str, *, first: int, last: int) -> SegmentFile:
+    """Open a segment for reading.
 
-    Raises RecordError if it is not what its name says, or is damaged.
+    Raises FileNotFoundError, or SegmentError if it is damaged or does not hold the rows of its
+    name.
     """
     name = segment_name(first, last)
 
-    def damaged(what: str) -> RecordError:
+    def damaged(what: str) -> SegmentError:
         return damaged_segment(root, stream, node, first=first, last=last, what=what)
 
     file = open_checked(root, stream, node, first=first, last=last)
     try:
         opened = SegmentFile(file, damaged)
         _check_rows(opened.metadata, first, last)
+    except SegmentError:
+        file.close()
+        raise
     except RecordError as problem:
         file.close()
-        if name in str(problem):
-            raise
-        raise RecordError(f"{name} of stream {stream}, node {node}: {problem}") from problem
+        raise SegmentError(f"{name} of stream {stream}, node {node}: {problem}") from problem
     except BaseException:
         file.close()
         raise
@@ -536,22 +519,22 @@ def _check_rows(metadata: Any, first: int, last: int) -> None:
     for group in range(metadata.num_row_groups):
         low, high = group_range(metadata, group)
         if low != at or high - low + 1 != metadata.row_group(group).num_rows:
-            raise RecordError(f"row {at} is not where it should be")
+            raise RecordError(f"row {at} is not where its row group should begin")
         at = high + 1
     if at != last + 1:
-        raise RecordError(f"it holds rows up to {at - 1} only")
+        raise RecordError(f"it ends with row {at - 1} instead of {last}")
 
 
-def check_segment(root: "Root", stream: str, node: str, *, first: int, last: int) -> None:
-    """Return if the segment is there and holds first to last; else FileNotFoundError, RecordError.
+def check_segment(root: Root, stream: str, node: str, *, first: int, last: int) -> None:
+    """Check by its footer that the segment exists and holds rows `first` to `last`.
 
-    By its footer: a whole file, its number of rows, and their numbers.
+    Raises FileNotFoundError or SegmentError.
     """
     open_segment(root, stream, node, first=first, last=last).close()
 
 
 def verify_segment(
-    root: "Root",
+    root: Root,
     stream: str,
     node: str,
     *,
@@ -559,10 +542,10 @@ def verify_segment(
     last: int,
     pause: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Return if every byte of a segment is what was written; else FileNotFoundError, RecordError.
+    """Verify every byte of a segment. Raises FileNotFoundError or SegmentError.
 
-    False: it is of an earlier version and has no checksums. Then all rows can be decoded, but
-    whether they are those that were written nobody can tell. `pause` is called now and then.
+    Returns False if an earlier version wrote it, without checksums: then all rows can be decoded,
+    but not verified. `pause` is called between reads.
     """
     opened = open_segment(root, stream, node, first=first, last=last)
     try:
@@ -573,7 +556,7 @@ def verify_segment(
         for group in range(opened.metadata.num_row_groups):
             table = opened.read_row_group(group)
             if table.column("seq").to_pylist() != list(range(at, at + table.num_rows)):
-                what = f"rows from {at} on are not those of its name"
+                what = f"rows starting at {at} are not those of its name"
                 raise damaged_segment(root, stream, node, first=first, last=last, what=what)
             at += table.num_rows
             pause()
@@ -582,7 +565,7 @@ def verify_segment(
         opened.close()
 
 
-def segment_times(root: "Root", stream: str, node: str, *, first: int, last: int) -> Range:
+def segment_times(root: Root, stream: str, node: str, *, first: int, last: int) -> Range:
     """When the oldest and the newest row of a segment were received, in microseconds."""
     opened = open_segment(root, stream, node, first=first, last=last)
     try:
@@ -595,11 +578,11 @@ def segment_times(root: "Root", stream: str, node: str, *, first: int, last: int
     return min(low for low, _ in limits), max(high for _, high in limits)
 
 
-def listed(root: "Root", stream: str, node: str) -> list[Range]:
-    """The segments to read, by the reader's rule; lists again if the folder changes meanwhile.
+def list_ranges(root: Root, stream: str, node: str) -> list[Range]:
+    """The ranges of the segments to read, by the reader's rule. Raises RecordError.
 
-    A listing is not one moment: while the oldest segments are deleted it may hold one of them and
-    lack the next.
+    Lists again if there is a gap, because a listing is not atomic: while the oldest segments are
+    being deleted, it may have one of them and lack the next.
     """
     for _ in range(LISTINGS - 1):
         try:
@@ -609,20 +592,20 @@ def listed(root: "Root", stream: str, node: str) -> list[Range]:
     return pick(each.range for each in root.segments(stream, node))
 
 
-def first_since(root: "Root", stream: str, node: str, received: int) -> int | None:
-    """The lowest seq of a row that was received at that time (in microseconds) or later."""
+def first_since(root: Root, stream: str, node: str, received: int) -> int | None:
+    """The lowest seq in segments that was received at that time (microseconds) or later."""
     for _ in range(LISTINGS - 1):
         try:
-            return first_among(root, stream, node, listed(root, stream, node), received)
+            return first_among(root, stream, node, list_ranges(root, stream, node), received)
         except FileNotFoundError:
             continue
-    return first_among(root, stream, node, listed(root, stream, node), received)
+    return first_among(root, stream, node, list_ranges(root, stream, node), received)
 
 
 def first_among(
-    root: "Root", stream: str, node: str, segments: Iterable[Range], received: int
+    root: Root, stream: str, node: str, segments: Iterable[Range], received: int
 ) -> int | None:
-    """The same, of these segments. Raises FileNotFoundError if one is gone."""
+    """The same, in these segments. Raises FileNotFoundError if one has been deleted."""
     for low, high in segments:
         opened = open_segment(root, stream, node, first=low, last=high)
         try:

@@ -1,46 +1,46 @@
-"""Verification of a record: each segment of a node is read whole, the covered ones too."""
+"""Verification of a record: read every segment of a node, covered ones included."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from semel.store.roots import Root, Segment
-from semel.store.segments import RecordError, listed, verify_segment
+from semel.store.segments import RecordError, list_ranges, verify_segment
 
 OK: Final = "ok"
-# Of an earlier version: it can be decoded, and nobody can tell more.
+# Written by an earlier version: it can be decoded, but not verified.
 UNCHECKED: Final = "without checksums"
 DAMAGED: Final = "damaged"
 
 
 @dataclass(frozen=True)
 class SegmentFinding:
-    """How a segment is."""
+    """The state of a segment."""
 
     stream: str
     node: str
     first: int
     last: int
     bytes: int
-    # Its file, for people.
+    # The address of its file, for messages.
     path: str
     state: str
-    # What is wrong with it and what to do, in one sentence.
+    # What is wrong and what to do, in one sentence; None: nothing is wrong.
     problem: str | None = None
 
 
 def verify_segments(
     root: Root, stream: str, node: str, segments: Iterable[Segment]
 ) -> Iterator[SegmentFinding]:
-    """How these are, one after the other. What is deleted meanwhile is left out."""
+    """The state of each segment. Segments that are deleted meanwhile are left out."""
     for each in segments:
-        path = f"{root.address}/{root.place(stream, node, each.name)}"
+        path = f"{root.address}/{root.file_path(stream, node, each.name)}"
         state, problem = OK, None
         try:
             if not verify_segment(root, stream, node, first=each.first, last=each.last):
                 state = UNCHECKED
         except FileNotFoundError:
-            # Merged with others, or deleted by retention.
+            # Deleted by compaction or retention.
             continue
         except RecordError as damage:
             state, problem = DAMAGED, str(damage)
@@ -50,9 +50,9 @@ def verify_segments(
 
 
 def missing_rows(root: Root, stream: str, node: str) -> list[str]:
-    """Which rows are missing between segments, in a sentence, if there are any."""
+    """The first gap or overlap between segments as a sentence, if there is one."""
     try:
-        listed(root, stream, node)
+        list_ranges(root, stream, node)
     except RecordError as problem:
         return [f"stream {stream}, node {node}: {problem}"]
     return []

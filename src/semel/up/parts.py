@@ -35,7 +35,7 @@ from semel.pipeline.places import check_table_name, local_folder
 from semel.pipeline.settings import LandSettings
 from semel.settings import Section, Settings, SettingsError, load, setting
 from semel.store.folder import STREAMS
-from semel.store.landed import declare_landing
+from semel.store.landing_notes import declare_landing
 from semel.store.reading import StoreRows
 from semel.store.roots import RootError, open_root, without_secrets
 from semel.store.schema import Unusable

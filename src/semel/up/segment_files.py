@@ -11,12 +11,8 @@ import pyarrow.fs
 
 from semel.store.roots import Root
 from semel.store.segment_checksums import CheckedFile
-from semel.store.segments import (
-    RecordError,
-    check_segment,
-    open_checked,
-    parse_segment_name,
-)
+from semel.store.segment_names import parse_segment_name
+from semel.store.segments import RecordError, check_segment, open_checked
 
 
 class SegmentFiles(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]

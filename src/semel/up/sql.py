@@ -61,10 +61,11 @@ from semel.pipeline.lake import (
 )
 from semel.pipeline.places import absent, local_folder, naming, said, table_address
 from semel.store.folder import STORE, STREAMS
-from semel.store.reading import Holdings, NodeRecord
+from semel.store.reading import NodeRecord, StreamCatalog
 from semel.store.roots import LocalRoot, Root, open_root, without_secrets
+from semel.store.segment_names import segment_name
 from semel.store.segment_writer import write_tables
-from semel.store.segments import listed, schema, segment_name
+from semel.store.segments import list_ranges, schema
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -158,15 +159,15 @@ class LakeSql:
     def __init__(
         self, lake: str, *, record: RecordLocation | None = None, memory: str = MEMORY
     ) -> None:
-        """Raises TableError, MissingExtra, and what Holdings raises."""
+        """Raises TableError, MissingExtra, and what StreamCatalog raises."""
         self._duckdb = need("duckdb", extra="sql", by="semel sql")
         need("deltalake", extra="sql", by="semel sql")
         self._lake = lake
         self._record = record
         # What is worth to be said beside an answer.
         self.notes: list[str] = []
-        self._holdings = None if record is None else Holdings(record.data, record.root)
-        self._segments = None if self._holdings is None else segment_files(self._holdings.root)
+        self._catalog = None if record is None else StreamCatalog(record.data, record.root)
+        self._segments = None if self._catalog is None else segment_files(self._catalog.root)
         self._temporary = Path(tempfile.mkdtemp(prefix="semel-sql-"))
         try:
             self._tables, self._alike = _distinct_names(self._known_tables())
@@ -195,7 +196,7 @@ class LakeSql:
 
     def _known_tables(self) -> list[str]:
         folder = local_folder(self._lake)
-        if folder is not None and not folder.exists() and self._holdings is not None:
+        if folder is not None and not folder.exists() and self._catalog is not None:
             # Nothing is landed yet. Whoever names a lake has been asked whether it is there.
             return []
         return table_names(self._lake)
@@ -206,8 +207,8 @@ class LakeSql:
         self._clean()
 
     def _clean(self) -> None:
-        if self._holdings is not None:
-            self._holdings.close()
+        if self._catalog is not None:
+            self._catalog.close()
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def __enter__(self) -> "LakeSql":
@@ -230,7 +231,7 @@ class LakeSql:
 
         Of those of which a view is wanted, and unless a table has the name of such a view.
         """
-        if self._holdings is None or self._record is None:
+        if self._catalog is None or self._record is None:
             return {}
         found = {}
         tables = list(self._tables)
@@ -248,7 +249,7 @@ class LakeSql:
                     self._left_out.update({_folded(view): problem for view in views})
             else:
                 found[table] = self._record.stream
-        known = set(self._holdings.streams())
+        known = set(self._catalog.streams())
         return {table: stream for table, stream in found.items() if stream in known}
 
     def _open(self, table: str) -> "DeltaTable":
@@ -338,7 +339,7 @@ class LakeSql:
     # --- rows that are not landed -----------------------------------------------------------------
 
     def _register_not_landed(self, table: str, stream: str) -> None:
-        assert self._holdings is not None
+        assert self._catalog is not None
         opened = self._open(table) if table in self._tables else None
         nodes, deleted = self._read_positions(opened, stream)
         for _ in range(MAXIMUM_TRIES - 1):
@@ -346,7 +347,7 @@ class LakeSql:
                 break
             # What was landed and then deleted between two looks is in the table by the next.
             nodes, deleted = self._read_positions(opened, stream)
-        records = {each.node: each for each in self._holdings.records(stream)}
+        records = {each.node: each for each in self._catalog.records(stream)}
         fragments: list[Any] = []
         for each in nodes:
             begins = max(each.landed, deleted[each.node]) + 1
@@ -367,8 +368,8 @@ class LakeSql:
         self, opened: "DeltaTable | None", stream: str
     ) -> tuple[list[Behind], dict[str, int]]:
         """How far the table is with each node, and up to which row retention has deleted rows."""
-        assert self._holdings is not None
-        nodes = behind(opened, stream, self._holdings)
+        assert self._catalog is not None
+        nodes = behind(opened, stream, self._catalog)
         return nodes, {each.node: each.deleted for each in nodes}
 
     def _shown(self, table: str) -> str:
@@ -377,9 +378,9 @@ class LakeSql:
 
     def _fragments(self, record: NodeRecord, begins: int, last: int) -> Iterator[Any]:
         """Files with the rows of a node from `begins` on."""
-        assert self._holdings is not None
+        assert self._catalog is not None
         at = begins
-        for first, through in listed(self._holdings.root, record.stream, record.node):
+        for first, through in list_ranges(self._catalog.root, record.stream, record.node):
             if through < begins:
                 continue
             if first < begins:
@@ -394,7 +395,7 @@ class LakeSql:
         """A segment, which is opened only if a question wants something of it."""
         assert self._segments is not None
         fs = need("pyarrow.fs", extra="sql", by="semel sql")
-        place = self._segments.root.place(record.stream, record.node, segment_name(first, last))
+        place = self._segments.root.file_path(record.stream, record.node, segment_name(first, last))
         return self._fragment(place, fs.PyFileSystem(self._segments), record, first, last)
 
     def _copied(self, record: NodeRecord, first: int, last: int) -> Any:
