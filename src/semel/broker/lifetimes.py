@@ -103,7 +103,12 @@ class Lifetimes:
                 each.next_expiry,
                 each.last_delivery,
             )
-            state.session.restore_end(each.ends_at, expiry_interval, now)
+            ends_at = each.ends_at
+            was_cut = expiry_interval != each.expiry_interval
+            if was_cut and ends_at is not None and ends_at > now + expiry_interval:
+                # A session that is cut ends at the new limit from now, and none gets longer by it.
+                ends_at = None
+            state.session.restore_end(ends_at, expiry_interval, now)
             router.sessions[each.client_id] = state
             self.shares.restored(state)
             by_number[each.number] = state

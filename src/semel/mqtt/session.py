@@ -678,15 +678,10 @@ class Session:
         self._number = last_number
 
     def restore_end(self, ends_at: float | None, expiry_interval: int, now: float) -> None:
-        """When a stored session is over: as it was, or reckoned from now if it was connected.
-
-        In no case later than the interval from now: it may be shorter than it was.
-        """
+        """When a stored session is over: as it was, or reckoned from now if it was connected."""
         self.ends_at = ends_at
-        if expiry_interval != NEVER_EXPIRES:
-            latest = now + expiry_interval
-            if ends_at is None or ends_at > latest:
-                self._end_at(latest)
+        if ends_at is None and expiry_interval != NEVER_EXPIRES:
+            self._end_at(now + expiry_interval)
 
     def restore_pending(self, packet_id: int) -> Receipt:
         """The owner of a stored session has this QoS 2 message, and has not accepted it yet."""
