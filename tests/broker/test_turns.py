@@ -3,6 +3,7 @@
 import pytest
 
 from semel.broker import turns
+from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -159,15 +160,14 @@ def test_what_follows_a_disconnect_in_a_flood_is_not_worked_off() -> None:
 
 
 def test_a_fault_in_a_later_turn_ends_that_connection_alone() -> None:
-    world = World()
+    class Raising(Authority):
+        def publish(self, client_id: str, topic_name: str) -> int:
+            raise RuntimeError("a fault of ours")
+
+    world = World(authority=Raising())
     attacker, innocent = world.connect("a", MQTT5), world.connect("i", MQTT5)
     receive(attacker, encode(PingReq()) * 3_000 + encode(Publish("t", b"x")))
     receive(innocent, encode(PingReq()) * 3_000)
-
-    def raising(*_: object) -> None:
-        raise RuntimeError("a fault of ours")
-
-    world.broker.router.subscriptions.match = raising  # type: ignore[method-assign,assignment]
     world.tick()
     assert attacker.is_closed()
     assert len(innocent.take()) == 3_000
