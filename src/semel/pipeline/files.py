@@ -240,6 +240,8 @@ def open_parquet_writer(
         use_dictionary=dictionaries,
         column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED") or None,
         store_schema=False,
+        # A flipped bit is an error for whoever compares them, as compaction does.
+        write_page_checksum=True,
         metadata_collector=footers,
     )
 
@@ -455,11 +457,11 @@ class Folder:
         info = self._remote.get_file_info(f"{self._path}/{path}")
         return int(info.size) if info.type == fs.FileType.File else None
 
-    def open_parquet(self, path: str) -> pq.ParquetFile:
-        """A file, open for reading. Raises OSError."""
+    def open_parquet(self, path: str, *, verify: bool = True) -> pq.ParquetFile:
+        """A file, open for reading; `verify` compares the checksums of pages. Raises OSError."""
         place = f"{self._path}/{path}" if self.local is None else self.local / path
         remote = self._remote if self.local is None else None
-        return pq.ParquetFile(place, filesystem=remote, page_checksum_verification=True)
+        return pq.ParquetFile(place, filesystem=remote, page_checksum_verification=verify)
 
     def read(self, path: str) -> pa.Table:
         """The rows of a file, without those columns that its folders' names tell."""
