@@ -54,6 +54,7 @@ from semel.pipeline.files import (
 )
 from semel.pipeline.places import naming, said, settle_log
 from semel.store.roots import without_secrets
+from semel.store.segments import encode_group_bytes, group_bytes
 
 # Files of one size class differ by at most this factor.
 CLASS_RATIO: Final = 16
@@ -367,8 +368,13 @@ class _Sources:
 
 def _batch_rows(metadata: pq.FileMetaData) -> int:
     """How many rows of a file are read at a time."""
-    groups = [metadata.row_group(each) for each in range(metadata.num_row_groups)]
-    per_row = max((each.total_byte_size // max(1, each.num_rows) for each in groups), default=1)
+    per_row = max(
+        (
+            size // max(1, metadata.row_group(group).num_rows)
+            for group, size in enumerate(group_bytes(metadata))
+        ),
+        default=1,
+    )
     return max(1, min(READ_ROWS, READ_BYTES // max(1, per_row)))
 
 
@@ -386,6 +392,7 @@ def _rewrite(sources: _Sources) -> AddAction:
     name = f"part-{secrets.token_hex(16)}.zstd.parquet"
     path = f"{above}/{name}" if above else name
     footers: list[pq.FileMetaData] = []
+    sizes: list[int] = []
     rows = 0
     with_nan: set[str] = set()
     floating = [field.name for field in schema if pa.types.is_floating(field.type)]
@@ -396,10 +403,12 @@ def _rewrite(sources: _Sources) -> AddAction:
         ):
             for part in sources.row_groups():
                 writer.write_table(part, row_group_size=max(1, part.num_rows))
+                sizes.append(part.nbytes)
                 rows += part.num_rows
                 for column in floating:
                     if pc.any(pc.is_nan(part.column(column))).as_py():
                         with_nan.add(column)
+            writer.add_key_value_metadata(encode_group_bytes(sizes))
         size = folder.settle(path)
         _check_written(sources, path)
     except (OSError, RuntimeError, pa.ArrowException) as problem:

@@ -34,6 +34,7 @@ from semel.counts import count
 from semel.pipeline.errors import TableError
 from semel.pipeline.places import local_folder, said, sync
 from semel.store.roots import without_secrets
+from semel.store.segments import encode_group_bytes
 
 # Rows in memory before a file is written, in bytes of Arrow.
 HELD_BYTES: Final = 128 * 1024 * 1024
@@ -206,6 +207,9 @@ def _fill(sink: Any, table: pa.Table) -> pq.FileMetaData:
     writer = open_parquet_writer(sink, table.schema, footers)
     try:
         writer.write_table(table, row_group_size=GROUP_ROWS)
+        groups = range(0, table.num_rows, GROUP_ROWS)
+        sizes = [table.slice(begin, GROUP_ROWS).nbytes for begin in groups]
+        writer.add_key_value_metadata(encode_group_bytes(sizes))
         writer.close()
     except OSError:
         # Not by `with`: a writer that has failed fails again when it is closed, in other words that
