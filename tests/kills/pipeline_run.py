@@ -371,12 +371,12 @@ class Run:
 
     def strike_maintenance(self) -> None:
         """Kill who compacts the table, alone or with the whole landing, somewhere in a pass."""
-        targets: list[int] = []
-        while not targets:
-            # Again, if it was done by then.
+        while True:
             landing = self.until_maintenance()
             time.sleep(self.random.random() * PASS_SECONDS)
             targets = landing.targets(MAINTENANCE)
+            if targets:
+                break  # it was not done by then
         # One whose maintenance was killed alone waits for a minute before the next pass.
         is_alone = self.random.random() < 0.3
         if is_alone:
