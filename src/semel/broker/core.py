@@ -520,9 +520,12 @@ class Broker:
             session = state.session
             had_room = session.room > 0
             bound = self.settings.maximum_outgoing_bytes
+            in_flight = self.settings.maximum_inflight_bytes
             if self.memory.is_short:
                 bound = min(bound, ROOM_WHEN_SHORT)
+                in_flight = min(in_flight, ROOM_WHEN_SHORT)
             session.room = bound - unsent
+            session.maximum_in_flight_bytes = in_flight
             if not had_room or state.backlog is not None:
                 # What waited for room is looked at again.
                 self.router.mark(state)
@@ -857,6 +860,7 @@ class Broker:
         )
         self.router.subscriptions.set_connected(client_id, True)
         state.session.room = self.settings.maximum_outgoing_bytes
+        state.session.maximum_in_flight_bytes = self.settings.maximum_inflight_bytes
         aliases = min(exchange.client.topic_alias_maximum, self.settings.client_topic_aliases)
         connection.alias_maximum = aliases
         connection.maximum_alias_bytes = self.settings.maximum_alias_bytes

@@ -180,9 +180,9 @@ class Lifetimes:
         keep new clients out until it expires.
         """
         idle = [
-            (state.session.waiting_bytes + QUEUED_BYTES * state.session.waiting, state)
+            (_bytes_held(state.session), state)
             for state in self._router.sessions.values()
-            if not state.connection and not state.number and state.session.waiting
+            if not state.connection and not state.number and _bytes_held(state.session)
         ]
         idle.sort(key=_weight, reverse=True)
         for weight, state in idle:
@@ -344,6 +344,11 @@ class Lifetimes:
             state.will_stored = will is not None
             kept = (state.client_id, state.user_name, will, state.will_due)
             self._router.commit.wills.append(kept)
+
+
+def _bytes_held(session: Session) -> int:
+    """What the messages of a session take: those that wait, and those in flight."""
+    return session.waiting_bytes + QUEUED_BYTES * session.waiting + session.in_flight_bytes
 
 
 def _weight(weighed: tuple[int, SessionState]) -> int:

@@ -285,6 +285,14 @@ class BrokerSettings:
         minimum=1,
         maximum=65_535,
     )
+    maximum_inflight_bytes: int = setting(
+        16 * MIB,
+        "Bytes of QoS 1 and 2 messages sent to one client and not acknowledged yet, with 500 for "
+        "each. Above it further ones wait in its queue, whatever number of messages it permits. "
+        "One message is always sent, however large.",
+        unit=BYTES,
+        minimum=1,
+    )
 
     def __post_init__(self) -> None:
         check(self)

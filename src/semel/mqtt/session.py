@@ -22,7 +22,8 @@ session to an empty one rebuilds it. A session that ends with its connection (`d
 makes the same changes and keeps no list of them.
 
 `room` is how many bytes of messages the owner takes until it says so again: beyond it, a QoS 0
-message is dropped and counted, and the others wait.
+message is dropped and counted, and the others wait. They also wait while messages in flight take
+`maximum_in_flight_bytes` or more, so that a peer that never acknowledges does not fill the memory.
 
 Whoever knows already that a packet is an ordinary one may spare the objects: `send_encoded`,
 `is_new`, `acknowledge`, `answered` and `append` work with bytes and make the same changes.
@@ -34,6 +35,7 @@ from typing import Final, final
 from semel.mqtt.codec import LARGEST_PACKET, Packet, encode
 from semel.mqtt.delivery import (
     ASSIGNED,
+    DELIVERY_BYTES,
     ENDS,
     FINISHED,
     FREED,
@@ -89,6 +91,9 @@ class Session:
     room: int
     dropped: int
     maximum_packet_size: int
+    # What messages in flight take, and when it is enough.
+    in_flight_bytes: int
+    maximum_in_flight_bytes: int
     _changes: list[Change]
     _packets: list[Outgoing]
     # As sender.
@@ -114,6 +119,8 @@ class Session:
         self.room = BOUNDLESS
         self.dropped = 0
         self.maximum_packet_size = LARGEST_PACKET
+        self.in_flight_bytes = 0
+        self.maximum_in_flight_bytes = BOUNDLESS
         self._changes = []
         self._packets = []
         self._number = 0
@@ -355,6 +362,7 @@ class Session:
             self.connected
             and self._quota > 0
             and self.room > 0
+            and self.in_flight_bytes < self.maximum_in_flight_bytes
             and self._waiting.is_empty()
             and not self._resend
         )
@@ -379,6 +387,8 @@ class Session:
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
         while self._waiting.is_at_hand() and self._quota and self.room > 0 and not self._resend:
+            if self.in_flight_bytes >= self.maximum_in_flight_bytes:
+                break
             delivery = self._waiting.first()
             message = delivery.message
             assert message is not None
@@ -697,6 +707,7 @@ class Session:
         """What was open in a session that was stored, deliveries by their numbers."""
         for delivery in in_flight:
             self._in_flight[delivery.packet_id] = delivery
+            self.in_flight_bytes += _bytes_in_flight(delivery)
             self._last_id = delivery.packet_id
             self._released = max(self._released, delivery.released)
         for packet_id in stored:
@@ -729,6 +740,7 @@ class Session:
     def _fly(self, delivery: Delivery, packet_id: int) -> None:
         delivery.packet_id = packet_id
         self._in_flight[packet_id] = delivery
+        self.in_flight_bytes += _bytes_in_flight(delivery)
         self._last_id = packet_id
         if self.durable:
             number = delivery.number
@@ -738,6 +750,7 @@ class Session:
         """RECALLED"""
         number, packet_id = delivery.number, delivery.packet_id
         del self._in_flight[packet_id]
+        self.in_flight_bytes -= _bytes_in_flight(delivery)
         delivery.packet_id = 0
         delivery.counts = False
         self._waiting.put_back(delivery)
@@ -748,6 +761,7 @@ class Session:
         """MOVED"""
         self._released += 1
         delivery.released = self._released
+        self.in_flight_bytes -= _bytes_in_flight(delivery)
         delivery.message = None
         if self.durable:
             number, packet_id = delivery.number, delivery.packet_id
@@ -757,6 +771,7 @@ class Session:
         """FINISHED"""
         if delivery.packet_id:
             del self._in_flight[delivery.packet_id]
+            self.in_flight_bytes -= _bytes_in_flight(delivery)
         else:
             self._waiting.take(delivery.number)
         if self.durable:
@@ -826,6 +841,12 @@ class Session:
             tuple(self._stored.listed()),
             (self._number, self._last_id, self._released, self.ends_at),
         )
+
+
+def _bytes_in_flight(delivery: Delivery) -> int:
+    """What a delivery in flight takes; next to nothing once PUBREC has come."""
+    message = delivery.message
+    return 0 if message is None else message.size + DELIVERY_BYTES
 
 
 def _release_order(delivery: Delivery) -> int:
