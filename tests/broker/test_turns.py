@@ -7,6 +7,7 @@ from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
     MQTT311,
+    Connect,
     Decoder,
     Disconnect,
     PingReq,
@@ -17,10 +18,12 @@ from semel.mqtt import (
     Subscribe,
     Subscription,
     Unsubscribe,
+    Will,
     encode,
 )
 from semel.store.store import FULL, OPEN
 from tests.broker.test_core import VERSIONS, payloads
+from tests.broker.test_restart import Lasting
 from tests.broker.test_store import Kept
 from tests.broker.world import Client, World
 
@@ -290,3 +293,83 @@ def test_time_in_which_nobody_was_listened_to_is_no_silence_of_a_client() -> Non
     world.broker.sweep(world.now)
     assert client.is_closed()
     assert applicant.is_closed()
+
+
+# --- what is due at one time ----------------------------------------------------------------------
+
+
+READERS = 60
+KEPT = Properties(session_expiry_interval=1_000)
+
+
+def will_world(version: int = MQTT5) -> tuple[World, list[Client]]:
+    """Each will costs about an eighth of a turn: so many read it."""
+    world = World(BrokerSettings(sys_interval=0.0))
+    readers = [world.connect(f"r{number}", version) for number in range(READERS)]
+    for reader in readers:
+        reader.subscribe("will")
+    return world, readers
+
+
+def answered_ticks(world: World, bystander: Client) -> int:
+    """Ticks until nothing is left to do; the bystander is answered in each of them."""
+    ticks = 0
+    while world.broker.has_turns():
+        world.broker.take_turns(world.now)
+        receive(bystander, encode(PingReq(), bystander.version))
+        world.flush()
+        assert bystander.take() == [PingResp()]
+        ticks += 1
+    return ticks
+
+
+def test_wills_that_are_due_at_one_time_are_published_turn_by_turn() -> None:
+    world, readers = will_world()
+    bystander = world.connect("i", MQTT311)
+    for number in range(100):
+        will = Will("will", b"%d" % number, properties=Properties(will_delay_interval=10))
+        world.connect(f"w{number}", will=will, properties=KEPT).cut()
+    world.now += 10
+    world.broker.sweep(world.now)
+    world.flush()
+    first = len(payloads(readers[-1].take()))
+    assert 1 <= first <= 10
+    assert answered_ticks(world, bystander) >= 9
+    rest = len(payloads(readers[-1].take()))
+    assert first + rest == 100
+    assert len(payloads(readers[0].take())) == 100
+
+
+def test_wills_of_connections_that_are_lost_at_one_time_are_published_turn_by_turn() -> None:
+    world, readers = will_world()
+    bystander = world.connect("i", MQTT311)
+    clients = [world.connect(f"w{n}", will=Will("will", b"%d" % n)) for n in range(100)]
+    for client in clients:
+        world.broker.lost(client.connection, world.now)
+        world.clients.remove(client)
+    world.flush()
+    first = len(payloads(readers[-1].take()))
+    assert 1 <= first <= 10
+    # Who comes back meanwhile finds all done that was due.
+    back = world.open()
+    receive(back, encode(Connect("w99")))
+    world.flush()
+    assert payloads(readers[-1].take()) == [b"99"]
+    assert answered_ticks(world, bystander) >= 8
+    assert len(payloads(readers[0].take())) == 100
+    assert set(world.broker.router.sessions) == {f"r{n}" for n in range(READERS)} | {"i", "w99"}
+
+
+def test_sessions_that_end_at_one_time_end_turn_by_turn() -> None:
+    world = Lasting(BrokerSettings(sys_interval=0.0))
+    for number in range(300):
+        world.durable(f"s{number}").cut()
+    # A restart, so that the store is asked what each has open.
+    world.crash()
+    bystander = world.connect("i", MQTT311)
+    world.now += 1_000
+    world.broker.sweep(world.now)
+    assert 1 < len(world.broker.router.sessions) < 301
+    assert answered_ticks(world, bystander) >= 2
+    assert set(world.broker.router.sessions) == {"i"}
+    assert world.rows("session") == 0

@@ -241,13 +241,14 @@ class Broker:
         is behind."""
         self.turns.number += 1
         if self.has_turns():
+            self._lifetimes.go_on(now)
             for connection in self.turns.take():
                 self._serve_again(connection, now)
 
     def has_turns(self) -> bool:
         """Whether `take_turns` would do something now."""
         # A store that takes no messages is no reason: then each packet is told what it has to do.
-        return self.turns.has_next() and (
+        return (self.turns.has_next() or self._lifetimes.is_behind) and (
             self.store.condition != OPEN or self.router.unwritten_rows() < UNWRITTEN_ROWS
         )
 
@@ -357,6 +358,7 @@ class Broker:
         router.dirty = []
         commit = router.commit
         router.backlog_work = TURN_WORK
+        self._lifetimes.work = 0
         for state in dirty:
             state.dirty = False
             if state.ended:

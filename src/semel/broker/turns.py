@@ -10,6 +10,9 @@ bytes, nodes of the subscription tree that were visited. A packet is never cut, 
 exceed its share by one packet; what a single packet can cost has bounds of its own (`packet_items`,
 `topic_levels`, `maximum_subscriptions`).
 
+Wills that are due and sessions that end have a share of their own in each tick: what it does not
+suffice for is done in the next ones.
+
 Who has used up a share also waits while the store has much to write: then the disk is shared, too,
 and those who send little do not queue behind those who send much.
 """
@@ -40,6 +43,8 @@ DELIVERY_WORK: Final = 40
 HOT_DELIVERY_WORK: Final = 8
 # A session that this tick had not touched before: it is polled, drained, and written to.
 SESSION_WORK: Final = 60
+# A session that ends: what it has in the store is read and deleted.
+END_WORK: Final = 200
 # A filter added or removed; a node of a tree; a subscription or a group member looked at.
 FILTER_WORK: Final = 40
 NODE_WORK: Final = 2
