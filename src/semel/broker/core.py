@@ -43,6 +43,7 @@ from semel.broker.turns import (
     COPY_SHIFT,
     ITEM_BYTES_SHIFT,
     PACKET_WORK,
+    SEARCH_WORK,
     TURN_WORK,
     UNWRITTEN_ROWS,
     Turns,
@@ -119,8 +120,11 @@ class Broker:
     _outbox: Final[Outbox]
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
-    # Sessions for whom this tick had no time to find retained messages.
+    # Sessions for whom this tick had no time to find all retained messages: how many of them, the
+    # first ones, had a share of it; and how much work is left for others.
     _unsearched: list[SessionState]
+    _searched: int
+    _search_work: int
     _lifetimes: Final[Lifetimes]
     _arrivals: Final[Arrivals]
     # How many commits there have been.
@@ -183,6 +187,8 @@ class Broker:
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
         self._unsearched = []
+        self._searched = 0
+        self._search_work = 0
         self._commits = 0
         self._lifetimes = Lifetimes(
             self.router,
@@ -357,7 +363,7 @@ class Broker:
         dirty = router.dirty
         router.dirty = []
         commit = router.commit
-        router.backlog_work = TURN_WORK
+        self._search_work = TURN_WORK
         self._lifetimes.work = 0
         for state in dirty:
             state.dirty = False
@@ -370,9 +376,16 @@ class Broker:
                 what = f"serving {shown(state.client_id)}"
                 self._end_by_fault(state.connection, what, format_exc(), now)
                 self._take_changes(state)
-        for state in self._unsearched:
+        # Whoever had no share of the time for searches comes before those who had one.
+        marked = router.dirty
+        router.dirty = []
+        for state in self._unsearched[self._searched :]:
+            router.mark(state)
+        router.dirty.extend(marked)
+        for state in self._unsearched[: self._searched]:
             router.mark(state)
         self._unsearched = []
+        self._searched = 0
         expired = router.retained.expired
         router.retained.expired = []
         if not router.lasts:
@@ -407,13 +420,24 @@ class Broker:
         state.session.poll(now)
         if state.session.wanted:
             self._refill(state, now)
-        if state.backlog is not None and not self.router.send_backlog(state, now):
-            self._unsearched.append(state)
+        if state.backlog is not None:
+            self._send_backlog(state, now)
         if state.cursors is not None:
             self.replays.send(state, now)
         packets = self._take_changes(state)
         if packets and state.connection:
             self._outbox.add(state.connection, packets)
+
+    def _send_backlog(self, state: SessionState, now: float) -> None:
+        """Send retained messages to a new subscriber, within its share of the tick's searches."""
+        router = self.router
+        share = router.backlog_work = min(SEARCH_WORK, self._search_work)
+        is_done = router.send_backlog(state, now)
+        self._search_work -= share - router.backlog_work
+        if not is_done:
+            self._unsearched.append(state)
+            if share > 0:
+                self._searched += 1
 
     def _take_changes(self, state: SessionState) -> list[Outgoing]:
         """Put what has to last of a session into the commit. What it wants to send."""
@@ -944,6 +968,7 @@ class Broker:
         self._answer(connection, suback(connection.exchange, packet, reasons, why))
         if state.backlog is not None:
             # Before what is published later; what there is no time for follows in the next ticks.
+            self.router.backlog_work = TURN_WORK
             self.router.send_backlog(state, now)
 
     def _unsubscribe(

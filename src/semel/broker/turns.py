@@ -29,6 +29,10 @@ TURN_WORK: Final = 20_000
 # Turns given, one after the other, to those that wait, before sockets are read again.
 TURNS_PER_TICK: Final = 4
 
+# Searches for retained messages at the end of a tick have one turn's work together; one session
+# gets no more of it than this.
+SEARCH_WORK: Final = TURN_WORK // 8
+
 # Rows on their way to the disk beyond which nobody gets a further turn: two of its transactions.
 UNWRITTEN_ROWS: Final = 8_000
 
