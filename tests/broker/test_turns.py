@@ -7,6 +7,7 @@ from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
     MQTT311,
+    ConnAck,
     Connect,
     Decoder,
     Disconnect,
@@ -14,7 +15,10 @@ from semel.mqtt import (
     PingResp,
     Properties,
     PubAck,
+    PubComp,
     Publish,
+    PubRec,
+    PubRel,
     Subscribe,
     Subscription,
     Unsubscribe,
@@ -22,7 +26,7 @@ from semel.mqtt import (
     encode,
 )
 from semel.store.store import FULL, OPEN
-from tests.broker.test_core import VERSIONS, payloads
+from tests.broker.test_core import VERSIONS, payloads, persistent
 from tests.broker.test_restart import Lasting
 from tests.broker.test_store import Kept
 from tests.broker.world import Client, World
@@ -373,3 +377,104 @@ def test_sessions_that_end_at_one_time_end_turn_by_turn() -> None:
     assert answered_ticks(world, bystander) >= 2
     assert set(world.broker.router.sessions) == {"i"}
     assert world.rows("session") == 0
+
+
+# --- clients that come back to many messages ------------------------------------------------------
+
+
+def unanswered(world: World, client_id: str, count: int, version: int = MQTT5) -> None:
+    """A session whose client was sent so many messages and has acknowledged none."""
+    reader = persistent(world, client_id, version)
+    reader.subscribe(client_id, qos=1)
+    publisher = world.connect("p")
+    for number in range(count):
+        publisher.send(Publish(client_id, b"%d" % number, 1, 1))
+    assert len(payloads(reader.take())) == count
+    reader.cut()
+    publisher.cut()
+
+
+def resume(world: World, client_id: str, version: int = MQTT5) -> Client:
+    """The client is back; the tick has not ended."""
+    client = world.open(version)
+    kept = Properties(session_expiry_interval=3_600) if version == MQTT5 else Properties()
+    connect = Connect(client_id, clean_start=False, version=version, properties=kept)
+    receive(client, encode(connect, version))
+    return client
+
+
+@VERSIONS
+def test_what_was_in_flight_is_sent_again_over_several_ticks(version: int) -> None:
+    count = 1_200
+    world = World(BrokerSettings(inflight_window=65_535))
+    unanswered(world, "s", count, version)
+    client = resume(world, "s", version)
+    # To take it up is work, too.
+    assert world.broker.router.work >= count
+    sent: list[Publish] = []
+    ticks = 0
+    while len(sent) < count:
+        # The broker has something to do without being asked.
+        assert world.broker.router.dirty
+        world.flush()
+        now = [packet for packet in client.take() if isinstance(packet, Publish)]
+        assert 0 < len(now) <= turns.SEND_SHARE
+        sent += now
+        ticks += 1
+    assert ticks == 3
+    assert [packet.payload for packet in sent] == [b"%d" % number for number in range(count)]
+    assert all(packet.dup for packet in sent)
+
+
+def test_of_many_that_come_back_nobody_waits_until_another_has_all() -> None:
+    each, sessions = 400, 15
+    world = World()
+    for number in range(sessions):
+        unanswered(world, f"s{number}", each)
+    clients = [resume(world, f"s{number}") for number in range(sessions)]
+    world.flush()
+    counts = [len(payloads(client.take())) for client in clients]
+    # Those for whom the tick has nothing left get one.
+    assert sum(counts) <= turns.TICK_MESSAGES + sessions
+    assert counts.count(each) == turns.TICK_MESSAGES // each
+    assert counts[-1] == 1
+    world.flush()
+    counts = [len(payloads(client.take())) for client in clients]
+    assert counts[-1] == each - 1
+    assert not world.broker.router.dirty
+
+
+def test_what_waits_in_the_store_is_read_and_sent_over_several_ticks() -> None:
+    count = 1_200
+    world = Lasting(BrokerSettings(sys_interval=0.0), window=100)
+    away = world.durable("s")
+    away.subscribe("t", qos=1)
+    away.cut()
+    publisher = world.connect("p")
+    for number in range(count):
+        publisher.send(Publish("t", b"%d" % number, 1, 1))
+    client = resume(world, "s")
+    received: list[bytes] = []
+    while len(received) < count:
+        world.flush()
+        now = payloads(client.take())
+        assert 0 < len(now) <= turns.SEND_SHARE
+        received += now
+    assert received == [b"%d" % number for number in range(count)]
+
+
+def test_a_client_with_all_inbound_identifiers_open_comes_back_quickly() -> None:
+    """65,535 of them are not gone through one by one."""
+    world = World()
+    persistent(world, "s", MQTT311).cut()
+    session = world.broker.router.sessions["s"].session
+    session.restore_exchanges([], list(range(1, 65_536)))
+    client = resume(world, "s", MQTT311)
+    exchange = client.connection.exchange
+    assert len(exchange.client.opened) <= 501
+    assert exchange.client.stage(65_535)
+    world.flush()
+    assert [p for p in client.take() if isinstance(p, ConnAck)]
+    again = Publish("t", b"", 2, 65_535, dup=True)
+    assert client.send(again) == [PubRec(65_535)]
+    assert client.send(PubRel(65_535)) == [PubComp(65_535)]

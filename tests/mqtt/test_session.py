@@ -390,6 +390,42 @@ def test_every_way_out_of_flight_gives_its_bytes_back() -> None:
     assert session.in_flight_bytes == 502
 
 
+def test_no_more_deliveries_are_in_flight_than_may_be_however_often_a_peer_reconnects() -> None:
+    """What waits for PUBCOMP takes nothing of a new connection's quota [MQTT-3.3.4-9]"""
+    session = connected()
+    session.maximum_in_flight = 10
+    for number in range(3):
+        published(session, *(b"%d" % number for _ in range(8)), qos=2)
+        for packet_id in range(1, 6):
+            session.receive_pubrec(PubRec(packet_id))
+        assert session.in_flight <= 10
+        reconnect(session)
+    assert (session.in_flight, session.waiting) == (10, 14)
+    assert not session.can_send(1)
+    session.receive_pubcomp(PubComp(1))
+    session.poll(0.0)
+    assert (session.in_flight, session.waiting) == (10, 13)
+
+
+def test_a_poll_sends_no_more_than_its_limit_and_tells_what_is_left_of_it() -> None:
+    session = connected()
+    published(session, *(b"%d" % number for number in range(5)))
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.poll(0.0, 3)
+    assert session.poll_left == 3
+    for number in range(5, 10):
+        session.send(Message("t", b"%d" % number, qos=1), 0.0)
+    session.connect(MQTT5)
+    seen: list[bytes] = []
+    left: list[int] = []
+    for _ in range(4):
+        session.poll(0.0, 3)
+        left.append(session.poll_left)
+        seen += [packet.payload for packet in packets(session) if isinstance(packet, Publish)]
+    assert left == [0, 0, 0, 2]
+    assert seen == [b"%d" % number for number in range(10)]
+
+
 def test_an_empty_quota_does_not_hold_back_other_packets() -> None:
     """[MQTT-3.3.4-8] [MQTT-3.3.4-10] [MQTT-4.9.0-3]"""
     session = connected(receive_maximum=1)

@@ -43,7 +43,10 @@ from semel.broker.turns import (
     COPY_SHIFT,
     ITEM_BYTES_SHIFT,
     PACKET_WORK,
+    RESUME_WORK,
     SEARCH_WORK,
+    SEND_SHARE,
+    TICK_MESSAGES,
     TURN_WORK,
     UNWRITTEN_ROWS,
     Turns,
@@ -120,11 +123,13 @@ class Broker:
     _outbox: Final[Outbox]
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
-    # Sessions for whom this tick had no time to find all retained messages: how many of them, the
-    # first ones, had a share of it; and how much work is left for others.
-    _unsearched: list[SessionState]
-    _searched: int
+    # What this tick has left for searches of retained messages, in the units of `turns.py`, and how
+    # many messages that waited it may still send.
     _search_work: int
+    _send_left: int
+    # Sessions that had their share of that and are not done; and those that had none.
+    _unfinished: list[SessionState]
+    _unserved: list[SessionState]
     _lifetimes: Final[Lifetimes]
     _arrivals: Final[Arrivals]
     # How many commits there have been.
@@ -186,9 +191,10 @@ class Broker:
         self._outbox = Outbox(self.connections)
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
-        self._unsearched = []
-        self._searched = 0
         self._search_work = 0
+        self._send_left = 0
+        self._unfinished = []
+        self._unserved = []
         self._commits = 0
         self._lifetimes = Lifetimes(
             self.router,
@@ -364,6 +370,7 @@ class Broker:
         router.dirty = []
         commit = router.commit
         self._search_work = TURN_WORK
+        self._send_left = TICK_MESSAGES
         self._lifetimes.work = 0
         for state in dirty:
             state.dirty = False
@@ -376,16 +383,7 @@ class Broker:
                 what = f"serving {shown(state.client_id)}"
                 self._end_by_fault(state.connection, what, format_exc(), now)
                 self._take_changes(state)
-        # Whoever had no share of the time for searches comes before those who had one.
-        marked = router.dirty
-        router.dirty = []
-        for state in self._unsearched[self._searched :]:
-            router.mark(state)
-        router.dirty.extend(marked)
-        for state in self._unsearched[: self._searched]:
-            router.mark(state)
-        self._unsearched = []
-        self._searched = 0
+        self._mark_unfinished()
         expired = router.retained.expired
         router.retained.expired = []
         if not router.lasts:
@@ -417,9 +415,14 @@ class Broker:
 
     def _serve(self, state: SessionState, now: float) -> None:
         """Let a session send what it can, and take what of it has to last."""
-        state.session.poll(now)
-        if state.session.wanted:
+        session = state.session
+        share = SEND_SHARE if self._send_left > 0 else 1
+        session.poll(now, share)
+        if session.wanted:
             self._refill(state, now)
+        self._send_left -= share - session.poll_left
+        if not session.poll_left:
+            (self._unserved if share == 1 else self._unfinished).append(state)
         if state.backlog is not None:
             self._send_backlog(state, now)
         if state.cursors is not None:
@@ -435,9 +438,20 @@ class Broker:
         is_done = router.send_backlog(state, now)
         self._search_work -= share - router.backlog_work
         if not is_done:
-            self._unsearched.append(state)
-            if share > 0:
-                self._searched += 1
+            (self._unfinished if share > 0 else self._unserved).append(state)
+
+    def _mark_unfinished(self) -> None:
+        """Go on in the next tick: first with those who had no share of this one."""
+        router = self.router
+        marked = router.dirty
+        router.dirty = []
+        for state in self._unserved:
+            router.mark(state)
+        router.dirty.extend(marked)
+        for state in self._unfinished:
+            router.mark(state)
+        self._unserved = []
+        self._unfinished = []
 
     def _take_changes(self, state: SessionState) -> list[Outgoing]:
         """Put what has to last of a session into the commit. What it wants to send."""
@@ -469,13 +483,15 @@ class Broker:
     def _refill(self, state: SessionState, now: float) -> None:
         """Bring back what waits in the store alone, as much as can be sent."""
         session = state.session
-        while session.connected and session.wanted:
+        while session.connected and session.wanted and session.poll_left:
+            # To read one costs as much as to send it.
+            self._send_left -= session.wanted
             if not self.router.refill(state):
                 if not state.damage:
                     # The commit that has them is not safe yet.
                     self._starved.append(state)
                 return
-            session.poll(now)
+            session.poll(now, session.poll_left)
 
     def committed(self, commit: Commit, now: float) -> None:
         """The store has this commit: what waited for it may leave."""
@@ -874,7 +890,9 @@ class Broker:
         if self.router.is_ending(client_id):
             # It is not told that it begins anew while a crash could bring the old session back.
             state.waits = True
-        exchange = Exchange(state.session.open_exchanges(SERVER, CLIENT))
+        self.router.work += RESUME_WORK * state.session.in_flight
+        exchange = Exchange(state.session.open_deliveries(SERVER))
+        exchange.client.carry_received(state.session.stored_ids)
         exchange.observe(CLIENT, packet, 0)
         connection.exchange = exchange
         present = old is not None
@@ -887,6 +905,7 @@ class Broker:
         self.router.subscriptions.set_connected(client_id, True)
         state.session.room = self.settings.maximum_outgoing_bytes
         state.session.maximum_in_flight_bytes = self.settings.maximum_inflight_bytes
+        state.session.maximum_in_flight = self.settings.maximum_inflight_messages
         aliases = min(exchange.client.topic_alias_maximum, self.settings.client_topic_aliases)
         connection.alias_maximum = aliases
         connection.maximum_alias_bytes = self.settings.maximum_alias_bytes

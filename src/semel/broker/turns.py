@@ -33,6 +33,11 @@ TURNS_PER_TICK: Final = 4
 # gets no more of it than this.
 SEARCH_WORK: Final = TURN_WORK // 8
 
+# Messages that waited, or are sent again, in one tick; one session sends at most SEND_SHARE of
+# them, and a single one when the tick has sent them all.
+TICK_MESSAGES: Final = 4_000
+SEND_SHARE: Final = 500
+
 # Rows on their way to the disk beyond which nobody gets a further turn: two of its transactions.
 UNWRITTEN_ROWS: Final = 8_000
 
@@ -53,6 +58,8 @@ END_WORK: Final = 200
 FILTER_WORK: Final = 40
 NODE_WORK: Final = 2
 ENTRY_WORK: Final = 2
+# A message in flight when its client comes back: the new connection has to know of it.
+RESUME_WORK: Final = 8
 # Bytes copied and sent for one unit (a power of two, as a shift); bytes decoded item by item.
 COPY_SHIFT: Final = 8
 ITEM_BYTES_SHIFT: Final = 1

@@ -94,6 +94,10 @@ class Session:
     # What messages in flight take, and when it is enough.
     in_flight_bytes: int
     maximum_in_flight_bytes: int
+    # How many deliveries may be in flight, those that wait for PUBCOMP too.
+    maximum_in_flight: int
+    # What `poll` had left of its limit: 0 if there may be more to send.
+    poll_left: int
     _changes: list[Change]
     _packets: list[Outgoing]
     # As sender.
@@ -121,6 +125,8 @@ class Session:
         self.maximum_packet_size = LARGEST_PACKET
         self.in_flight_bytes = 0
         self.maximum_in_flight_bytes = BOUNDLESS
+        self.maximum_in_flight = MAXIMUM_TWO_BYTES
+        self.poll_left = 0
         self._changes = []
         self._packets = []
         self._number = 0
@@ -168,15 +174,25 @@ class Session:
 
     def open_exchanges(self, me: int, peer: int) -> list[Open]:
         """What a new connection's `Exchange` has to know, `me` and `peer` being its two sides."""
+        opened = self.open_deliveries(me)
+        for packet_id in self._stored.listed():
+            # They are kept as a set, without their order.
+            opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
+        return opened
+
+    @property
+    def stored_ids(self) -> PacketIds:
+        """The stored inbound identifiers, to look at."""
+        return self._stored
+
+    def open_deliveries(self, me: int) -> list[Open]:
+        """The part of `open_exchanges` that this end has sent."""
         opened: list[Open] = []
         for packet_id, delivery in self._in_flight.items():
             if delivery.released:
                 opened.append((me, packet_id, RELEASED))
             else:
                 opened.append((me, packet_id, SENT_QOS_1 if delivery.qos == 1 else SENT_QOS_2))
-        for packet_id in self._stored.listed():
-            # They are kept as a set, without their order.
-            opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
         return opened
 
     # --- connections ------------------------------------------------------------------------------
@@ -373,12 +389,17 @@ class Session:
             return self._may_send() and self._free_id() > 0
         return self.connected and self.room > 0 and self._waiting.is_empty() and not self._resend
 
-    def poll(self, now: float) -> list[Delivery]:
-        """Send what may be sent now. Returns the deliveries given up, expired or too large."""
+    def poll(self, now: float, limit: int = BOUNDLESS) -> list[Delivery]:
+        """Send what may be sent now, at most `limit` of it; `poll_left` tells what is left of that.
+
+        Returns the deliveries given up, expired or too large.
+        """
         given_up: list[Delivery] = []
+        self.poll_left = limit
         if not self.connected:
             return given_up
-        while self._resend and self._quota and self.room > 0:
+        while self._resend and self._quota and self.room > 0 and self.poll_left:
+            self.poll_left -= 1
             delivery = self._resend.popleft()
             # A late answer to the old connection's PUBLISH may have come first.
             if self._in_flight.get(delivery.packet_id) is not delivery or delivery.released:
@@ -387,8 +408,9 @@ class Session:
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
         while self._waiting.is_at_hand() and self._quota and self.room > 0 and not self._resend:
-            if self.in_flight_bytes >= self.maximum_in_flight_bytes:
+            if self.in_flight_bytes >= self.maximum_in_flight_bytes or not self.poll_left:
                 break
+            self.poll_left -= 1
             delivery = self._waiting.first()
             message = delivery.message
             assert message is not None
@@ -430,7 +452,7 @@ class Session:
         return len(encode(packet, self.version)) <= bound
 
     def _free_id(self) -> int:
-        if len(self._in_flight) + len(self._requests) >= MAXIMUM_TWO_BYTES:
+        if len(self._in_flight) + len(self._requests) >= self.maximum_in_flight:
             return 0
         packet_id = self._last_id
         while True:
