@@ -372,17 +372,7 @@ class Broker:
         self._search_work = TURN_WORK
         self._send_left = TICK_MESSAGES
         self._lifetimes.work = 0
-        for state in dirty:
-            state.dirty = False
-            if state.ended:
-                continue
-            try:
-                self._serve(state, now)
-            except Exception:
-                # Those behind it in the list have no part in it.
-                what = f"serving {shown(state.client_id)}"
-                self._end_by_fault(state.connection, what, format_exc(), now)
-                self._take_changes(state)
+        self._serve_all(dirty, now)
         self._mark_unfinished()
         expired = router.retained.expired
         router.retained.expired = []
@@ -412,6 +402,31 @@ class Broker:
             commit.number = self._commits
             commit.at = self._wall()
             self._write(commit, now)
+
+    def _serve_all(self, states: list[SessionState], now: float) -> None:
+        """Serve each of these. What fails over one of them is no matter of those behind it."""
+        at = 0
+        try:
+            for state in states:
+                at += 1
+                state.dirty = False
+                if not state.ended:
+                    try:
+                        self._serve(state, now)
+                    except Exception:
+                        self._end_serving(state, format_exc(), now)
+        finally:
+            # Whatever fails besides, whoever is left is served in the next tick.
+            self.router.dirty.extend(states[at:])
+
+    def _end_serving(self, state: SessionState, problem: str, now: float) -> None:
+        """Serving a session failed: it pays with its connection."""
+        name = shown(state.client_id)
+        self._end_by_fault(state.connection, f"serving {name}", problem, now)
+        try:
+            self._take_changes(state)
+        except Exception:
+            self._log(f"what {name} did in this tick is lost: {format_exc()}")
 
     def _serve(self, state: SessionState, now: float) -> None:
         """Let a session send what it can, and take what of it has to last."""
@@ -742,7 +757,6 @@ class Broker:
         state.connection = 0
         try:
             self._lifetimes.leave(state, now)
-            self.pressure.caught_up(state)
             # At QoS 0 it goes with the connection; the rest stays for the next.
             if state.backlog is not None:
                 for topic_filter, search in list(state.backlog.items()):
@@ -753,6 +767,9 @@ class Broker:
             # Whoever is served just now need not be the one that leaves.
             self._log(f"the leave of {shown(state.client_id)} failed: {format_exc()}")
             state.backlog = None
+        finally:
+            # Nobody waits for a reader that is gone.
+            self.pressure.caught_up(state)
 
     # --- packets ----------------------------------------------------------------------------------
 
