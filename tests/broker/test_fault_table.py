@@ -351,6 +351,12 @@ def receives(world: Whole) -> None:
     world.fuse.arm("Authority.receive", "victim")
 
 
+def receives_what_is_learned(world: Whole) -> None:
+    """The second call is the one that teaches the hot path the route of the topic."""
+    world.victim().subscribe("by/#", qos=1)
+    world.fuse.arm("Authority.receive", "victim", spared=1)
+
+
 def receives_while_away(world: Whole) -> None:
     victim = world.victim()
     victim.subscribe("by/#", qos=1)
@@ -478,6 +484,7 @@ TABLE: dict[str, tuple[Scenario, ...]] = {
     "Authority.subscribe": (subscribes, subscribes_to_a_stream),
     "Authority.receive": (
         receives,
+        receives_what_is_learned,
         receives_while_away,
         receives_what_is_retained,
         receives_as_one_of_a_group,
@@ -539,6 +546,21 @@ def test_a_call_that_raises_once_ends_one_connection_at_most_and_nobody_else_not
     world.publisher.send(Publish("v/2", b"to it", 1, world.packet_id))
     assert b"to it" in [each.payload for each in read_all(again)]
     world.check_bystanders()
+
+
+@pytest.mark.parametrize("spared", [0, 1, 2, 3])
+def test_an_authority_that_fails_once_does_not_cut_a_subscriber_off_a_topic(spared: int) -> None:
+    world = Whole()
+    world.victim().subscribe("by/#", qos=1)
+    world.fuse.arm("Authority.receive", "victim", spared=spared)
+    world.check_bystanders()
+    world.check_bystanders()
+    assert world.fuse.has_blown
+    again = world.victim()
+    read_all(again)
+    world.check_bystanders()
+    world.settle()
+    assert len(read_all(again)) == 2
 
 
 def test_a_store_that_cannot_be_given_a_commit_ends_the_broker_and_nothing_is_acknowledged() -> (
