@@ -8,8 +8,9 @@ out; its network changes a bit of what leaves; its server leaves out a part of a
 from collections.abc import Callable
 from typing import Final
 
+from semel.broker.authority import Authority
 from semel.broker.core import Broker
-from semel.lab.simulation.faults import MARK
+from semel.lab.simulation.faults import MARK, Faults, Hooks
 from semel.lab.simulation.ledger import Snapshot
 from semel.lab.simulation.record import FOLDER, SYNC, Sealer
 from semel.lab.simulation.store import Pending, SimulatedStore, empty_database
@@ -44,6 +45,10 @@ class Variant:
     def store(self, noted: Noted) -> SimulatedStore:
         """What the broker writes to."""
         return SimulatedStore(empty_database(), noted)
+
+    def authority(self, faults: Faults) -> Authority:
+        """What the broker asks who may do what."""
+        return Hooks(faults)
 
     def sealer(self, stream: int) -> Sealer:
         """What makes segments."""
@@ -92,6 +97,9 @@ class Blind(Variant):
 
     def store(self, noted: Noted) -> SimulatedStore:
         return self.inner.store(noted)
+
+    def authority(self, faults: Faults) -> Authority:
+        return self.inner.authority(faults)
 
     def sealer(self, stream: int) -> Sealer:
         return self.inner.sealer(stream)
@@ -497,6 +505,25 @@ class UnseenDamage(Variant):
         return UnseenDamageStore(empty_database(), noted)
 
 
+class UnforgivingHooks(Hooks):
+    """Takes its own failure for a no, from then on."""
+
+    def receive(self, client_id: str, topic_name: str) -> bool:
+        if (client_id, topic_name) in self._faults.ever_unreceived:
+            return False
+        return super().receive(client_id, topic_name)
+
+
+class CutOff(Variant):
+    """An authority that fails once cuts a client off a topic."""
+
+    name = "cut off a topic"
+    fault = "a client over whom the authority failed once gets no more messages of that topic"
+
+    def authority(self, faults: Faults) -> Authority:
+        return UnforgivingHooks(faults)
+
+
 class Impatient(Variant):
     """Whoever is not read from counts as silent."""
 
@@ -574,6 +601,7 @@ BROKEN: Final[tuple[Variant, ...]] = (
     Unlisting(),
     Unswept(),
     UnseenDamage(),
+    CutOff(),
     Impatient(),
     Speechless(),
     Stuttering(),
