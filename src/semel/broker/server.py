@@ -494,6 +494,10 @@ async def serve(
     failed.cancel()
     LOG.info("stopping")
     await server.stop()
+    for number in IGNORED_SIGNALS:
+        # Whoever sends one from here on must not kill what is about to end well.
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
     if server.failure is not None:
         raise StoreFailed(
             f"the store failed: {server.failure}. Nothing was acknowledged that it does not have"
