@@ -624,6 +624,7 @@ class Broker:
             self._report(now)
         except Exception:
             self._log(f"the report under $SYS failed: {format_exc()}")
+        self.replays.retry()
         self._lifetimes.sweep(now)
 
     def _check_silence(self, connection: Connection, now: float) -> None:
