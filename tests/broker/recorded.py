@@ -82,6 +82,8 @@ class Tables(Store):
         return committed_records(self.database.connection, stream, first, limit)
 
     def seek(self, stream: int, received: int) -> int | None:
+        if self.problem is not None:
+            raise self.problem
         if self._is_late("seek", stream, received):
             return None
         return committed_since(self.database.connection, stream, received)

@@ -19,6 +19,8 @@ from semel.mqtt import (
     Properties,
     PubAck,
     Publish,
+    PubRec,
+    PubRel,
     SubAck,
     Subscribe,
     Subscription,
@@ -31,6 +33,7 @@ from semel.store.commit import Commit
 from semel.store.store import Saved, SavedSession, Store
 from tests.broker.test_admission import Refusing
 from tests.broker.test_core import VERSIONS, payloads, persistent
+from tests.broker.test_restart import Lasting
 from tests.broker.test_statements_auth import Gate, asked, auth, codes, method_and
 from tests.broker.world import Client, World
 
@@ -695,3 +698,58 @@ def test_a_first_topic_with_an_alias_may_be_as_long_as_it_likes() -> None:
     assert not client.is_closed()
     client.send(aliased("short", 2))
     assert client.is_closed()
+
+
+# --- messages that were sent and not acknowledged -------------------------------------------------
+
+
+@VERSIONS
+@pytest.mark.parametrize("path", ["hot", "plain"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_who_never_acknowledges_is_sent_no_more_than_the_bytes_that_may_be_in_flight(
+    version: int, path: str, qos: int
+) -> None:
+    """The rest waits in its queue, under the bounds of the queue, and follows as it answers."""
+    settings = BrokerSettings(
+        maximum_inflight_bytes=10_000,
+        maximum_queued_messages=20,
+        inflight_window=65_535,
+        publisher_patience=0,
+    )
+    world = World(settings)
+    if path == "plain":
+        world.broker.hot_path = None
+    reader, publisher = world.connect("r", version), world.connect("p", version)
+    reader.subscribe("t", qos=qos)
+    for number in range(1, 101):
+        publisher.send(Publish("t", bytes(499), qos, number))
+        if qos == 2:
+            publisher.send(PubRel(number))
+    sent = reader.take()
+    # 500 bytes each, and 500 for each delivery.
+    assert len(sent) == 10
+    session = world.broker.router.sessions["r"].session
+    assert (session.in_flight, session.waiting) == (10, 20)
+    assert world.broker.router.dropped == 70
+    first = sent[0]
+    assert isinstance(first, Publish)
+    answer = PubAck(first.packet_id) if qos == 1 else PubRec(first.packet_id)
+    assert len([p for p in reader.send(answer) if isinstance(p, Publish)]) == 1
+
+
+def test_a_durable_session_that_never_acknowledges_has_the_rest_in_its_store() -> None:
+    world = Lasting(BrokerSettings(maximum_inflight_bytes=10_000), window=4)
+    reader = world.durable("r")
+    reader.subscribe("t", qos=1)
+    publisher = world.connect("p")
+    for number in range(1, 51):
+        publisher.send(Publish("t", b"%0499d" % number, 1, number))
+    received = reader.take()
+    assert len(received) == 10
+    while len(received) < 50:
+        latest = received[-1]
+        assert isinstance(latest, Publish)
+        more = reader.send(PubAck(latest.packet_id))
+        assert len(more) == 1
+        received += more
+    assert payloads(received) == [b"%0499d" % number for number in range(1, 51)]

@@ -24,12 +24,14 @@ from semel.mqtt import (
     Will,
     encode,
 )
-from semel.mqtt.delivery import Delivery
+from semel.mqtt.delivery import Change, Delivery
+from semel.mqtt.session import Outgoing, Session
 from semel.store.database import Database
 from semel.store.schema import Unusable
 from semel.store.store import Store
 from tests.broker.test_restart import Crashing, Lasting, payloads
-from tests.broker.world import Client
+from tests.broker.world import Client, World
+from tests.modes import COMPILED
 
 KEPT = Properties(session_expiry_interval=100)
 SLOW = Properties(session_expiry_interval=100, receive_maximum=2)
@@ -269,6 +271,80 @@ def test_a_fault_while_a_client_leaves_is_that_clients_alone() -> None:
     assert len(world.lines("the leave of 'victim' failed")) == 1
     assert fresh.send(PingReq()) == [PingResp()]
     served(publisher, reader)
+
+
+def test_a_tick_that_fails_as_a_whole_leaves_nobody_behind() -> None:
+    """Even the log fails here. Whoever was not served yet is in the next tick."""
+    log = OnceRaising("nothing yet")
+    world = World()
+    world.broker = Broker(
+        BrokerSettings(sys_interval=0.0),
+        authority=Authority(),
+        store=Store(),
+        new_client_id=lambda: "",
+        log=log,
+        now=world.now,
+    )
+    publisher, reader = world.connect("p"), world.connect("reader")
+    reader.subscribe("by/stander", qos=1)
+    world.connect("victim")
+    log.words = "'victim'"
+    victim = world.broker.router.sessions["victim"]
+    victim.backlog = {"t": None}  # type: ignore[dict-item]
+    world.broker.router.mark(victim)
+    message = Publish("by/stander", b"x", 1, 77)
+    world.broker.receive(publisher.connection, encode(message), world.now)
+    with pytest.raises(RuntimeError):
+        world.tick()
+    for _ in range(2):
+        world.tick()
+        assert publisher.take() == [PubAck(77)]
+        assert payloads(reader.take()) == [b"x"]
+        world.broker.receive(publisher.connection, encode(message), world.now)
+
+
+@pytest.mark.skipif(COMPILED, reason="a method of a compiled class cannot be replaced")
+def test_a_session_that_cannot_be_drained_at_all_keeps_nobody_behind_it_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Damaged()
+    publisher, reader = bystanders(world)
+    victim = world.victim(present=False)
+    session = world.broker.router.sessions["victim"].session
+    drain = Session.drain
+
+    def raising(self: Session) -> tuple[list[Change], list[Outgoing]]:
+        if self is session:
+            raise RuntimeError("a fault of ours")
+        return drain(self)
+
+    monkeypatch.setattr(Session, "drain", raising)
+    world.broker.receive(victim.connection, encode(PingReq()), world.now)
+    served(publisher, reader)
+    assert victim.is_closed()
+    assert world.lines("serving 'victim' (test:1) failed: closed")
+    assert world.lines("what 'victim' did in this tick is lost")
+    served(publisher, reader)
+
+
+def test_a_reader_that_is_gone_holds_nobody_up_though_its_leave_failed() -> None:
+    world = World(BrokerSettings(maximum_outgoing_bytes=1_000, sys_interval=0.0))
+    reader, publisher = world.connect("reader", peer="other:1"), world.connect("p")
+    reader.subscribe("t")
+    reader.unread = 600
+    world.tick()
+    publisher.send(Publish("t", b"x"))
+    assert not world.broker.pressure.is_idle()
+    # What it counts for is nonsense here, so that its end fails halfway.
+    shares = world.broker._lifetimes.shares._shares._shares
+    shares["other"].offered["nobody"] = None
+    reader.cut()
+    assert "reader" not in world.broker.router.sessions
+    assert [line for line in world.log if "the leave of 'reader' failed" in line]
+    assert world.broker.pressure.is_idle()
+    world.now += 10
+    world.tick()
+    assert publisher.send(PingReq()) == [PingResp()]
 
 
 def test_packets_that_cannot_be_told_apart_close_their_connection_alone() -> None:

@@ -123,6 +123,27 @@ def test_queued_properties_take_what_may_be_queued() -> None:
             check_bomb(back.take(1)[0])
 
 
+def test_messages_without_an_acknowledgement_take_what_may_be_in_flight() -> None:
+    """400 of 1 MB took 400 MB, with any maximum_memory: nothing bounded them but their number"""
+    inflight, queued = 4 * MIB, MIB
+    flags = ("--maximum-inflight-bytes", str(inflight), "--maximum-queued-bytes", str(queued))
+    with (
+        Process(*flags) as broker,
+        link(broker.address, "reader") as reader,
+        link(broker.address, "publisher") as publisher,
+    ):
+        reader.subscribe("t", qos=1)
+        with within(broker, inflight + queued):
+            for number in range(1, 101):
+                publisher.send(Publish("t", bytes(500_000), qos=1, packet_id=number))
+                publisher.take(1)
+            sent = reader.take(9)
+        # Nobody has acknowledged anything yet; then it goes on.
+        assert all(isinstance(packet, Publish) for packet in sent)
+        reader.send(PubAck(1))
+        reader.take(1)
+
+
 def test_retained_properties_take_what_may_be_retained() -> None:
     """250 MB of them took 6.6 GB"""
     bound = MIB

@@ -57,6 +57,15 @@ def test_a_publisher_waits_until_the_reader_has_caught_up() -> None:
     assert world.broker.pressure.is_idle()
 
 
+def test_patience_ends_also_with_a_reader_that_is_no_more() -> None:
+    world = World(SETTINGS)
+    reader, publisher = pair(world)
+    fall_behind(world, reader, publisher)
+    assert is_held(publisher)
+    assert world.broker.pressure.expire({}, world.now + 2.0) == []
+    assert not is_held(publisher)
+
+
 def test_messages_that_wait_for_acknowledgements_count_too() -> None:
     world = World(SETTINGS)
     reader, publisher = pair(world)

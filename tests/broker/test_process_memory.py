@@ -152,6 +152,38 @@ def test_while_memory_is_short_what_would_wait_in_it_is_dropped() -> None:
     assert payloads(back.take()) == [b"before", b"after"]
 
 
+def test_while_memory_is_short_little_is_sent_to_who_does_not_acknowledge() -> None:
+    """64 KiB, with 500 bytes for each; the rest would wait, and is dropped"""
+    world = World(BrokerSettings(sys_interval=0.0))
+    here, publisher = world.connect("here"), world.connect("p")
+    here.subscribe("t", qos=1)
+    short(world)
+    for number in range(1, 101):
+        publisher.send(Publish("t", bytes(9_499), 1, number))
+    assert len(here.take()) == 7
+    assert world.broker.router.dropped == 93
+    not_short(world)
+    here.send(PubAck(1))
+    publisher.send(Publish("t", bytes(9_499), 1, 101))
+    publisher.send(Publish("t", bytes(9_499), 1, 102))
+    assert len(here.take()) == 2
+
+
+def test_while_memory_is_short_what_absent_clients_did_not_acknowledge_is_discarded() -> None:
+    world = World(BrokerSettings(maximum_memory=64 * MIB, sys_interval=0.0))
+    away = persistent(world, "away", MQTT5)
+    away.subscribe("t", qos=1)
+    publisher = world.connect("p")
+    for number in range(1, 9):
+        publisher.send(Publish("t", bytes(MIB // 2), 1, number))
+    assert len(away.take()) == 8
+    away.cut()
+    assert not world.broker.router.sessions["away"].session.waiting
+    short(world)
+    world.wait(1)
+    assert set(world.broker.router.sessions) == {"p"}
+
+
 def test_while_memory_is_short_what_a_store_keeps_is_kept() -> None:
     world = Lasting(BrokerSettings(sys_interval=0.0), window=2)
     away = world.durable("away")

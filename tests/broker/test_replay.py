@@ -23,6 +23,7 @@ from semel.mqtt import (
     Will,
     encode,
 )
+from semel.store.schema import Unusable
 from tests.broker.recorded import (
     ALL,
     Guarded,
@@ -553,6 +554,48 @@ def test_a_store_that_fails_costs_the_client_that_asked_its_connection() -> None
     world.fill(1, first=6)
     assert [packet.payload for packet in messages(other.take())] == [b"6"]
     assert seqs(follow(world.reader("third"))) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_damaged_row_of_the_record_makes_its_readers_wait_and_costs_no_connection() -> None:
+    world = Plant(streams={"plant": "plant/#", "other": "other/#"})
+    world.fill(5)
+    reader = world.reader(durable=True)
+    reader.subscribe("live", qos=1)
+    world.store.problem = Unusable("row 1 of the record is not what was written")
+    assert follow(reader) == []
+    assert follow(world.reader("second")) == []
+    # Its connection is of use: for other messages, and after a reconnect, too.
+    for _ in range(3):
+        publisher = world.connect("publisher")
+        publisher.send(Publish("live", b"x", 1, 1))
+        assert [packet.payload for packet in read_all(reader)] == [b"x"]
+        reader.cut()
+        reader = world.reader(durable=True, present=True)
+        assert not reader.is_closed()
+    lines = [line for line in world.log if "not what was written" in line]
+    assert lines == [
+        "stream plant cannot be replayed for now, and is tried again:"
+        " row 1 of the record is not what was written"
+    ]
+    # Nobody reads it for nothing, and one line a minute says that it lasts.
+    for _ in range(100):
+        world.wait(1)
+    assert len([line for line in world.log if "not what was written" in line]) == 2
+    world.store.problem = None
+    world.wait(60)
+    world.settle()
+    assert seqs(read_all(reader)) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("offset", ["earliest", "1970-01-01T00:16:42Z"])
+def test_who_waits_for_a_damaged_row_may_move_on_from_it(offset: str) -> None:
+    world = Plant()
+    world.fill(5)
+    reader = world.reader()
+    world.store.problem = Unusable("damage")
+    assert follow(reader, offset=offset) == []
+    world.store.problem = None
+    assert seqs(follow(reader, offset="4")) == [4, 5]
 
 
 # --- retention ------------------------------------------------------------------------------------

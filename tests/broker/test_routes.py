@@ -47,7 +47,7 @@ class Shelf:
         self.subscriptions.subscribe(client_id, subscription, identifier)
 
     def learn(self, topic_name: str, rights: str) -> None:
-        self.routes.learn(topic_name, self.subscriptions.match(topic_name), rights)
+        self.routes.learn(topic_name, self.subscriptions.match(topic_name), rights, {})
 
     def find(self, topic_name: str) -> Route | None:
         self.routes.refresh()

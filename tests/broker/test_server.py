@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -266,6 +267,18 @@ def test_a_hangup_that_nohup_ignores_is_not_even_logged() -> None:
             assert not [line for line in broker.log if "SIGHUP" in line]
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_hangup_while_it_ends_does_not_kill_it(stored: bool, tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data")) if stored else ()
+    with Process(*data) as broker:
+        broker.process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + PATIENCE
+        while broker.process.poll() is None and time.monotonic() < end:
+            broker.process.send_signal(signal.SIGHUP)
+            time.sleep(0.001)
+        assert broker.process.returncode == 0
 
 
 # --- what is logged -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from semel.broker import server as server_module
 from semel.broker.core import Broker
 from semel.broker.server import Server
 from semel.broker.settings import BrokerSettings
-from semel.mqtt import Connect, encode
+from semel.mqtt import Connect, PingReq, encode
 from semel.store.commit import Commit
 from tests.broker.live import PATIENCE
 
@@ -89,3 +89,47 @@ def test_a_commit_that_cannot_be_told_closes_who_waited_for_it_and_the_next_is_t
     with caplog.at_level(logging.ERROR):
         assert asyncio.run(serve()) == b"\x20"
     assert sum("cannot be told" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("name", ["opened", "lost", "written", "resumed"])
+def test_a_fault_over_a_socket_is_logged_once_and_ends_that_socket_alone(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def serve() -> bytes:
+        server = Server(BrokerSettings(port=0))
+        host, port = await server.start()
+        other, other_out = await asyncio.open_connection(host, port)
+        other_out.write(encode(Connect("other")))
+        assert (await asyncio.wait_for(other.readexactly(2), PATIENCE))[0] == 0x20
+        if name != "resumed":
+            server.broker = Raising(server.broker, name, 1)  # type: ignore[assignment]
+        victim, victim_out = await asyncio.open_connection(host, port)
+        victim_out.write(encode(Connect("victim")))
+        if name in ("lost", "resumed"):
+            await asyncio.wait_for(victim.read(1), PATIENCE)
+        if name == "lost":
+            victim_out.close()
+        if name == "resumed":
+            server.broker = Raising(server.broker, "written", 1)  # type: ignore[assignment]
+            list(server.peers.values())[-1].resume_writing()
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(victim.read(), PATIENCE)
+        while server.broker.times or len(server.peers) > 1:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+        victim_out.close()
+        # Neither it nor anybody else is locked out.
+        again, again_out = await asyncio.open_connection(host, port)
+        again_out.write(encode(Connect("victim")))
+        assert await asyncio.wait_for(again.read(1), PATIENCE) == b"\x20"
+        other_out.write(encode(PingReq()))
+        rest = await asyncio.wait_for(other.readuntil(b"\xd0\x00"), PATIENCE)
+        for writer in (other_out, again_out):
+            writer.close()
+        await server.stop()
+        return rest[-2:]
+
+    with caplog.at_level(logging.ERROR):
+        assert asyncio.run(serve()) == b"\xd0\x00"
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.name == "semel.broker"

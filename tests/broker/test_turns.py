@@ -3,24 +3,32 @@
 import pytest
 
 from semel.broker import turns
+from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
     MQTT311,
+    ConnAck,
+    Connect,
     Decoder,
     Disconnect,
     PingReq,
     PingResp,
     Properties,
     PubAck,
+    PubComp,
     Publish,
+    PubRec,
+    PubRel,
     Subscribe,
     Subscription,
     Unsubscribe,
+    Will,
     encode,
 )
 from semel.store.store import FULL, OPEN
-from tests.broker.test_core import VERSIONS, payloads
+from tests.broker.test_core import VERSIONS, payloads, persistent
+from tests.broker.test_restart import Lasting
 from tests.broker.test_store import Kept
 from tests.broker.world import Client, World
 
@@ -159,15 +167,14 @@ def test_what_follows_a_disconnect_in_a_flood_is_not_worked_off() -> None:
 
 
 def test_a_fault_in_a_later_turn_ends_that_connection_alone() -> None:
-    world = World()
+    class Raising(Authority):
+        def publish(self, client_id: str, topic_name: str) -> int:
+            raise RuntimeError("a fault of ours")
+
+    world = World(authority=Raising())
     attacker, innocent = world.connect("a", MQTT5), world.connect("i", MQTT5)
     receive(attacker, encode(PingReq()) * 3_000 + encode(Publish("t", b"x")))
     receive(innocent, encode(PingReq()) * 3_000)
-
-    def raising(*_: object) -> None:
-        raise RuntimeError("a fault of ours")
-
-    world.broker.router.subscriptions.match = raising  # type: ignore[method-assign,assignment]
     world.tick()
     assert attacker.is_closed()
     assert len(innocent.take()) == 3_000
@@ -290,3 +297,184 @@ def test_time_in_which_nobody_was_listened_to_is_no_silence_of_a_client() -> Non
     world.broker.sweep(world.now)
     assert client.is_closed()
     assert applicant.is_closed()
+
+
+# --- what is due at one time ----------------------------------------------------------------------
+
+
+READERS = 60
+KEPT = Properties(session_expiry_interval=1_000)
+
+
+def will_world(version: int = MQTT5) -> tuple[World, list[Client]]:
+    """Each will costs about an eighth of a turn: so many read it."""
+    world = World(BrokerSettings(sys_interval=0.0))
+    readers = [world.connect(f"r{number}", version) for number in range(READERS)]
+    for reader in readers:
+        reader.subscribe("will")
+    return world, readers
+
+
+def answered_ticks(world: World, bystander: Client) -> int:
+    """Ticks until nothing is left to do; the bystander is answered in each of them."""
+    ticks = 0
+    while world.broker.has_turns():
+        world.broker.take_turns(world.now)
+        receive(bystander, encode(PingReq(), bystander.version))
+        world.flush()
+        assert bystander.take() == [PingResp()]
+        ticks += 1
+    return ticks
+
+
+def test_wills_that_are_due_at_one_time_are_published_turn_by_turn() -> None:
+    world, readers = will_world()
+    bystander = world.connect("i", MQTT311)
+    for number in range(100):
+        will = Will("will", b"%d" % number, properties=Properties(will_delay_interval=10))
+        world.connect(f"w{number}", will=will, properties=KEPT).cut()
+    world.now += 10
+    world.broker.sweep(world.now)
+    world.flush()
+    first = len(payloads(readers[-1].take()))
+    assert 1 <= first <= 10
+    assert answered_ticks(world, bystander) >= 9
+    rest = len(payloads(readers[-1].take()))
+    assert first + rest == 100
+    assert len(payloads(readers[0].take())) == 100
+
+
+def test_wills_of_connections_that_are_lost_at_one_time_are_published_turn_by_turn() -> None:
+    world, readers = will_world()
+    bystander = world.connect("i", MQTT311)
+    clients = [world.connect(f"w{n}", will=Will("will", b"%d" % n)) for n in range(100)]
+    for client in clients:
+        world.broker.lost(client.connection, world.now)
+        world.clients.remove(client)
+    world.flush()
+    first = len(payloads(readers[-1].take()))
+    assert 1 <= first <= 10
+    # Who comes back meanwhile finds all done that was due.
+    back = world.open()
+    receive(back, encode(Connect("w99")))
+    world.flush()
+    assert payloads(readers[-1].take()) == [b"99"]
+    assert answered_ticks(world, bystander) >= 8
+    assert len(payloads(readers[0].take())) == 100
+    assert set(world.broker.router.sessions) == {f"r{n}" for n in range(READERS)} | {"i", "w99"}
+
+
+def test_sessions_that_end_at_one_time_end_turn_by_turn() -> None:
+    world = Lasting(BrokerSettings(sys_interval=0.0))
+    for number in range(300):
+        world.durable(f"s{number}").cut()
+    # A restart, so that the store is asked what each has open.
+    world.crash()
+    bystander = world.connect("i", MQTT311)
+    world.now += 1_000
+    world.broker.sweep(world.now)
+    assert 1 < len(world.broker.router.sessions) < 301
+    assert answered_ticks(world, bystander) >= 2
+    assert set(world.broker.router.sessions) == {"i"}
+    assert world.rows("session") == 0
+
+
+# --- clients that come back to many messages ------------------------------------------------------
+
+
+def unanswered(world: World, client_id: str, count: int, version: int = MQTT5) -> None:
+    """A session whose client was sent so many messages and has acknowledged none."""
+    reader = persistent(world, client_id, version)
+    reader.subscribe(client_id, qos=1)
+    publisher = world.connect("p")
+    for number in range(count):
+        publisher.send(Publish(client_id, b"%d" % number, 1, 1))
+    assert len(payloads(reader.take())) == count
+    reader.cut()
+    publisher.cut()
+
+
+def resume(world: World, client_id: str, version: int = MQTT5) -> Client:
+    """The client is back; the tick has not ended."""
+    client = world.open(version)
+    kept = Properties(session_expiry_interval=3_600) if version == MQTT5 else Properties()
+    connect = Connect(client_id, clean_start=False, version=version, properties=kept)
+    receive(client, encode(connect, version))
+    return client
+
+
+@VERSIONS
+def test_what_was_in_flight_is_sent_again_over_several_ticks(version: int) -> None:
+    count = 1_200
+    world = World(BrokerSettings(inflight_window=65_535))
+    unanswered(world, "s", count, version)
+    client = resume(world, "s", version)
+    # To take it up is work, too.
+    assert world.broker.router.work >= count
+    sent: list[Publish] = []
+    ticks = 0
+    while len(sent) < count:
+        # The broker has something to do without being asked.
+        assert world.broker.router.dirty
+        world.flush()
+        now = [packet for packet in client.take() if isinstance(packet, Publish)]
+        assert 0 < len(now) <= turns.SEND_SHARE
+        sent += now
+        ticks += 1
+    assert ticks == 3
+    assert [packet.payload for packet in sent] == [b"%d" % number for number in range(count)]
+    assert all(packet.dup for packet in sent)
+
+
+def test_of_many_that_come_back_nobody_waits_until_another_has_all() -> None:
+    each, sessions = 400, 15
+    world = World()
+    for number in range(sessions):
+        unanswered(world, f"s{number}", each)
+    clients = [resume(world, f"s{number}") for number in range(sessions)]
+    world.flush()
+    counts = [len(payloads(client.take())) for client in clients]
+    # Those for whom the tick has nothing left get one.
+    assert sum(counts) <= turns.TICK_MESSAGES + sessions
+    assert counts.count(each) == turns.TICK_MESSAGES // each
+    assert counts[-1] == 1
+    world.flush()
+    counts = [len(payloads(client.take())) for client in clients]
+    assert counts[-1] == each - 1
+    assert not world.broker.router.dirty
+
+
+def test_what_waits_in_the_store_is_read_and_sent_over_several_ticks() -> None:
+    count = 1_200
+    world = Lasting(BrokerSettings(sys_interval=0.0), window=100)
+    away = world.durable("s")
+    away.subscribe("t", qos=1)
+    away.cut()
+    publisher = world.connect("p")
+    for number in range(count):
+        publisher.send(Publish("t", b"%d" % number, 1, 1))
+    client = resume(world, "s")
+    received: list[bytes] = []
+    while len(received) < count:
+        world.flush()
+        now = payloads(client.take())
+        assert 0 < len(now) <= turns.SEND_SHARE
+        received += now
+    assert received == [b"%d" % number for number in range(count)]
+
+
+def test_a_client_with_all_inbound_identifiers_open_comes_back_quickly() -> None:
+    """65,535 of them are not gone through one by one."""
+    world = World()
+    persistent(world, "s", MQTT311).cut()
+    session = world.broker.router.sessions["s"].session
+    session.restore_exchanges([], list(range(1, 65_536)))
+    client = resume(world, "s", MQTT311)
+    exchange = client.connection.exchange
+    assert len(exchange.client.opened) <= 501
+    assert exchange.client.stage(65_535)
+    world.flush()
+    assert [p for p in client.take() if isinstance(p, ConnAck)]
+    again = Publish("t", b"", 2, 65_535, dup=True)
+    assert client.send(again) == [PubRec(65_535)]
+    assert client.send(PubRel(65_535)) == [PubComp(65_535)]

@@ -81,6 +81,7 @@ class Twins:
             publisher_patience=0.5 if turn_work == TURN_WORK else 0.0,
             inflight_window=choose((1, 3, 200)),
             maximum_outgoing_bytes=choose((300, 8 * 1024 * 1024)),
+            maximum_inflight_bytes=(1, 1_500, 16 * 1024 * 1024)[seed % 3],
             maximum_queued_messages=choose((1, 5, 10_000)),
             maximum_queued_bytes=choose((100, 500, 64 * 1024 * 1024)),
             maximum_retained=choose((1, 100_000)),

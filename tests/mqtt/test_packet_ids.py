@@ -47,3 +47,20 @@ def test_all_65535_identifiers_take_8_kib() -> None:
     for packet_id in range(1, 65_536):
         ids.discard(packet_id)
     assert ids.size == 0
+
+
+def test_the_first_of_them_are_the_lowest_and_a_copy_is_a_set_of_its_own() -> None:
+    ids = PacketIds()
+    for packet_id in (65_535, 9, 8, 7, 300):
+        ids.add(packet_id)
+    assert [ids.first(count) for count in (0, 1, 3, 9)] == [
+        [],
+        [7],
+        [7, 8, 9],
+        [7, 8, 9, 300, 65_535],
+    ]
+    copied = ids.copy()
+    copied.discard(7)
+    ids.add(1)
+    assert copied.listed() == [8, 9, 300, 65_535]
+    assert (len(copied), len(ids)) == (4, 6)

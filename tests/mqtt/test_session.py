@@ -310,6 +310,122 @@ def test_no_more_publishes_are_open_than_the_peers_receive_maximum() -> None:
     assert session.waiting == 1
 
 
+# --- [4.9] what a peer that does not acknowledge may make us keep --------------------------------
+
+
+def bounded(maximum: int, version: int = MQTT5) -> Session:
+    session = connected(version)
+    session.maximum_in_flight_bytes = maximum
+    return session
+
+
+@VERSIONS
+@pytest.mark.parametrize("qos", [1, 2])
+def test_messages_wait_while_those_in_flight_take_the_bytes_that_they_may(
+    version: int, qos: int
+) -> None:
+    session = bounded(2_500, version)
+    sent = published(session, *(bytes(999) for _ in range(4)), qos=qos)
+    # 1,000 bytes each and 500 for the delivery: the second reaches the bound, and is sent yet.
+    assert len(sent) == 2
+    assert (session.in_flight_bytes, session.waiting) == (3_000, 2)
+    assert not session.can_send(qos)
+    assert not session.send_encoded(Message("t", b"", qos=qos), b"head", b"tail")
+    if qos == 1:
+        session.receive_puback(PubAck(1))
+    else:
+        # From PUBREC on only the identifier is kept.
+        session.receive_pubrec(PubRec(1))
+    session.poll(0.0)
+    assert (session.in_flight_bytes, session.waiting) == (3_000, 1)
+
+
+def test_a_message_larger_than_the_bound_is_sent_alone() -> None:
+    session = bounded(1)
+    for number in (1, 2):
+        assert len(published(session, bytes(10_000))) == 1
+        assert published(session, b"next") == []
+        session.receive_puback(PubAck(2 * number - 1))
+        session.poll(0.0)
+        assert len(packets(session)) == 1
+        session.receive_puback(PubAck(2 * number))
+    assert session.in_flight_bytes == 0
+
+
+def test_what_is_sent_again_is_not_held_back_by_its_own_bytes() -> None:
+    session = bounded(2_500)
+    published(session, *(bytes(999) for _ in range(3)))
+    resent = reconnect(session)
+    assert [packet.packet_id for packet in resent if isinstance(packet, Publish)] == [1, 2]
+    assert (session.in_flight_bytes, session.waiting) == (3_000, 1)
+
+
+def test_every_way_out_of_flight_gives_its_bytes_back() -> None:
+    def flying(*qos: int, share: str = "") -> Session:
+        session = bounded(100_000)
+        for each in qos:
+            session.send(Message("t", b"x", qos=each), 0.0, share)
+        assert session.in_flight_bytes == 502 * len(qos)
+        return session
+
+    session = flying(1, 2)
+    rebuilt_session = rebuilt(session.drain()[0])
+    assert rebuilt_session.in_flight_bytes == 2 * 502
+    session.begin_anew()
+    assert session.in_flight_bytes == 0
+    session = flying(1, 2, share="$share/g/t")
+    session.give_up_shared(None, sent=True)
+    assert session.in_flight_bytes == 502
+    session.receive_pubrec(PubRec(2))
+    assert session.in_flight_bytes == 0
+    session.receive_pubcomp(PubComp(2))
+    assert session.in_flight_bytes == 0
+    session = flying(2)
+    session.give_up(1)
+    assert session.in_flight_bytes == 0
+    session = Session()
+    released, sent = Delivery(1, None, "", 2), Delivery(2, Message("t", b"x", qos=1), "", 1)
+    released.packet_id, released.released, sent.packet_id = 1, 1, 2
+    session.restore_exchanges([released, sent], [])
+    assert session.in_flight_bytes == 502
+
+
+def test_no_more_deliveries_are_in_flight_than_may_be_however_often_a_peer_reconnects() -> None:
+    """What waits for PUBCOMP takes nothing of a new connection's quota [MQTT-3.3.4-9]"""
+    session = connected()
+    session.maximum_in_flight = 10
+    for number in range(3):
+        published(session, *(b"%d" % number for _ in range(8)), qos=2)
+        for packet_id in range(1, 6):
+            session.receive_pubrec(PubRec(packet_id))
+        assert session.in_flight <= 10
+        reconnect(session)
+    assert (session.in_flight, session.waiting) == (10, 14)
+    assert not session.can_send(1)
+    session.receive_pubcomp(PubComp(1))
+    session.poll(0.0)
+    assert (session.in_flight, session.waiting) == (10, 13)
+
+
+def test_a_poll_sends_no_more_than_its_limit_and_tells_what_is_left_of_it() -> None:
+    session = connected()
+    published(session, *(b"%d" % number for number in range(5)))
+    session.disconnect(0.0, NEVER_EXPIRES)
+    session.poll(0.0, 3)
+    assert session.poll_left == 3
+    for number in range(5, 10):
+        session.send(Message("t", b"%d" % number, qos=1), 0.0)
+    session.connect(MQTT5)
+    seen: list[bytes] = []
+    left: list[int] = []
+    for _ in range(4):
+        session.poll(0.0, 3)
+        left.append(session.poll_left)
+        seen += [packet.payload for packet in packets(session) if isinstance(packet, Publish)]
+    assert left == [0, 0, 0, 2]
+    assert seen == [b"%d" % number for number in range(10)]
+
+
 def test_an_empty_quota_does_not_hold_back_other_packets() -> None:
     """[MQTT-3.3.4-8] [MQTT-3.3.4-10] [MQTT-4.9.0-3]"""
     session = connected(receive_maximum=1)

@@ -1,5 +1,8 @@
 """One side of a connection: identifiers with their stages, order and quota."""
 
+import pytest
+
+from semel.mqtt.packet_ids import PacketIds
 from semel.mqtt.side import (
     MANY_OPEN,
     PLACE_UNKNOWN,
@@ -127,3 +130,18 @@ def test_a_pubrel_answers_a_pubrec_that_nothing_waited_for() -> None:
     side.strays.discard(1)
     side.stray_pubrels.add(1)
     assert side.answers_stray(1)
+
+
+@pytest.mark.parametrize("count", [0, 1, MANY_OPEN, MANY_OPEN + 1, MANY_OPEN + 2, 65_535])
+def test_received_identifiers_are_carried_at_once_as_they_are_one_by_one(count: int) -> None:
+    ids = PacketIds()
+    one_by_one, at_once = Side(), Side()
+    for packet_id in range(1, count + 1):
+        ids.add(packet_id)
+        one_by_one.move(packet_id, RECEIVED | PLACE_UNKNOWN)
+    one_by_one.begin()
+    at_once.carry_received(ids)
+    assert at_once.facts() == one_by_one.facts()
+    # and the set that they came from stays as it is
+    at_once.move(count, RELEASED)
+    assert len(ids) == count

@@ -161,6 +161,8 @@ class Ledger:
         # The one shared subscription: index of the message and QoS; what may be lost with a member.
         self.shared: list[tuple[int, int]] = []
         self.excused: set[int] = set()
+        # Clients and payloads: the authority failed over whether it may have the message.
+        self.unreceived: set[tuple[str, bytes]] = set()
         # By epoch: payloads of it that have an identifier. At QoS 2 they are nobody else's then.
         self.flown: dict[int, set[bytes]] = {}
         self.sessions_begun = 0

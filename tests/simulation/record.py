@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from semel.mqtt.properties import TOPIC_ALIAS
 from semel.store.database import Database
+from semel.store.rows import properties_as_stored
 from tests.simulation.clock import Broken, CountDown
 
 # seq, client identifier, topic, payload
@@ -34,11 +36,19 @@ END: Final = 5
 
 def rows_of(database: Database, stream: int, after: int = 0) -> list[Row]:
     """What the database has of a stream, behind this seq."""
-    found: list[Row] = database.connection.execute(
-        "SELECT seq, client_id, topic, payload FROM record WHERE stream = ? AND seq > ?"
-        " ORDER BY seq",
+    found: list[Row] = []
+    for *row, properties in database.connection.execute(
+        "SELECT seq, client_id, topic, payload, properties FROM record WHERE stream = ?"
+        " AND seq > ? ORDER BY seq",
         (stream, after),
-    ).fetchall()
+    ):
+        seq, client_id, topic, payload = row
+        if properties and any(
+            item[0] == TOPIC_ALIAS for item in properties_as_stored(properties).items
+        ):
+            # It means something on the publisher's connection alone.
+            raise Broken(f"row {seq} of stream {stream} has a topic alias")
+        found.append((seq, client_id, topic, payload))
     return found
 
 

@@ -16,7 +16,7 @@ from semel.mqtt.delivery import Delivery
 from semel.store.commit import Commit
 from semel.store.database import Database
 from semel.store.store import BEHIND, FULL, OPEN, Saved, Store
-from tests.simulation.clock import CountDown
+from tests.simulation.clock import Broken, CountDown
 from tests.simulation.faults import Faults
 from tests.simulation.ledger import Snapshot
 
@@ -63,6 +63,8 @@ class SimulatedStore(Store):
         self.has_space = True
         self.is_behind = False
         self.faults = Faults()
+        # Numbers of sessions that are over. No other session may have one of them.
+        self._ended_numbers: set[int] = set()
         self._noted = noted
         self._written = 0
 
@@ -110,6 +112,7 @@ class SimulatedStore(Store):
         for commit in commits:
             # Its rows are gone, and another may get its number.
             self.faults.damaged -= set(commit.ended)
+        self._check_numbers(commits)
         del self.pending[: len(group)]
         self.applied += group
         self.safe = group[-1].number
@@ -121,9 +124,18 @@ class SimulatedStore(Store):
         machine. What lasts then, if anything does."""
         group = self.pending[:count]
         if group and not self._interrupted([each.commit for each in group], steps):
+            self._check_numbers([each.commit for each in group])
             self.safe = group[-1].number
             return group[-1].snapshot
         return None
+
+    def _check_numbers(self, commits: list[Commit]) -> None:
+        """Numbers of sessions are not given again: something may still go by the old one."""
+        for commit in commits:
+            for number, client, _ in commit.sessions:
+                if number in self._ended_numbers:
+                    raise Broken(f"{client} has the number {number} of a session that is over")
+            self._ended_numbers |= set(commit.ended)
 
     def _interrupted(self, commits: list[Commit], steps: int) -> bool:
         """Try a transaction that fails if a statement takes more steps. Whether it did."""

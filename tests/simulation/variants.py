@@ -8,6 +8,7 @@ out; its network changes a bit of what leaves; its server leaves out a part of a
 from collections.abc import Callable
 from typing import Final
 
+from semel.broker.authority import Authority
 from semel.broker.core import Broker
 from semel.mqtt.codec import decode
 from semel.mqtt.delivery import (
@@ -20,11 +21,13 @@ from semel.mqtt.delivery import (
     Change,
     Delivery,
 )
+from semel.mqtt.message import Message
 from semel.mqtt.packets.publish import Publish
-from semel.store.commit import Commit
+from semel.mqtt.properties import TOPIC_ALIAS, Properties
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
 from semel.store.store import Saved
-from tests.simulation.faults import MARK
+from tests.simulation.faults import MARK, Faults, Hooks
 from tests.simulation.ledger import Snapshot
 from tests.simulation.record import FOLDER, SYNC, Sealer
 from tests.simulation.store import Pending, SimulatedStore, empty_database
@@ -44,6 +47,10 @@ class Variant:
     def store(self, noted: Noted) -> SimulatedStore:
         """What the broker writes to."""
         return SimulatedStore(empty_database(), noted)
+
+    def authority(self, faults: Faults) -> Authority:
+        """What the broker asks who may do what."""
+        return Hooks(faults)
 
     def sealer(self, stream: int) -> Sealer:
         """What makes segments."""
@@ -92,6 +99,9 @@ class Blind(Variant):
 
     def store(self, noted: Noted) -> SimulatedStore:
         return self.inner.store(noted)
+
+    def authority(self, faults: Faults) -> Authority:
+        return self.inner.authority(faults)
 
     def sealer(self, stream: int) -> Sealer:
         return self.inner.sealer(stream)
@@ -186,6 +196,8 @@ class ForgetfulStore(SimulatedStore):
             saved.retained.clear()
         elif self._what == "subscriptions":
             saved.subscriptions.clear()
+        elif self._what == "numbers":
+            saved.next_session = max((each.number for each in saved.sessions), default=0) + 1
         return saved
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
@@ -211,6 +223,75 @@ class ForgetfulStore(SimulatedStore):
             self.applied += self.pending[:count]
             del self.pending[:count]
         return snapshot
+
+
+class OtherBytesStore(SimulatedStore):
+    """Gives back another payload than it was given."""
+
+    def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
+        return [_changed(each) for each in super().queue(session, first, limit)]
+
+    def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
+        deliveries, stored = super().exchanges(session)
+        return [_changed(each) for each in deliveries], stored
+
+
+def _changed(delivery: Delivery) -> Delivery:
+    """One bit of its payload is another."""
+    message = delivery.message
+    if message is not None and message.payload:
+        payload = bytes([message.payload[0] ^ 1]) + message.payload[1:]
+        delivery.message = Message(
+            message.topic_name,
+            payload,
+            qos=message.qos,
+            retain=message.retain,
+            properties=message.properties,
+            expires_at=message.expires_at,
+        )
+    return delivery
+
+
+class OtherBytes(Variant):
+    """A flipped bit that no checksum has seen."""
+
+    name = "other bytes"
+    fault = "a message that is read back from the store is not the one that was written"
+
+    def store(self, noted: Noted) -> SimulatedStore:
+        return OtherBytesStore(empty_database(), noted)
+
+
+class AliasStore(SimulatedStore):
+    """Writes a property into the record that belongs to the connection."""
+
+    def write(self, commit: Commit) -> bool:
+        safe = super().write(commit)
+        for at, record in enumerate(commit.records):
+            commit.records[at] = RecordedMessage(
+                record.stream,
+                record.seq,
+                record.topic_name,
+                record.payload,
+                qos=record.qos,
+                retain=record.retain,
+                dup=record.dup,
+                client_id=record.client_id,
+                packet_id=record.packet_id,
+                version=record.version,
+                properties=Properties([*record.properties.items, (TOPIC_ALIAS, 1)]),
+            )
+        return safe
+
+
+class Aliased(Variant):
+    """A recorded message has the alias that it came with."""
+
+    name = "recorded alias"
+    fault = "a message is recorded with the topic alias of its connection"
+
+    def store(self, noted: Noted) -> SimulatedStore:
+        return AliasStore(empty_database(), noted)
 
 
 class Forgetful(Variant):
@@ -348,6 +429,24 @@ class Unsynced(Variant):
 
     def sealer(self, stream: int) -> Sealer:
         return LeapingSealer(stream, self._skipped)
+
+
+class SilentSealer(Sealer):
+    """Never answers again once it has written a segment."""
+
+    def go_on(self, database: Database, chance: int) -> None:
+        if self.step != SYNC:
+            super().go_on(database, chance)
+
+
+class Silent(Variant):
+    """Nobody starts the sealer again."""
+
+    name = "silent sealer"
+    fault = "the sealer does not answer any more, and nobody starts it again"
+
+    def sealer(self, stream: int) -> Sealer:
+        return SilentSealer(stream)
 
 
 class RashSealer(Sealer):
@@ -497,6 +596,25 @@ class UnseenDamage(Variant):
         return UnseenDamageStore(empty_database(), noted)
 
 
+class UnforgivingHooks(Hooks):
+    """Takes its own failure for a no, from then on."""
+
+    def receive(self, client_id: str, topic_name: str) -> bool:
+        if (client_id, topic_name) in self._faults.ever_unreceived:
+            return False
+        return super().receive(client_id, topic_name)
+
+
+class CutOff(Variant):
+    """An authority that fails once cuts a client off a topic."""
+
+    name = "cut off a topic"
+    fault = "a client over whom the authority failed once gets no more messages of that topic"
+
+    def authority(self, faults: Faults) -> Authority:
+        return UnforgivingHooks(faults)
+
+
 class Impatient(Variant):
     """Whoever is not read from counts as silent."""
 
@@ -557,6 +675,9 @@ BROKEN: Final[tuple[Variant, ...]] = (
     Forgetful("lost retained", "retained messages are lost at a crash", "retained"),
     Forgetful("lost subscriptions", "subscriptions are lost at a crash", "subscriptions"),
     Forgetful("skipped message", "the queue skips a message when it is refilled", "queue"),
+    Forgetful("session number again", "a number of a session is given again", "numbers"),
+    OtherBytes(),
+    Aliased(),
     Forgetful("lost commit", "a commit that found no space is reported as safe", "no space"),
     Torn("kept will", "a will that was published stays on disk", wills=True),
     Torn("kept session", "a session that has ended stays on disk", ended=True),
@@ -565,6 +686,7 @@ BROKEN: Final[tuple[Variant, ...]] = (
     Shuffling(),
     Unsynced("unsynced bytes", "a segment is renamed without an fsync of its bytes", SYNC),
     Unsynced("unsynced name", "rows are deleted without an fsync of the folder", FOLDER),
+    Silent(),
     Rash(),
     Fickle(),
     WithoutDup(),
@@ -574,6 +696,7 @@ BROKEN: Final[tuple[Variant, ...]] = (
     Unlisting(),
     Unswept(),
     UnseenDamage(),
+    CutOff(),
     Impatient(),
     Speechless(),
     Stuttering(),

@@ -31,7 +31,7 @@ from semel.store.store import FULL
 from semel.store.streams import Stream, Streams
 from tests.simulation.client import Client
 from tests.simulation.clock import Broken, Clock
-from tests.simulation.faults import HOOKS, MARK, Fault, Hooks
+from tests.simulation.faults import HOOKS, MARK, RECEIVE, Fault
 from tests.simulation.ledger import Ledger, Snapshot
 from tests.simulation.network import Link
 from tests.simulation.promptness import Promptness
@@ -125,7 +125,7 @@ class World:
             streams.append(Stream(row.id, name, topic_filter, self.variant.last_seq(row.last_seq)))
         return Broker(
             self.settings,
-            authority=Hooks(self.faults),
+            authority=self.variant.authority(self.faults),
             store=self.store,
             new_client_id=lambda: "nobody",
             log=self._logged,
@@ -216,6 +216,9 @@ class World:
             outcome = ledger.publish(
                 facts, packet, self.clock.now, full=self.store.condition == FULL
             )
+            for client, topic in self.faults.unreceived:
+                if topic == packet.topic_name:
+                    ledger.unreceived.add((client, packet.payload))
             if packet.qos:
                 witness.message_came(link, packet, outcome)
             self.tally["messages in"] += 1
@@ -406,7 +409,10 @@ class World:
     def _break(self, client: Client, a: int, b: int) -> None:
         """A hook is about to raise, or rows are damaged."""
         if a % 2:
-            self.faults.hook, self.faults.client = HOOKS[b % len(HOOKS)], client.name
+            hook = HOOKS[b % len(HOOKS)]
+            if hook != RECEIVE or client.part.role != WORKER:
+                self.faults.hook, self.faults.client = hook, client.name
+                self.faults.spared = a // 2 % 2
             return
         state = self.broker.router.sessions.get(client.name)
         if state is not None and state.number and client.part.role != WORKER:
@@ -482,6 +488,7 @@ class World:
         if link.up:
             piece = link.take_up(count % len(link.up) + 1 if count else len(link.up))
             self.faults.is_receiving = True
+            self.faults.served = self.clients[link.who].name
             try:
                 self.broker.receive(connection, piece, self.clock.now)
             except Fault as fault:
@@ -530,6 +537,8 @@ class World:
         for link in self._blocked:
             link.was_closing = link.connection.closing
         self.variant.flush(self.broker, self.store, self.clock.now)
+        self.tally["messages lost to a fault"] += len(self.faults.unreceived)
+        self.faults.unreceived.clear()
         self._unblock()
         self._collect()
         self.witness.check_pings(self.links)
@@ -645,6 +654,7 @@ class World:
         self._blocked = []
         # What was to be said of the last faults nobody has heard.
         self.faults.told = self.faults.raised
+        self.faults.unreceived.clear()
         self.promptness.forget()
         self.store.crash()
         for sealer in self.sealers:
@@ -675,8 +685,11 @@ class World:
         for sealer in self.sealers:
             for _ in range(self.plan.seed % 4 * (END + 1)):
                 sealer.go_on(self.database, self.plan.seed // 4)
-            while sealer.step != BEGIN:
-                sealer.go_on(self.database, 0)
+            for _ in range(END + 1):
+                if sealer.step != BEGIN:
+                    sealer.go_on(self.database, 0)
+            if sealer.step != BEGIN:
+                raise Broken(f"the sealer of stream {sealer.stream} does not answer any more")
         self.dropped += self.broker.router.dropped
         self.tally["wills"] += sum(each.is_will for each in self.ledger.accepted)
         self.tally["messages accepted"] += len(self.ledger.accepted)

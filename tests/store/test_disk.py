@@ -49,3 +49,31 @@ def test_the_owner_is_told_when_the_store_gets_behind_and_when_it_has_caught_up(
     finally:
         opened.close()
     assert told == [BEHIND, OPEN]
+
+
+def test_what_is_safe_is_told_whatever_else_the_owner_cannot_be_told(tmp_path: Path) -> None:
+    """Somebody waits for it."""
+    problems: list[str] = []
+
+    async def fall_behind() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: problems.append(str(context["exception"])))
+        safe = asyncio.Event()
+        store = opened.store
+
+        def changed() -> None:
+            if store.condition == OPEN:
+                raise RuntimeError("a mistake")
+
+        store.connect(
+            loop, safe=lambda commits: safe.set(), changed=changed, failed=lambda why: None
+        )
+        store.write(large())
+        await asyncio.wait_for(safe.wait(), SECONDS)
+
+    opened = open_store(StoreSettings(data=tmp_path / "data", maximum_unwritten_bytes=5_000), [])
+    try:
+        asyncio.run(fall_behind())
+    finally:
+        opened.close()
+    assert problems == ["a mistake"]

@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+from semel.store import sealer as sealer_module
 from semel.store.compaction import Compaction
 from semel.store.node_segments import NodeSegments, SealRequest
 from semel.store.retention import Retention
+from semel.store.retention_clock import RetentionClock
 from semel.store.roots import LocalRoot, NotOwned, Root
 from semel.store.sealer import LOCK_NAME, SealerLoop, read_lines
 from semel.store.segment_names import segment_name
@@ -324,11 +326,19 @@ def test_small_segments_are_merged_and_then_deleted(sealer: NodeSegments, root: 
 class Broker:
     """The other end of a loop that runs here: the requests it sends and the events it receives."""
 
-    def __init__(self, sealer: NodeSegments, *, housekeeping: float = 0.0) -> None:
+    def __init__(
+        self,
+        sealer: NodeSegments,
+        *,
+        housekeeping: float = 0.0,
+        clock: RetentionClock | None = None,
+    ) -> None:
         self.requests: queue.SimpleQueue[SealRequest | None] = queue.SimpleQueue()
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.on_event: Callable[[str, dict[str, Any]], None] = lambda kind, about: None
-        self.loop = SealerLoop(sealer, self.requests, self.receive, housekeeping=housekeeping)
+        self.loop = SealerLoop(
+            sealer, self.requests, self.receive, housekeeping=housekeeping, clock=clock
+        )
 
     def receive(self, kind: str, about: dict[str, Any]) -> None:
         self.heard.append((kind, about))
@@ -514,6 +524,42 @@ def test_a_folder_that_cannot_be_looked_after_is_told_and_sealing_goes_on(
     assert broker.kinds()[-1] == "sealed"
     assert set(broker.kinds()[:-1]) == {"notice"}
     assert "rows 11 to 20 are missing" in broker.heard[0][1]["why"]
+
+
+def test_a_clock_that_jumps_deletes_nothing_and_is_told_of(
+    database: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = MemoryRoot()
+    now = received(30) / 1e6
+    retention = {"plant": Retention(60.0, None)}
+    made = NodeSegments(database, root, node="n1", store="s", retention=retention)
+    broker = Broker(made, clock=RetentionClock(tmp_path / "clock.json", longest=60.0))
+    boot = 1_000.0
+    cleared: list[float] = []
+    really = made.clean_up
+
+    def clear(stream: str, **named: Any) -> None:
+        nonlocal now
+        really(stream, **named)
+        cleared.append(named["retention_now"])
+        if len(root.segments("plant", "n1")) < 3:
+            broker.end()
+        elif len(cleared) == 2:
+            now += 10 * 365 * 86_400.0
+        elif len(cleared) == 4:
+            broker.end()
+
+    monkeypatch.setattr(made, "clean_up", clear)
+    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(sealer_module, "time_since_boot", lambda: boot)
+    for first in (1, 11, 21):
+        seal(made, first, first + 9)
+    broker.loop.run()
+    assert [each.range for each in root.segments("plant", "n1")] == [(1, 10), (11, 20), (21, 30)]
+    assert cleared == [received(30) / 1e6] * 4
+    ((kind, about),) = broker.heard
+    assert kind == "notice"
+    assert about["why"].startswith("the clock has jumped ahead by 10.0 years")
 
 
 def test_a_root_that_is_away_at_the_start_is_asked_again(database: sqlite3.Connection) -> None:

@@ -43,6 +43,10 @@ from semel.broker.turns import (
     COPY_SHIFT,
     ITEM_BYTES_SHIFT,
     PACKET_WORK,
+    RESUME_WORK,
+    SEARCH_WORK,
+    SEND_SHARE,
+    TICK_MESSAGES,
     TURN_WORK,
     UNWRITTEN_ROWS,
     Turns,
@@ -119,8 +123,13 @@ class Broker:
     _outbox: Final[SendQueue]
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
-    # Sessions for whom this tick had no time to find retained messages.
-    _unsearched: list[SessionState]
+    # What this tick has left for searches of retained messages, in the units of `turns.py`, and how
+    # many messages that waited it may still send.
+    _search_work: int
+    _send_left: int
+    # Sessions that had their share of that and are not done; and those that had none.
+    _unfinished: list[SessionState]
+    _unserved: list[SessionState]
     _lifetimes: Final[Lifetimes]
     _arrivals: Final[Arrivals]
     # How many commits there have been.
@@ -182,7 +191,10 @@ class Broker:
         self._outbox = SendQueue(self.connections)
         self.replays = Replays(self.router, self._outbox, log)
         self._starved = []
-        self._unsearched = []
+        self._search_work = 0
+        self._send_left = 0
+        self._unfinished = []
+        self._unserved = []
         self._commits = 0
         self._lifetimes = Lifetimes(
             self.router,
@@ -241,13 +253,14 @@ class Broker:
         is behind."""
         self.turns.number += 1
         if self.has_turns():
+            self._lifetimes.go_on(now)
             for connection in self.turns.take():
                 self._serve_again(connection, now)
 
     def has_turns(self) -> bool:
         """Whether `take_turns` would do something now."""
         # A store that takes no messages is no reason: then each packet is told what it has to do.
-        return self.turns.has_next() and (
+        return (self.turns.has_next() or self._lifetimes.is_behind) and (
             self.store.condition != OPEN or self.router.unwritten_rows() < UNWRITTEN_ROWS
         )
 
@@ -356,21 +369,11 @@ class Broker:
         dirty = router.dirty
         router.dirty = []
         commit = router.commit
-        router.backlog_work = TURN_WORK
-        for state in dirty:
-            state.dirty = False
-            if state.ended:
-                continue
-            try:
-                self._serve(state, now)
-            except Exception:
-                # Those behind it in the list have no part in it.
-                what = f"serving {shown(state.client_id)}"
-                self._end_by_fault(state.connection, what, format_exc(), now)
-                self._take_changes(state)
-        for state in self._unsearched:
-            router.mark(state)
-        self._unsearched = []
+        self._search_work = TURN_WORK
+        self._send_left = TICK_MESSAGES
+        self._lifetimes.work = 0
+        self._serve_all(dirty, now)
+        self._mark_unfinished()
         expired = router.retained.expired
         router.retained.expired = []
         if not router.lasts:
@@ -400,18 +403,70 @@ class Broker:
             commit.at = self._wall()
             self._write(commit, now)
 
+    def _serve_all(self, states: list[SessionState], now: float) -> None:
+        """Serve each of these. What fails over one of them is no matter of those behind it."""
+        at = 0
+        try:
+            for state in states:
+                at += 1
+                state.dirty = False
+                if not state.ended:
+                    try:
+                        self._serve(state, now)
+                    except Exception:
+                        self._end_serving(state, format_exc(), now)
+        finally:
+            # Whatever fails besides, whoever is left is served in the next tick.
+            self.router.dirty.extend(states[at:])
+
+    def _end_serving(self, state: SessionState, problem: str, now: float) -> None:
+        """Serving a session failed: it pays with its connection."""
+        name = shown(state.client_id)
+        self._end_by_fault(state.connection, f"serving {name}", problem, now)
+        try:
+            self._take_changes(state)
+        except Exception:
+            self._log(f"what {name} did in this tick is lost: {format_exc()}")
+
     def _serve(self, state: SessionState, now: float) -> None:
         """Let a session send what it can, and take what of it has to last."""
-        state.session.poll(now)
-        if state.session.wanted:
+        session = state.session
+        share = SEND_SHARE if self._send_left > 0 else 1
+        session.poll(now, share)
+        if session.wanted:
             self._refill(state, now)
-        if state.backlog is not None and not self.router.send_backlog(state, now):
-            self._unsearched.append(state)
+        self._send_left -= share - session.poll_left
+        if not session.poll_left:
+            (self._unserved if share == 1 else self._unfinished).append(state)
+        if state.backlog is not None:
+            self._send_backlog(state, now)
         if state.cursors is not None:
             self.replays.send(state, now)
         packets = self._take_changes(state)
         if packets and state.connection:
             self._outbox.add(state.connection, packets)
+
+    def _send_backlog(self, state: SessionState, now: float) -> None:
+        """Send retained messages to a new subscriber, within its share of the tick's searches."""
+        router = self.router
+        share = router.backlog_work = min(SEARCH_WORK, self._search_work)
+        is_done = router.send_backlog(state, now)
+        self._search_work -= share - router.backlog_work
+        if not is_done:
+            (self._unfinished if share > 0 else self._unserved).append(state)
+
+    def _mark_unfinished(self) -> None:
+        """Go on in the next tick: first with those who had no share of this one."""
+        router = self.router
+        marked = router.dirty
+        router.dirty = []
+        for state in self._unserved:
+            router.mark(state)
+        router.dirty.extend(marked)
+        for state in self._unfinished:
+            router.mark(state)
+        self._unserved = []
+        self._unfinished = []
 
     def _take_changes(self, state: SessionState) -> list[Outgoing]:
         """Put what has to last of a session into the commit. What it wants to send."""
@@ -443,13 +498,15 @@ class Broker:
     def _refill(self, state: SessionState, now: float) -> None:
         """Bring back what waits in the store alone, as much as can be sent."""
         session = state.session
-        while session.connected and session.wanted:
+        while session.connected and session.wanted and session.poll_left:
+            # To read one costs as much as to send it.
+            self._send_left -= session.wanted
             if not self.router.refill(state):
                 if not state.damage:
                     # The commit that has them is not safe yet.
                     self._starved.append(state)
                 return
-            session.poll(now)
+            session.poll(now, session.poll_left)
 
     def committed(self, commit: Commit, now: float) -> None:
         """The store has this commit: what waited for it may leave."""
@@ -520,9 +577,12 @@ class Broker:
             session = state.session
             had_room = session.room > 0
             bound = self.settings.maximum_outgoing_bytes
+            in_flight = self.settings.maximum_inflight_bytes
             if self.memory.is_short:
                 bound = min(bound, ROOM_WHEN_SHORT)
+                in_flight = min(in_flight, ROOM_WHEN_SHORT)
             session.room = bound - unsent
+            session.maximum_in_flight_bytes = in_flight
             if not had_room or state.backlog is not None:
                 # What waited for room is looked at again.
                 self.router.mark(state)
@@ -564,6 +624,7 @@ class Broker:
             self._report(now)
         except Exception:
             self._log(f"the report under $SYS failed: {format_exc()}")
+        self.replays.retry()
         self._lifetimes.sweep(now)
 
     def _check_silence(self, connection: Connection, now: float) -> None:
@@ -697,7 +758,6 @@ class Broker:
         state.connection = 0
         try:
             self._lifetimes.leave(state, now)
-            self.pressure.caught_up(state)
             # At QoS 0 it goes with the connection; the rest stays for the next.
             if state.backlog is not None:
                 for topic_filter, search in list(state.backlog.items()):
@@ -708,6 +768,9 @@ class Broker:
             # Whoever is served just now need not be the one that leaves.
             self._log(f"the leave of {shown(state.client_id)} failed: {format_exc()}")
             state.backlog = None
+        finally:
+            # Nobody waits for a reader that is gone.
+            self.pressure.caught_up(state)
 
     # --- packets ----------------------------------------------------------------------------------
 
@@ -850,7 +913,9 @@ class Broker:
         if self.router.is_ending(client_id):
             # It is not told that it begins anew while a crash could bring the old session back.
             state.waits = True
-        exchange = Exchange(state.session.open_exchanges(SERVER, CLIENT))
+        self.router.work += RESUME_WORK * state.session.in_flight
+        exchange = Exchange(state.session.open_deliveries(SERVER))
+        exchange.client.carry_received(state.session.stored_ids)
         exchange.observe(CLIENT, packet, 0)
         connection.exchange = exchange
         present = old is not None
@@ -862,6 +927,8 @@ class Broker:
         )
         self.router.subscriptions.set_connected(client_id, True)
         state.session.room = self.settings.maximum_outgoing_bytes
+        state.session.maximum_in_flight_bytes = self.settings.maximum_inflight_bytes
+        state.session.maximum_in_flight = self.settings.maximum_inflight_messages
         aliases = min(exchange.client.topic_alias_maximum, self.settings.client_topic_aliases)
         connection.alias_maximum = aliases
         connection.maximum_alias_bytes = self.settings.maximum_alias_bytes
@@ -943,6 +1010,7 @@ class Broker:
         self._answer(connection, suback(connection.exchange, packet, reasons, why))
         if state.backlog is not None:
             # Before what is published later; what there is no time for follows in the next ticks.
+            self.router.backlog_work = TURN_WORK
             self.router.send_backlog(state, now)
 
     def _unsubscribe(

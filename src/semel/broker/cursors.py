@@ -39,6 +39,8 @@ class Cursor:
     # The first and the last seq that it was to have and that are not kept any more; 0: none.
     missed_first: int
     missed_last: int
+    # Until then its next record is not read: it is damaged.
+    retry_at: float
     # What was read, and how much of that has been dealt with.
     _records: list[RecordedMessage]
     _at: int
@@ -56,6 +58,7 @@ class Cursor:
         self.stored = 0
         self.missed_first = 0
         self.missed_last = 0
+        self.retry_at = 0.0
         self._records = []
         self._at = 0
         self.limit = FEW
@@ -78,6 +81,7 @@ class Cursor:
         self.position = position
         self.since = since
         self.missed_first = self.missed_last = 0
+        self.retry_at = 0.0
         self.rest()
 
     def rest(self) -> None:

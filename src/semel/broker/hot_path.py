@@ -109,7 +109,8 @@ class HotPath:
         """The plain path has routed this message: the next ones like it may come here."""
         if packet.topic_name and not packet.properties.present:
             rights = self._authority.rights(state.client_id)
-            self.routes.learn(packet.topic_name, self._router.matches, rights)
+            router = self._router
+            self.routes.learn(packet.topic_name, router.matches, rights, router.faults)
 
     def take(self, connection: Connection, state: SessionState, now: float, turn_work: int) -> None:
         """Take ordinary packets from where the decoder stands, up to the first that is not, or

@@ -20,6 +20,7 @@ from semel.broker.router import OWN_TOPICS, Router
 from semel.broker.session_shares import SessionShares
 from semel.broker.session_state import SessionState, shown
 from semel.broker.subscriptions import subscription_cost
+from semel.broker.turns import END_WORK, FILTER_WORK, TURN_WORK
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
@@ -53,6 +54,10 @@ class Lifetimes:
     _next_number: int
     # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
     _due: list[tuple[float, str]]
+    # What this tick has done for wills and ends, in the units of `turns.py`; whether some that are
+    # due wait for the next one.
+    work: int
+    is_behind: bool
     _discarded: Final[RareLog]
     _short: Final[RareLog]
 
@@ -75,6 +80,8 @@ class Lifetimes:
         self._short = RareLog(log)
         self._next_number = 1
         self._due = []
+        self.work = 0
+        self.is_behind = False
 
     # --- the beginning ----------------------------------------------------------------------------
 
@@ -103,7 +110,12 @@ class Lifetimes:
                 each.next_expiry,
                 each.last_delivery,
             )
-            state.session.restore_end(each.ends_at, expiry_interval, now)
+            ends_at = each.ends_at
+            was_cut = expiry_interval != each.expiry_interval
+            if was_cut and ends_at is not None and ends_at > now + expiry_interval:
+                # A session that is cut ends at the new limit from now, and none gets longer by it.
+                ends_at = None
+            state.session.restore_end(ends_at, expiry_interval, now)
             router.sessions[each.client_id] = state
             self.shares.restored(state)
             by_number[each.number] = state
@@ -180,9 +192,9 @@ class Lifetimes:
         keep new clients out until it expires.
         """
         idle = [
-            (state.session.waiting_bytes + QUEUED_BYTES * state.session.waiting, state)
+            (_bytes_held(state.session), state)
             for state in self._router.sessions.values()
-            if not state.connection and not state.number and state.session.waiting
+            if not state.connection and not state.number and _bytes_held(state.session)
         ]
         idle.sort(key=_weight, reverse=True)
         for weight, state in idle:
@@ -232,6 +244,7 @@ class Lifetimes:
 
     def leave(self, state: SessionState, now: float) -> None:
         """The session goes on without a connection [4.1], or ends with it."""
+        before = self._router.work
         self.shares.left(state)
         state.session.disconnect(now, state.expiry_interval)
         self._router.subscriptions.set_connected(state.client_id, False)
@@ -239,14 +252,30 @@ class Lifetimes:
         self._router.mark(state)
         if state.will is not None:
             self._await_will(state, now)
-        self.look_at(state, now)
+        if self.work < TURN_WORK:
+            self.look_at(state, now)
+        else:
+            # Many connections are lost at one time: others are served in between.
+            state.look_at = now
+            heappush(self._due, (now, state.client_id))
+            self.is_behind = True
         self._router.pass_on(state, now)
+        self.work += self._router.work - before
 
     def sweep(self, now: float) -> None:
-        """Look at whom it is time to."""
+        """Look at whom it is time to, as far as the work of this tick goes."""
         self._discarded.flush(now)
         self._short.flush(now)
+        self.go_on(now)
+
+    def go_on(self, now: float) -> None:
+        """The same, in a later tick."""
+        self.is_behind = False
         while self._due and self._due[0][0] <= now:
+            if self.work >= TURN_WORK:
+                self.is_behind = True
+                return
+            before = self._router.work
             _, client_id = heappop(self._due)
             state = self._router.sessions.get(client_id)
             if state is not None:
@@ -258,6 +287,7 @@ class Lifetimes:
                     self._log(f"the end of {shown(client_id)} failed: {format_exc()}")
                     state.look_at = now + _AGAIN_SECONDS
                     heappush(self._due, (state.look_at, client_id))
+            self.work += self._router.work - before
 
     def look_at(self, state: SessionState, now: float) -> None:
         """Publish a will that is due, end a session that is over, or look again later."""
@@ -287,6 +317,7 @@ class Lifetimes:
         if state.will is not None:
             self._publish_will(state, now)
         self._widen_window(state)
+        self._router.work += END_WORK + FILTER_WORK * state.subscriptions
         self._router.end(state, now)
         self.shares.ended(state)
 
@@ -344,6 +375,11 @@ class Lifetimes:
             state.will_stored = will is not None
             kept = (state.client_id, state.user_name, will, state.will_due)
             self._router.commit.wills.append(kept)
+
+
+def _bytes_held(session: Session) -> int:
+    """What the messages of a session take: those that wait, and those in flight."""
+    return session.waiting_bytes + QUEUED_BYTES * session.waiting + session.in_flight_bytes
 
 
 def _weight(weighed: tuple[int, SessionState]) -> int:

@@ -68,9 +68,10 @@ class Pressure:
             for client_id, waiting in list(self._waiting.items()):
                 if number in waiting:
                     del self._waiting[client_id]
-                    reader = sessions[client_id]
-                    reader.given_up = True
-                    given_up.append(reader)
+                    reader = sessions.get(client_id)
+                    if reader is not None:
+                        reader.given_up = True
+                        given_up.append(reader)
                     for other in waiting:
                         if not any(other in others for others in self._waiting.values()):
                             self._release(other)

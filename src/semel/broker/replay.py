@@ -59,6 +59,7 @@ from semel.mqtt.reasons import (
 from semel.mqtt.topics import has_wildcard, quoted, split_share, topic_matches
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES, text_size
 from semel.store.commit import Commit, RecordedMessage
+from semel.store.schema import Unusable
 from semel.store.store import OPEN, Saved
 from semel.store.streams import Stream
 
@@ -91,6 +92,8 @@ _TURN: Final = 100
 _UNNOTED: Final = 1_000
 # Sessions that are no more and are listed as asleep: beyond so many, the list is made anew.
 _STALE: Final = 50
+# Seconds until a damaged record is read again, and between two log lines about a stream.
+_RETRY: Final = 60.0
 
 # What a replayed message has of the recorded properties.
 _KEPT: Final = (
@@ -190,6 +193,9 @@ class Replays:
     # record, and those with one whose next records are being read.
     _at_end: Final[dict[int, dict[str, SessionState]]]
     _reading: Final[dict[int, dict[str, SessionState]]]
+    # The same for those whose next record is damaged; when the log may say so again.
+    _damaged: Final[dict[int, dict[str, SessionState]]]
+    _quiet_until: Final[dict[int, float]]
 
     def __init__(
         self,
@@ -202,6 +208,8 @@ class Replays:
         self._log = log
         self._at_end = {}
         self._reading = {}
+        self._damaged = {}
+        self._quiet_until = {}
 
     # --- subscriptions ----------------------------------------------------------------------------
 
@@ -325,6 +333,11 @@ class Replays:
         """The store has read something of a stream: who waits for it asks again."""
         self._wake(self._reading.pop(stream, None))
 
+    def retry(self) -> None:
+        """Once a second: those whose next record is damaged see whether it is time to try again."""
+        while self._damaged:
+            self._wake(self._damaged.popitem()[1])
+
     def released(self, state: SessionState | None, commit: Commit) -> None:
         """What waited for this commit on the session's connection has left."""
         if state is not None and state.cursors is not None and state.cursors.held is commit:
@@ -393,7 +406,15 @@ class Replays:
 
     def _step(self, state: SessionState, cursors: Cursors, cursor: Cursor, now: float) -> bool:
         """Deal with one record. False: there is none for now, or its session cannot take it."""
-        record = self._next(state, cursors, cursor)
+        try:
+            record = None if now < cursor.retry_at else self._next(state, cursors, cursor)
+        except Unusable as problem:
+            # As for a segment that cannot be read: the client and its other subscriptions go on.
+            record = None
+            cursor.retry_at = now + _RETRY
+            self._log_damage(cursor.stream, problem, now)
+        if now < cursor.retry_at:
+            self._sleep(self._damaged, cursor.stream, state)
         if record is None:
             return False
         if cursor.since and record.received >= cursor.since:
@@ -446,6 +467,12 @@ class Replays:
                 f" stream {stream.name}, but its record begins with {records[0].seq} now"
             )
         return cursor.record()
+
+    def _log_damage(self, stream: Stream, problem: Unusable, now: float) -> None:
+        if now >= self._quiet_until.get(stream.id, now):
+            self._quiet_until[stream.id] = now + _RETRY
+            what = f"stream {stream.name} cannot be replayed for now, and is tried again"
+            self._log(f"{what}: {problem}")
 
     def _takes(self, state: SessionState, cursors: Cursors, qos: int) -> bool:
         """Whether the session can send a message at once, and its client reads what it is sent."""

@@ -90,7 +90,7 @@ class Router:
     # Sessions to be polled and drained at the end of the tick.
     dirty: list[SessionState]
     # What was done for the connection whose turn it is, in the units of `turns.py`; what may yet
-    # be done in this tick to bring retained messages to new subscribers.
+    # be done now to bring retained messages to one subscriber.
     work: int
     backlog_work: int
     # What the message was for that was routed last.
@@ -521,7 +521,7 @@ class Router:
     def send_backlog(self, state: SessionState, now: float) -> bool:
         """Send retained messages to a new subscriber, as many as it takes at the moment.
 
-        False if this tick has no time for more of them: the rest is for the next one.
+        False if `backlog_work` was not enough for all of them: the rest is for a later tick.
         """
         session = state.session
         backlog = state.backlog
@@ -530,6 +530,7 @@ class Router:
                 return False
             topic_filter, walk = next(iter(backlog.items()))
             message = walk.next(now)
+            self.work += walk.visited * NODE_WORK
             self.backlog_work -= walk.visited * NODE_WORK
             if message is None:
                 if walk.is_done():

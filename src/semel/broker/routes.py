@@ -141,16 +141,22 @@ class Routes:
                 self._put(topic, route)
         return route
 
-    def learn(self, topic_name: str, matches: Matches, rights: str) -> None:
+    def learn(self, topic_name: str, matches: Matches, rights: str, faults: dict[str, str]) -> None:
         """The plain path has let a publisher with these rights send a message to this topic, and
-        has found these subscriptions to it."""
+        has found these subscriptions to it.
+
+        `faults` names the clients over whom the authority has failed: its answer is not known, and
+        the next message asks again.
+        """
         self.refresh()
         topic = topic_name.encode("utf-8")
         route = self.find(topic)
         if route is None:
             # Whose turn it is in a shared subscription is decided for each message.
             if not matches.groups and len(topic) <= _LONGEST_NAME:
-                self._put(topic, self._route(topic_name, matches, rights))
+                route = self._route(topic_name, matches, rights)
+                if not faults or not any(each.client_id in faults for each in matches.entries):
+                    self._put(topic, route)
         elif not route.allows(rights):
             route.allow(rights)
             self._entries += 1

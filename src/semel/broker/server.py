@@ -87,7 +87,12 @@ class Peer(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=mark, low=mark)
         name = transport.get_extra_info("peername")
         peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
-        self.connection = self.server.broker.opened(peer, self.server.now())
+        try:
+            self.connection = self.server.broker.opened(peer, self.server.now())
+        except Exception:
+            LOG.exception("serving %s failed: closed", peer)
+            self.transport.abort()
+            return
         self.server.peers[self.connection.number] = self
         if self.server.broker.ready:
             # Another had to go for it.
@@ -139,9 +144,13 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         connection = self.connection
-        assert connection is not None
+        if connection is None:
+            return
         self.server.peers.pop(connection.number, None)
-        self.server.broker.lost(connection, self.server.now())
+        try:
+            self.server.broker.lost(connection, self.server.now())
+        except Exception:
+            LOG.exception("the end of the connection of %s failed", connection.peer)
         self.server.schedule()
 
     def resume_writing(self) -> None:
@@ -150,7 +159,11 @@ class Peer(asyncio.Protocol):
         assert connection is not None
         assert transport is not None
         unsent = transport.get_write_buffer_size()
-        self.server.broker.written(connection, unsent)
+        try:
+            self.server.broker.written(connection, unsent)
+        except Exception:
+            LOG.exception("serving %s failed: closed", connection.peer)
+            self.abort()
         self.server.schedule()
 
     def abort(self) -> None:
@@ -481,6 +494,10 @@ async def serve(
     failed.cancel()
     LOG.info("stopping")
     await server.stop()
+    for number in IGNORED_SIGNALS:
+        # Whoever sends one from here on must not kill what is about to end well.
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
     if server.failure is not None:
         raise StoreFailed(
             f"the store failed: {server.failure}. Nothing was acknowledged that it does not have"

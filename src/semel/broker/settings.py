@@ -281,9 +281,26 @@ class BrokerSettings:
     inflight_window: int = setting(
         200,
         "QoS 1 and 2 messages sent to an MQTT 3.1.1 client before it acknowledges them; further "
-        "ones wait in its queue. MQTT 5.0 clients say their own number.",
+        "ones wait in its queue. MQTT 5.0 clients say their own number, which is bounded by "
+        "maximum_inflight_messages.",
         minimum=1,
         maximum=65_535,
+    )
+    maximum_inflight_messages: int = setting(
+        5_000,
+        "QoS 1 and 2 messages sent to one client and not complete yet, whatever Receive Maximum an "
+        "MQTT 5.0 client has and however often it reconnects; further ones wait in its queue. A "
+        "client that reconnects is sent all of them again.",
+        minimum=1,
+        maximum=65_535,
+    )
+    maximum_inflight_bytes: int = setting(
+        16 * MIB,
+        "Bytes of QoS 1 and 2 messages sent to one client and not acknowledged yet, with 500 for "
+        "each. Above it further ones wait in its queue, whatever number of messages it permits. "
+        "One message is always sent, however large.",
+        unit=BYTES,
+        minimum=1,
     )
 
     def __post_init__(self) -> None:

@@ -10,6 +10,9 @@ bytes, nodes of the subscription tree that were visited. A packet is never cut, 
 exceed its share by one packet; what a single packet can cost has bounds of its own (`packet_items`,
 `topic_levels`, `maximum_subscriptions`).
 
+Wills that are due and sessions that end have a share of their own in each tick: what it does not
+suffice for is done in the next ones.
+
 Who has used up a share also waits while the store has much to write: then the disk is shared, too,
 and those who send little do not queue behind those who send much.
 """
@@ -26,6 +29,15 @@ TURN_WORK: Final = 20_000
 # Turns given, one after the other, to those that wait, before sockets are read again.
 TURNS_PER_TICK: Final = 4
 
+# Searches for retained messages at the end of a tick have one turn's work together; one session
+# gets no more of it than this.
+SEARCH_WORK: Final = TURN_WORK // 8
+
+# Messages that waited, or are sent again, in one tick; one session sends at most SEND_SHARE of
+# them, and a single one when the tick has sent them all.
+TICK_MESSAGES: Final = 4_000
+SEND_SHARE: Final = 500
+
 # Rows on their way to the disk beyond which nobody gets a further turn: two of its transactions.
 UNWRITTEN_ROWS: Final = 8_000
 
@@ -40,10 +52,14 @@ DELIVERY_WORK: Final = 40
 HOT_DELIVERY_WORK: Final = 8
 # A session that this tick had not touched before: it is polled, drained, and written to.
 SESSION_WORK: Final = 60
+# A session that ends: what it has in the store is read and deleted.
+END_WORK: Final = 200
 # A filter added or removed; a node of a tree; a subscription or a group member looked at.
 FILTER_WORK: Final = 40
 NODE_WORK: Final = 2
 ENTRY_WORK: Final = 2
+# A message in flight when its client comes back: the new connection has to know of it.
+RESUME_WORK: Final = 8
 # Bytes copied and sent for one unit (a power of two, as a shift); bytes decoded item by item.
 COPY_SHIFT: Final = 8
 ITEM_BYTES_SHIFT: Final = 1

@@ -84,8 +84,6 @@ def command(
         opened = open_store(kept, streams)
         try:
             run(settings.of(BrokerSettings), store=opened.store, streams=opened.streams)
-            # The loop has taken its handlers with it.
-            log_ignored_signals()
             if kept.seal_after < SEAL_SECONDS:
                 opened.settle(SEAL_SECONDS)
         finally:

@@ -19,6 +19,9 @@ FREED: Final = 6  # packet_id: its PUBREL has come
 ENDS: Final = 7  # at: when the session is over; None while it is connected or for ever
 RECALLED: Final = 8  # number, packet_id: the peer has forgotten it, and it waits to be sent anew
 
+# About what a delivery takes in memory beside the bytes of its message.
+DELIVERY_BYTES: Final = 500
+
 
 @final
 @mypyc_attr(acyclic=True)

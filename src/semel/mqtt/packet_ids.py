@@ -48,6 +48,24 @@ class PacketIds:
         """How many bytes it takes."""
         return len(self._bits)
 
+    def copy(self) -> "PacketIds":
+        """The same identifiers in a set of its own."""
+        copied = PacketIds()
+        copied._bits = bytearray(self._bits)
+        copied._count = self._count
+        return copied
+
+    def first(self, count: int) -> list[int]:
+        """The lowest of them, at most so many."""
+        found: list[int] = []
+        for at in range(len(self._bits)):
+            for bit in range(8):
+                if len(found) >= count:
+                    return found
+                if self._bits[at] >> bit & 1:
+                    found.append(at << 3 | bit)
+        return found
+
     def listed(self) -> list[int]:
         """All of them, rising."""
         return [

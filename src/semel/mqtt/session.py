@@ -22,7 +22,8 @@ session to an empty one rebuilds it. A session that ends with its connection (`d
 makes the same changes and keeps no list of them.
 
 `room` is how many bytes of messages the owner takes until it says so again: beyond it, a QoS 0
-message is dropped and counted, and the others wait.
+message is dropped and counted, and the others wait. They also wait while messages in flight take
+`maximum_in_flight_bytes` or more, so that a peer that never acknowledges does not fill the memory.
 
 Whoever knows already that a packet is an ordinary one may spare the objects: `send_encoded`,
 `is_new`, `acknowledge`, `answered` and `append` work with bytes and make the same changes.
@@ -34,6 +35,7 @@ from typing import Final, final
 from semel.mqtt.codec import LARGEST_PACKET, Packet, encode
 from semel.mqtt.delivery import (
     ASSIGNED,
+    DELIVERY_BYTES,
     ENDS,
     FINISHED,
     FREED,
@@ -89,6 +91,13 @@ class Session:
     room: int
     dropped: int
     maximum_packet_size: int
+    # What messages in flight take, and when it is enough.
+    in_flight_bytes: int
+    maximum_in_flight_bytes: int
+    # How many deliveries may be in flight, those that wait for PUBCOMP too.
+    maximum_in_flight: int
+    # What `poll` had left of its limit: 0 if there may be more to send.
+    poll_left: int
     _changes: list[Change]
     _packets: list[Outgoing]
     # As sender.
@@ -114,6 +123,10 @@ class Session:
         self.room = BOUNDLESS
         self.dropped = 0
         self.maximum_packet_size = LARGEST_PACKET
+        self.in_flight_bytes = 0
+        self.maximum_in_flight_bytes = BOUNDLESS
+        self.maximum_in_flight = MAXIMUM_TWO_BYTES
+        self.poll_left = 0
         self._changes = []
         self._packets = []
         self._number = 0
@@ -161,15 +174,25 @@ class Session:
 
     def open_exchanges(self, me: int, peer: int) -> list[Open]:
         """What a new connection's `Exchange` has to know, `me` and `peer` being its two sides."""
+        opened = self.open_deliveries(me)
+        for packet_id in self._stored.listed():
+            # They are kept as a set, without their order.
+            opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
+        return opened
+
+    @property
+    def stored_ids(self) -> PacketIds:
+        """The stored inbound identifiers, to look at."""
+        return self._stored
+
+    def open_deliveries(self, me: int) -> list[Open]:
+        """The part of `open_exchanges` that this end has sent."""
         opened: list[Open] = []
         for packet_id, delivery in self._in_flight.items():
             if delivery.released:
                 opened.append((me, packet_id, RELEASED))
             else:
                 opened.append((me, packet_id, SENT_QOS_1 if delivery.qos == 1 else SENT_QOS_2))
-        for packet_id in self._stored.listed():
-            # They are kept as a set, without their order.
-            opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
         return opened
 
     # --- connections ------------------------------------------------------------------------------
@@ -355,6 +378,7 @@ class Session:
             self.connected
             and self._quota > 0
             and self.room > 0
+            and self.in_flight_bytes < self.maximum_in_flight_bytes
             and self._waiting.is_empty()
             and not self._resend
         )
@@ -365,12 +389,17 @@ class Session:
             return self._may_send() and self._free_id() > 0
         return self.connected and self.room > 0 and self._waiting.is_empty() and not self._resend
 
-    def poll(self, now: float) -> list[Delivery]:
-        """Send what may be sent now. Returns the deliveries given up, expired or too large."""
+    def poll(self, now: float, limit: int = BOUNDLESS) -> list[Delivery]:
+        """Send what may be sent now, at most `limit` of it; `poll_left` tells what is left of that.
+
+        Returns the deliveries given up, expired or too large.
+        """
         given_up: list[Delivery] = []
+        self.poll_left = limit
         if not self.connected:
             return given_up
-        while self._resend and self._quota and self.room > 0:
+        while self._resend and self._quota and self.room > 0 and self.poll_left:
+            self.poll_left -= 1
             delivery = self._resend.popleft()
             # A late answer to the old connection's PUBLISH may have come first.
             if self._in_flight.get(delivery.packet_id) is not delivery or delivery.released:
@@ -379,6 +408,9 @@ class Session:
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
         while self._waiting.is_at_hand() and self._quota and self.room > 0 and not self._resend:
+            if self.in_flight_bytes >= self.maximum_in_flight_bytes or not self.poll_left:
+                break
+            self.poll_left -= 1
             delivery = self._waiting.first()
             message = delivery.message
             assert message is not None
@@ -420,7 +452,7 @@ class Session:
         return len(encode(packet, self.version)) <= bound
 
     def _free_id(self) -> int:
-        if len(self._in_flight) + len(self._requests) >= MAXIMUM_TWO_BYTES:
+        if len(self._in_flight) + len(self._requests) >= self.maximum_in_flight:
             return 0
         packet_id = self._last_id
         while True:
@@ -678,15 +710,10 @@ class Session:
         self._number = last_number
 
     def restore_end(self, ends_at: float | None, expiry_interval: int, now: float) -> None:
-        """When a stored session is over: as it was, or reckoned from now if it was connected.
-
-        In no case later than the interval from now: it may be shorter than it was.
-        """
+        """When a stored session is over: as it was, or reckoned from now if it was connected."""
         self.ends_at = ends_at
-        if expiry_interval != NEVER_EXPIRES:
-            latest = now + expiry_interval
-            if ends_at is None or ends_at > latest:
-                self._end_at(latest)
+        if ends_at is None and expiry_interval != NEVER_EXPIRES:
+            self._end_at(now + expiry_interval)
 
     def restore_pending(self, packet_id: int) -> Receipt:
         """The owner of a stored session has this QoS 2 message, and has not accepted it yet."""
@@ -697,6 +724,7 @@ class Session:
         """What was open in a session that was stored, deliveries by their numbers."""
         for delivery in in_flight:
             self._in_flight[delivery.packet_id] = delivery
+            self.in_flight_bytes += _bytes_in_flight(delivery)
             self._last_id = delivery.packet_id
             self._released = max(self._released, delivery.released)
         for packet_id in stored:
@@ -729,6 +757,7 @@ class Session:
     def _fly(self, delivery: Delivery, packet_id: int) -> None:
         delivery.packet_id = packet_id
         self._in_flight[packet_id] = delivery
+        self.in_flight_bytes += _bytes_in_flight(delivery)
         self._last_id = packet_id
         if self.durable:
             number = delivery.number
@@ -738,6 +767,7 @@ class Session:
         """RECALLED"""
         number, packet_id = delivery.number, delivery.packet_id
         del self._in_flight[packet_id]
+        self.in_flight_bytes -= _bytes_in_flight(delivery)
         delivery.packet_id = 0
         delivery.counts = False
         self._waiting.put_back(delivery)
@@ -748,6 +778,7 @@ class Session:
         """MOVED"""
         self._released += 1
         delivery.released = self._released
+        self.in_flight_bytes -= _bytes_in_flight(delivery)
         delivery.message = None
         if self.durable:
             number, packet_id = delivery.number, delivery.packet_id
@@ -757,6 +788,7 @@ class Session:
         """FINISHED"""
         if delivery.packet_id:
             del self._in_flight[delivery.packet_id]
+            self.in_flight_bytes -= _bytes_in_flight(delivery)
         else:
             self._waiting.take(delivery.number)
         if self.durable:
@@ -826,6 +858,12 @@ class Session:
             tuple(self._stored.listed()),
             (self._number, self._last_id, self._released, self.ends_at),
         )
+
+
+def _bytes_in_flight(delivery: Delivery) -> int:
+    """What a delivery in flight takes; next to nothing once PUBREC has come."""
+    message = delivery.message
+    return 0 if message is None else message.size + DELIVERY_BYTES
 
 
 def _release_order(delivery: Delivery) -> int:

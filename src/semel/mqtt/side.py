@@ -118,8 +118,20 @@ class Side:
     def begin(self) -> None:
         """All that is open so far is of an earlier connection."""
         self.carried_until = self.serial
-        for packet_id in self.received.listed():
-            self.received_before.add(packet_id)
+        self.received_before = self.received.copy()
+
+    def carry_received(self, packet_ids: PacketIds) -> None:
+        """On a new connection: QoS 2 messages that an earlier one left received, without an order.
+
+        The same as `move` for each of them and `begin`, in less time: there may be 65,535.
+        """
+        received = packet_ids.copy()
+        for packet_id in packet_ids.first(MANY_OPEN + 1):
+            self.move(packet_id, RECEIVED | PLACE_UNKNOWN)
+            received.discard(packet_id)
+        self.received = received
+        self.serial += len(received)
+        self.begin()
 
     def move(self, packet_id: int, stage: int) -> None:
         """A PUBLISH takes its next step, or its first."""

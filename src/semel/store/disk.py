@@ -74,8 +74,10 @@ class DiskStore(Store):
         def now_safe(commits: list[Commit]) -> None:
             for commit in commits:
                 self.room += self.sizes.pop(commit)
-            self.judge()
-            safe(commits)
+            try:
+                self.judge()
+            finally:
+                safe(commits)
 
         def now_full(full: bool) -> None:
             self.is_full = full

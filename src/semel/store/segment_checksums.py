@@ -23,6 +23,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, Final
 
+from semel.extras import need
+
 # In the footer: the version of the checksums.
 KEY: Final = b"semel.checksums"
 VERSION: Final = b"1"
@@ -41,7 +43,7 @@ _PIECE: Final = 4 * 1024 * 1024
 # Bytes to read at a time from a local file, few enough to be in the processor's cache when the
 # checksum is computed. From an object store, a range is read with one request.
 _CACHED: Final = 256 * 1024
-# Buffers of at least this many bytes are reused.
+# Arrow allocates buffers of at least this many bytes.
 _LARGE: Final = 1024 * 1024
 
 
@@ -79,16 +81,6 @@ def _checksum(file: Any, size: int) -> int:
     return found
 
 
-def _is_free(memory: bytearray) -> bool:
-    """Whether no view of the memory exists."""
-    try:
-        # The size of a bytearray cannot change while a view exists.
-        memory.append(memory.pop())
-    except (BufferError, IndexError):
-        return False
-    return True
-
-
 class CheckedFile:
     """A segment, open for reading by Arrow: `read` returns only verified bytes.
 
@@ -103,10 +95,8 @@ class CheckedFile:
     ) -> None:
         """Takes ownership of `source`, which can seek. Raises what `damaged` makes, and OSError."""
         self._source = source
-        # A buffer that is reused as soon as no view of it exists: allocating new memory takes as
-        # long as filling it.
-        self._memory = bytearray()
         self._is_file = isinstance(source, io.IOBase)
+        self._arrow = need("pyarrow", extra="broker", by="the record of a stream")
         self._damaged = damaged
         # The error of the last failed read. It is not damage: the next attempt may succeed.
         self.failure: OSError | None = None
@@ -163,13 +153,14 @@ class CheckedFile:
         return memory
 
     def _allocate(self, size: int) -> memoryview:
-        """Memory of this size that no one else uses."""
+        """Memory for this many bytes.
+
+        Arrow allocates it, because Arrow reuses what was freed: getting new memory from the system,
+        and having it zeroed, takes as long as filling it.
+        """
         if size < _LARGE:
             return memoryview(bytearray(size))
-        if not size <= len(self._memory) <= 2 * size or not _is_free(self._memory):
-            # A little more, because the next range is about as large.
-            self._memory = bytearray(size + _LARGE)
-        return memoryview(self._memory)[:size]
+        return memoryview(self._arrow.allocate_buffer(size))
 
     def _fill(self, memory: memoryview, offset: int) -> None:
         filled = 0

@@ -15,6 +15,7 @@ from semel.store.segments import (
     WITH_STATISTICS,
     RecordError,
     arrow,
+    encode_group_bytes,
     parquet,
     schema,
     table_of,
@@ -78,7 +79,8 @@ def read_rows(
             raise RecordError(f"{problem}, so it cannot be sealed") from None
         yield rows
         at += len(rows)
-        size = sum([len(row[-1]) for row in rows]) // len(rows)
+        # Payload and properties.
+        size = sum([len(row[-1]) + len(row[-2] or b"") for row in rows]) // len(rows)
         limit = min(LARGEST_CHUNK, max(1, CHUNK_BYTES // (size + 1)), limit * 8)
 
 
@@ -87,13 +89,14 @@ def write_tables(
 ) -> int:
     """Write tables to one Parquet file, in large row groups; returns the number of rows.
 
-    `metadata` is added to the footer.
+    `metadata` is added to the footer, and so is the memory that each row group takes.
     """
     pa = arrow()
     gathered: list[Any] = []
     rows = 0
     pending = 0
     size = 0
+    sizes: list[int] = []
     writer = parquet().ParquetWriter(
         sink,
         schema(),
@@ -106,20 +109,30 @@ def write_tables(
         write_statistics=list(WITH_STATISTICS),
     )
     with writer:
-        for table in tables:
+        for table in _bounded(tables):
             gathered.append(table)
             pending += table.num_rows
             size += table.nbytes
             if pending >= GROUP_ROWS or size >= GROUP_BYTES:
                 writer.write_table(pa.concat_tables(gathered), row_group_size=pending)
                 rows += pending
+                sizes.append(size)
                 pending = size = 0
                 gathered = []
-        if gathered:
+        if pending:
             writer.write_table(pa.concat_tables(gathered), row_group_size=pending)
             rows += pending
-        writer.add_key_value_metadata(metadata or {})
+            sizes.append(size)
+        writer.add_key_value_metadata({**(metadata or {}), **encode_group_bytes(sizes)})
     return rows
+
+
+def _bounded(tables: Iterable[Any]) -> Iterator[Any]:
+    """The same rows in tables of about GROUP_BYTES at the most."""
+    for table in tables:
+        rows = max(1, table.num_rows * GROUP_BYTES // max(GROUP_BYTES, table.nbytes))
+        for begin in range(0, table.num_rows, rows):
+            yield table.slice(begin, rows)
 
 
 def write_segment(
