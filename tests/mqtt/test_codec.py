@@ -35,6 +35,7 @@ from semel.mqtt import (
     rules,
 )
 from semel.mqtt.codec import check_fixed_flags, check_packet_size, read_frame
+from semel.mqtt.packet_types import first_byte
 from tests.modes import repeats
 from tests.mqtt.standard_tables import PACKETS
 from tests.mqtt.strategies import inputs, packets, streams, with_version
@@ -90,6 +91,8 @@ def test_the_flags_of_a_type_are_those_of_the_standard(
     packet_type: int, name: str, flags: int | None
 ) -> None:
     assert PACKET_NAMES[packet_type] == name
+    if flags is not None:
+        assert first_byte(packet_type) == packet_type << 4 | flags
     for others in range(16):
         found: list[Violation] = []
         check_fixed_flags(packet_type, others, found)

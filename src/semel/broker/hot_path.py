@@ -30,7 +30,15 @@ from semel.broker.turns import (
 from semel.mqtt.codec import decode
 from semel.mqtt.message import Message, received_message
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
-from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBLISH, PUBREL
+from semel.mqtt.packet_types import (
+    DUP_FLAG,
+    FIXED_FLAGS,
+    MQTT5,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    RETAIN_FLAG,
+)
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.reasons import NO_MATCHING_SUBSCRIBERS, SUCCESS
 from semel.mqtt.side import CLIENT
@@ -143,7 +151,7 @@ class HotPath:
                 packets += 1
                 continue
             qos: i64 = first >> 1 & 3
-            if first & 0b1001 or qos == 3:
+            if first & (DUP_FLAG | RETAIN_FLAG) or qos == 3:
                 break  # DUP, RETAIN
             body: i64 = at + 2
             if length > 127:
@@ -204,7 +212,7 @@ class HotPath:
     ) -> bool:
         """An acknowledgement in its short form. False, and nothing has happened, if unusual."""
         kind = first >> 4
-        if kind < PUBACK or kind > PUBCOMP or first & 15 != (2 if kind == PUBREL else 0):
+        if kind < PUBACK or kind > PUBCOMP or first & 15 != FIXED_FLAGS[kind]:
             return False
         packet_id: i64 = data[at + 2] << 8 | data[at + 3]
         if not ordinary_answer(connection.exchange, CLIENT, kind, packet_id):

@@ -35,6 +35,7 @@ from semel.mqtt.packet_types import (
     PUBACK,
     PUBCOMP,
     PUBREC,
+    first_byte,
 )
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
 from semel.mqtt.packets.auth import Auth
@@ -63,7 +64,7 @@ from semel.store.store import Store
 from semel.store.streams import Stream
 
 # How a CONNACK of 3.1.1 begins.
-_CONNACK_311: Final = bytes((CONNACK << 4, 2, 0))
+_CONNACK_311: Final = bytes((first_byte(CONNACK), 2, 0))
 # Waiting messages of a stored session that are kept in memory; the others stay on disk.
 WINDOW: Final = 1_000
 

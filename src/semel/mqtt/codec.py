@@ -18,6 +18,7 @@ from semel.mqtt.packet_types import (
     CONNACK,
     CONNECT,
     DISCONNECT,
+    FIXED_FLAGS,
     MQTT5,
     PACKET_NAMES,
     PINGREQ,
@@ -31,6 +32,8 @@ from semel.mqtt.packet_types import (
     SUBSCRIBE,
     UNSUBACK,
     UNSUBSCRIBE,
+    VARYING_FLAGS,
+    first_byte,
 )
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel, decode_ack, encode_ack
 from semel.mqtt.packets.auth import Auth, decode_auth, encode_auth
@@ -85,10 +88,6 @@ Packet = (
 # First byte, four digits of Remaining Length, and the longest body they can announce.
 LARGEST_PACKET: Final = 5 + MAXIMUM_VARIABLE_BYTE_INTEGER
 
-# [Table 2-2] the low four bits of the first byte, by packet type; 255: any (PUBLISH uses them).
-# (Bytes, because compiled code indexes them ten times faster than a tuple.)
-FIXED_FLAGS: Final = bytes((255, 0, 0, 255, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0))
-
 # Type and flags, start of the body, end of the packet, whether the length took more bytes than
 # needed. The end may lie beyond the bytes at hand; it is 0 while the length is not known.
 Frame = tuple[int, int, int, bool]
@@ -102,8 +101,8 @@ def check_packet_type(packet_type: int, version: int) -> None:
 
 def check_fixed_flags(packet_type: int, flags: int, found: list[Violation] | None) -> None:
     """The flags of the first byte are the reserved ones of their type."""
-    wanted = FIXED_FLAGS[packet_type]
-    if flags != wanted and wanted != 255:
+    expected = FIXED_FLAGS[packet_type]
+    if flags != expected and expected != VARYING_FLAGS:
         seen = f"{PACKET_NAMES[packet_type]} with flags {flags:04b}"
         report(found, Violation(FIXED_HEADER_FLAGS, seen, packet_type))
 
@@ -265,9 +264,9 @@ def _encode(packet: Packet, version: int) -> bytes:
     if isinstance(packet, PubComp):
         return encode_ack(PUBCOMP, packet.packet_id, packet.reason, packet.properties, version)
     if isinstance(packet, PingReq):
-        return frame(PINGREQ << 4, b"")
+        return frame(first_byte(PINGREQ), b"")
     if isinstance(packet, PingResp):
-        return frame(PINGRESP << 4, b"")
+        return frame(first_byte(PINGRESP), b"")
     if isinstance(packet, Subscribe):
         return encode_subscribe(packet, version)
     if isinstance(packet, SubAck):

@@ -14,6 +14,7 @@ from semel.mqtt.packet_types import (
     CONNACK,
     CONNECT,
     DISCONNECT,
+    DUP_FLAG,
     MQTT5,
     PUBACK,
     PUBCOMP,
@@ -109,7 +110,7 @@ def observe(data: bytes, version: int = MQTT5, *, start: int = 0) -> Observation
         except Violation as violation:
             found.append(violation)
             if packet_type == PUBLISH:
-                check_publish_flags(first >> 1 & 3, first & 8 != 0, found)
+                check_publish_flags(first >> 1 & 3, first & DUP_FLAG != 0, found)
             for name, value in fields:
                 _check_field(packet_type, name, value, reader.version, found)
     if long_form:

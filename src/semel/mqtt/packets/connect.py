@@ -8,7 +8,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import CONNECT, MQTT5, MQTT311, WILL
+from semel.mqtt.packet_types import CONNECT, MQTT5, MQTT311, WILL, first_byte
 from semel.mqtt.packets.publish import check_payload, says_utf8
 from semel.mqtt.properties import (
     AUTHENTICATION_DATA,
@@ -314,4 +314,4 @@ def encode_connect(packet: Connect) -> bytes:
         writer.text(packet.user_name)
     if packet.password is not None:
         writer.binary(packet.password)
-    return frame(CONNECT << 4, writer.value())
+    return frame(first_byte(CONNECT), writer.value())

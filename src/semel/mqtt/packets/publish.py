@@ -5,7 +5,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import MQTT5, PUBLISH
+from semel.mqtt.packet_types import DUP_FLAG, MQTT5, PUBLISH, QOS_FLAGS, RETAIN_FLAG
 from semel.mqtt.packets.fields import check_packet_id
 from semel.mqtt.properties import (
     NO_PROPERTIES,
@@ -124,7 +124,7 @@ def says_utf8(items: list[PropertyItem]) -> bool:
 def read_publish(reader: Reader, flags: int) -> PublishFields:
     """The fields of a PUBLISH as they stand."""
     topic_name = reader.text("topic_name")
-    packet_id = reader.two_bytes("packet_id") if flags & 0b0110 else 0
+    packet_id = reader.two_bytes("packet_id") if flags & QOS_FLAGS else 0
     items = read_properties(reader)
     return topic_name, packet_id, items, reader.rest("payload")
 
@@ -136,8 +136,8 @@ def decode_publish(reader: Reader, flags: int) -> Publish:
         payload,
         flags >> 1 & 3,
         packet_id,
-        retain=flags & 1 != 0,
-        dup=flags & 8 != 0,
+        retain=flags & RETAIN_FLAG != 0,
+        dup=flags & DUP_FLAG != 0,
         properties=properties_of(items),
     )
 
@@ -145,7 +145,7 @@ def decode_publish(reader: Reader, flags: int) -> Publish:
 def observe_publish(reader: Reader, flags: int, found: list[Violation]) -> None:
     topic_name, packet_id, items, payload = read_publish(reader, flags)
     present = check_properties(items, found)
-    check_publish(topic_name, flags >> 1 & 3, packet_id, flags & 8 != 0, present, found)
+    check_publish(topic_name, flags >> 1 & 3, packet_id, flags & DUP_FLAG != 0, present, found)
     if says_utf8(items):
         check_payload(payload, PUBLISH, found)
 
@@ -161,7 +161,12 @@ def encode_publish(packet: Publish, version: int) -> bytes:
         section = encode_properties(packet.properties)
         size += len(section)
     writer = Writer()
-    writer.byte(PUBLISH << 4 | (8 if packet.dup else 0) | packet.qos << 1 | packet.retain)
+    flags = packet.qos << 1
+    if packet.dup:
+        flags |= DUP_FLAG
+    if packet.retain:
+        flags |= RETAIN_FLAG
+    writer.byte(PUBLISH << 4 | flags)
     writer.variable_byte_integer(size, "Remaining Length")
     writer.binary(topic_name)
     if packet.qos:

@@ -6,7 +6,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import MQTT5, SUBACK, SUBSCRIBE
+from semel.mqtt.packet_types import MQTT5, SUBACK, SUBSCRIBE, first_byte
 from semel.mqtt.packets.fields import check_packet_id, check_reason
 from semel.mqtt.properties import (
     NO_PROPERTIES,
@@ -252,7 +252,7 @@ def encode_subscribe(packet: Subscribe, version: int) -> bytes:
         check_subscription_version(subscription.topic_filter, options, version, None)
         writer.text(subscription.topic_filter)
         writer.byte(options)
-    return frame(SUBSCRIBE << 4 | 2, writer.value())
+    return frame(first_byte(SUBSCRIBE), writer.value())
 
 
 def read_reasons(reader: Reader, packet_type: int) -> tuple[int, list[PropertyItem], list[int]]:
@@ -297,4 +297,4 @@ def encode_reasons(
         writer.raw(encode_properties(properties))
     for reason in reasons:
         writer.byte(reason)
-    return frame(packet_type << 4, writer.value())
+    return frame(first_byte(packet_type), writer.value())

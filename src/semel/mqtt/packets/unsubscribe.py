@@ -6,7 +6,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import MQTT5, UNSUBACK, UNSUBSCRIBE
+from semel.mqtt.packet_types import MQTT5, UNSUBACK, UNSUBSCRIBE, first_byte
 from semel.mqtt.packets.fields import check_packet_id
 from semel.mqtt.packets.subscribe import check_reasons, read_reasons
 from semel.mqtt.properties import (
@@ -122,7 +122,7 @@ def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
         writer.raw(encode_properties(packet.properties))
     for topic_filter in packet.topic_filters:
         writer.text(topic_filter)
-    return frame(UNSUBSCRIBE << 4 | 2, writer.value())
+    return frame(first_byte(UNSUBSCRIBE), writer.value())
 
 
 def decode_unsuback(reader: Reader) -> UnsubAck:
