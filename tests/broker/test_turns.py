@@ -272,7 +272,7 @@ def test_a_message_for_groups_of_members_that_are_away_is_found_a_keeper_at_once
     assert publisher.send(Publish("t", b"x", 1, 1)) == [PubAck(1)]
     # ten deliveries, and not six hundred members
     assert world.broker.router.work < 10 * (turns.DELIVERY_WORK + turns.SESSION_WORK) + 300
-    assert sum(state.session.waiting for state in world.broker.router.sessions.values()) == 10
+    assert sum(len(state.session.backlog) for state in world.broker.router.sessions.values()) == 10
 
 
 # --- our own silence ------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ OUTPUT: Final = "output.txt"
 JUDGING: Final = ("check_", "is_", "has_", "says_")
 JUDGES: Final = frozenset(
     (
-        *("topic_matches", "split_share", "note_long_form", "_take", "report", "observe"),
+        *("topic_matches", "split_share", "check_shortest_form", "_take", "report", "observe"),
         *("_check_field",),
     )
 )
@@ -347,7 +347,7 @@ def is_check(call: ast.Call) -> bool:
     name = function.id if isinstance(function, ast.Name) else ""
     if isinstance(function, ast.Attribute):
         name = function.attr
-    return name.startswith("check_") or name == "note_long_form"
+    return name.startswith("check_") or name == "check_shortest_form"
 
 
 def guards(node: ast.If) -> bool:

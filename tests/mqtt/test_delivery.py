@@ -24,7 +24,7 @@ def test_a_delivery_begins_without_an_identifier() -> None:
 
 def test_a_receipt_begins_unsettled() -> None:
     receipt = Receipt(7, 2)
-    assert (receipt.packet_id, receipt.qos, receipt.settled) == (7, 2, False)
+    assert (receipt.packet_id, receipt.qos, receipt.is_accepted) == (7, 2, False)
     assert (receipt.reason, receipt.properties) == (0, NO_PROPERTIES)
 
 

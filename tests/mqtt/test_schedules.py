@@ -64,7 +64,7 @@ def test_what_one_end_has_to_send_arrives_though_the_other_loses_its_session(see
     assert world.ends[0].sent
     # At least once: what was not acknowledged when the other forgot it is sent anew.
     assert set(world.ends[0].sent) <= set(world.ends[1].owned)
-    assert world.ends[0].session.in_flight == world.ends[0].session.waiting == 0
+    assert world.ends[0].session.in_flight == len(world.ends[0].session.backlog) == 0
 
 
 def test_a_world_that_forgets_inbound_identifiers_is_caught() -> None:

@@ -22,11 +22,14 @@ from semel.mqtt import (
     Session,
     encode,
 )
-from semel.mqtt.delivery import ASSIGNED, ENDS, FINISHED, FREED, MOVED, QUEUED, STORED, Change
+from semel.mqtt.delivery import ASSIGNED, ENDS, FINISHED, FREED, QUEUED, RELEASED, STORED, Change
 from semel.mqtt.reasons import NOT_AUTHORIZED, PACKET_IDENTIFIER_NOT_FOUND
 from semel.mqtt.session import NEVER_EXPIRES
-from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
-from tests.mqtt.schedules import only_packets, rebuilt
+from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, SENT_QOS_1, SENT_QOS_2
+from semel.mqtt.side import RELEASED as RELEASED_STAGE
+from tests.mqtt.schedules import only_packets
+from tests.mqtt.snapshots import session_snapshot
+from tests.mqtt.stored_session import StoredSession, restored
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
 
@@ -85,7 +88,7 @@ def test_a_qos_0_message_leaves_at_once_without_identifier_and_is_not_kept() -> 
     session = connected()
     assert session.send(Message("t", b"x"), 0.0) == 0
     assert session.drain() == ([], [Publish("t", b"x")])
-    assert session.in_flight == session.waiting == 0
+    assert session.in_flight == len(session.backlog) == 0
 
 
 def test_a_qos_0_message_is_dropped_without_a_connection_and_when_expired() -> None:
@@ -108,7 +111,7 @@ def test_an_identifier_is_in_use_until_its_last_acknowledgement() -> None:
     session.poll(0.0)
     sent = [packet.packet_id for packet in packets(session) if isinstance(packet, Publish)]
     assert sent == list(range(1, 65_536))
-    assert session.waiting == 1
+    assert len(session.backlog) == 1
     assert session.reserve_id() == 0
     session.receive_pubrec(PubRec(500))
     session.poll(0.0)
@@ -136,10 +139,10 @@ def test_messages_wait_when_requests_hold_the_last_free_identifier() -> None:
     for _ in range(65_535):
         session.send(Message("t", qos=1), 0.0)
     session.poll(0.0)
-    assert (session.in_flight, session.waiting) == (65_534, 1)
+    assert (session.in_flight, len(session.backlog)) == (65_534, 1)
     session.release_id(1)
     session.poll(0.0)
-    assert (session.in_flight, session.waiting) == (65_535, 0)
+    assert (session.in_flight, len(session.backlog)) == (65_535, 0)
 
 
 def test_identifiers_go_round_and_pass_over_those_in_use() -> None:
@@ -169,7 +172,7 @@ def test_a_pubrec_is_answered_by_pubrel_and_pubcomp_completes(version: int) -> N
     session = connected(version)
     published(session, b"1", qos=2)
     assert session.receive_pubrec(PubRec(1)) is None
-    assert session.drain() == ([Change(MOVED, number=1, packet_id=1)], [PubRel(1)])
+    assert session.drain() == ([Change(RELEASED, number=1, packet_id=1)], [PubRel(1)])
     done = session.receive_pubcomp(PubComp(1))
     assert done is not None
     assert done.number == 1
@@ -307,7 +310,7 @@ def test_no_more_publishes_are_open_than_the_peers_receive_maximum() -> None:
     session.receive_pubcomp(PubComp(1))
     session.poll(0.0)
     assert packets(session) == [Publish("t", b"3", qos=2, packet_id=3)]
-    assert session.waiting == 1
+    assert len(session.backlog) == 1
 
 
 def test_an_empty_quota_does_not_hold_back_other_packets() -> None:
@@ -426,10 +429,10 @@ def test_what_waits_is_measured_until_it_is_sent_or_given_up() -> None:
     session = Session()
     session.send(Message("topic", bytes(100), qos=1, expires_at=5.0), 0.0)
     session.send(Message("t", bytes(10), qos=2), 0.0)
-    assert (session.waiting, session.waiting_bytes) == (2, 116)
+    assert (len(session.backlog), session.backlog.size) == (2, 116)
     session.connect(MQTT5)
     session.poll(9.0)
-    assert (session.waiting, session.waiting_bytes) == (0, 0)
+    assert (len(session.backlog), session.backlog.size) == (0, 0)
 
 
 def test_messages_for_an_absent_peer_wait_in_order() -> None:
@@ -440,7 +443,7 @@ def test_messages_for_an_absent_peer_wait_in_order() -> None:
         session.send(Message("t", payload, qos=1), 0.0)
     assert session.poll(0.0) == []
     assert packets(session) == []
-    assert (session.waiting, session.in_flight) == (2, 0)
+    assert (len(session.backlog), session.in_flight) == (2, 0)
     session.connect(MQTT5)
     session.poll(0.0)
     assert [p.payload for p in packets(session) if isinstance(p, Publish)] == [b"1", b"2"]
@@ -513,7 +516,7 @@ def test_inbound_identifiers_outlive_the_connection_and_a_rebuild(version: int) 
     assert receive(session, 7, qos=2)
     changes, _ = session.drain()
     session.disconnect(0.0, NEVER_EXPIRES)
-    for other in (session, rebuilt(changes)):
+    for other in (session, restored(changes)):
         other.connect(version)
         assert not receive(other, 7, qos=2, dup=True)
         assert packets(other) == [PubRec(7)]
@@ -676,7 +679,7 @@ def test_a_receipt_that_its_session_has_forgotten_counts_for_nothing(forget: str
     assert other is not None
     if forget == "begin_anew":
         session.disconnect(0.0, 100)
-        session.begin_anew()
+        session.reset()
         session.connect(MQTT5)
     else:
         assert session.forget_received(1)
@@ -772,7 +775,7 @@ def test_the_open_exchanges_of_a_session_are_what_the_next_exchange_must_know() 
     assert session.open_exchanges(CLIENT, SERVER) == [
         (CLIENT, 1, SENT_QOS_1),
         (CLIENT, 2, SENT_QOS_2),
-        (CLIENT, 3, RELEASED),
+        (CLIENT, 3, RELEASED_STAGE),
         (SERVER, 9, RECEIVED | PLACE_UNKNOWN),
     ]
 
@@ -825,29 +828,30 @@ def test_each_durable_change_comes_out_before_the_packet_that_needs_it() -> None
     )
 
 
-def test_every_durable_change_shows_in_the_facts() -> None:
-    """So that a rebuilt session that is not the same cannot pass for it."""
+def test_every_durable_change_shows_in_a_snapshot() -> None:
+    """So that a restored session that is not the same cannot pass for it."""
     message = Message("t", b"1", qos=2)
-    session = Session()
-    seen = [session.facts()]
+    stored = StoredSession()
+    seen = [session_snapshot(stored.restored())]
     for change in (
         Change(QUEUED, number=1, message=message),
         Change(QUEUED, number=2, message=Message("t", b"2", qos=1)),
         Change(ASSIGNED, number=1, packet_id=9),
-        Change(MOVED, packet_id=9),
+        Change(RELEASED, number=1, packet_id=9),
         Change(STORED, packet_id=4),
         Change(ENDS, at=7.0),
         Change(FINISHED, number=1, packet_id=9),
         Change(FINISHED, number=2),
         Change(FREED, packet_id=4),
     ):
-        session.apply(change)
-        assert session.facts() not in seen
-        seen.append(session.facts())
+        stored.apply(change)
+        snapshot = session_snapshot(stored.restored())
+        assert snapshot not in seen
+        seen.append(snapshot)
     assert seen[1][0] == ((1, message, ""),)
 
 
-def test_a_rebuilt_session_goes_on_where_the_other_stopped() -> None:
+def test_a_restored_session_goes_on_where_the_other_stopped() -> None:
     session = connected()
     published(session, b"1", b"2", b"3", qos=2)
     history: list[Change] = []
@@ -860,8 +864,8 @@ def test_a_rebuilt_session_goes_on_where_the_other_stopped() -> None:
     session.disconnect(7.0, 60)
     session.send(Message("t", b"4", qos=1), 7.0)
     history.extend(session.drain()[0])
-    again = rebuilt(history)
-    assert again.facts() == session.facts()
+    again = restored(history)
+    assert session_snapshot(again) == session_snapshot(session)
     assert again.ends_at == 67.0
     for other in (session, again):
         other.connect(MQTT5)

@@ -403,7 +403,7 @@ class Broker:
     def _serve(self, state: SessionState, now: float) -> None:
         """Let a session send what it can, and take what of it has to last."""
         state.session.poll(now)
-        if state.session.wanted:
+        if state.session.backlog.missing():
             self._refill(state, now)
         if state.backlog is not None and not self.router.send_backlog(state, now):
             self._unsearched.append(state)
@@ -443,7 +443,7 @@ class Broker:
     def _refill(self, state: SessionState, now: float) -> None:
         """Bring back what waits in the store alone, as much as can be sent."""
         session = state.session
-        while session.connected and session.wanted:
+        while session.connected and session.backlog.missing():
             if not self.router.refill(state):
                 if not state.damage:
                     # The commit that has them is not safe yet.

@@ -25,6 +25,7 @@ from semel.mqtt.packets.connect import Will
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
 from semel.mqtt.session import Session
+from semel.mqtt.session_restore import restore_backlog, restore_end
 from semel.store.commit import QUEUED_BYTES
 from semel.store.store import Saved, SavedSession, SavedWill
 
@@ -96,14 +97,15 @@ class Lifetimes:
                 self._store_session(state)
             self._narrow_window(state)
             state.cold = True
-            state.session.restore_queue(
+            restore_backlog(
+                state.session,
                 each.waiting,
                 each.waiting_bytes,
                 each.first_waiting,
                 each.next_expiry,
                 each.last_delivery,
             )
-            state.session.restore_end(each.ends_at, expiry_interval, now)
+            restore_end(state.session, each.ends_at, expiry_interval, now)
             router.sessions[each.client_id] = state
             self.shares.restored(state)
             by_number[each.number] = state
@@ -141,12 +143,12 @@ class Lifetimes:
     def _widen_window(self, state: SessionState) -> None:
         """Much of the session's queue is wanted soon, if the store has it."""
         if state.number:
-            state.session.keep_at_hand(self._window)
+            state.session.backlog.window = self._window
 
     def _narrow_window(self, state: SessionState) -> None:
         """Nobody wants the session's queue for a while."""
         if state.number:
-            state.session.keep_at_hand(min(self._window, WINDOW_AWAY))
+            state.session.backlog.window = min(self._window, WINDOW_AWAY)
 
     def make_room(self, now: float) -> None:
         """A client begins a session: if there are too many, others go."""
@@ -180,9 +182,9 @@ class Lifetimes:
         keep new clients out until it expires.
         """
         idle = [
-            (state.session.waiting_bytes + QUEUED_BYTES * state.session.waiting, state)
+            (state.session.backlog.size + QUEUED_BYTES * len(state.session.backlog), state)
             for state in self._router.sessions.values()
-            if not state.connection and not state.number and state.session.waiting
+            if not state.connection and not state.number and not state.session.backlog.is_empty()
         ]
         idle.sort(key=_weight, reverse=True)
         for weight, state in idle:

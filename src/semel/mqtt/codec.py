@@ -202,7 +202,7 @@ def decode(
         reader = Reader(data, body, end, version, None, None, maximum_items)
         packet = _decode_body(packet_type, first & 15, reader)
         if long_form:
-            reader.note_long_form("Remaining Length")
+            reader.check_shortest_form("Remaining Length")
     except Violation as violation:
         violation.version = version if reader is None else reader.version
         if not violation.packet_type:

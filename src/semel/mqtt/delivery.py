@@ -12,7 +12,7 @@ from semel.mqtt.reasons import SUCCESS
 # Kinds of change.
 QUEUED: Final = 1  # number, message, share: a delivery waits to be sent
 ASSIGNED: Final = 2  # number, packet_id: it has its identifier and may be sent
-MOVED: Final = 3  # number, packet_id: PUBREC has come, PUBREL is owed
+RELEASED: Final = 3  # number, packet_id: PUBREC has come, PUBREL is owed
 FINISHED: Final = 4  # number, packet_id (0: never sent): it is over
 STORED: Final = 5  # packet_id: an inbound QoS 2 message is owned
 FREED: Final = 6  # packet_id: its PUBREL has come
@@ -91,13 +91,13 @@ class Receipt:
 
     packet_id: Final[int]
     qos: Final[int]
-    settled: bool
+    is_accepted: bool
     reason: int
     properties: Properties
 
     def __init__(self, packet_id: int, qos: int) -> None:
         self.packet_id = packet_id
         self.qos = qos
-        self.settled = False
+        self.is_accepted = False
         self.reason = SUCCESS
         self.properties = NO_PROPERTIES

@@ -234,19 +234,6 @@ class Exchange:
             return packet.topic_name
         return self._side(sender).aliases.get(packet.properties.topic_alias or 0, "")
 
-    def facts(self) -> tuple[object, ...]:
-        """All that it knows, as values that can be compared."""
-        return (
-            (self.phase, self.version, self.session_present, self.clean_start),
-            (self.history_known, self.assigns_client_id, self.session_expiry_interval),
-            (self.wants_response_information, self.wants_problem_information),
-            (self.authentication_method, self.authenticating, self.client_owes_auth),
-            (self.maximum_qos, self.retain_available, self.wildcard_available),
-            (self.subscription_identifiers_available, self.shared_available),
-            self.client.facts(),
-            self.server.facts(),
-        )
-
     def _side(self, sender: int) -> Side:
         return self.client if sender == CLIENT else self.server
 

@@ -114,7 +114,7 @@ def observe(data: bytes, version: int = MQTT5, *, start: int = 0) -> Observation
             for name, value in fields:
                 _check_field(packet_type, name, value, reader.version, found)
     if long_form:
-        reader.note_long_form("Remaining Length")
+        reader.check_shortest_form("Remaining Length")
     return Observation(first, reader.version, start, end, fields, found)
 
 

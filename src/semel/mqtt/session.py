@@ -31,15 +31,16 @@ Whoever knows already that a packet is an ordinary one may spare the objects: `s
 from collections import deque
 from typing import Final, final
 
+from semel.mqtt.backlog import Backlog
 from semel.mqtt.codec import LARGEST_PACKET, Packet, encode
 from semel.mqtt.delivery import (
     ASSIGNED,
     ENDS,
     FINISHED,
     FREED,
-    MOVED,
     QUEUED,
     RECALLED,
+    RELEASED,
     STORED,
     Change,
     Delivery,
@@ -56,12 +57,11 @@ from semel.mqtt.side import (
     DEFAULT_RECEIVE_MAXIMUM,
     PLACE_UNKNOWN,
     RECEIVED,
-    RELEASED,
     SENT_QOS_1,
     SENT_QOS_2,
     Open,
 )
-from semel.mqtt.waiting import Backlog
+from semel.mqtt.side import RELEASED as RELEASED_STAGE
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 
 # [3.1.2.11.2] a Session Expiry Interval of this many seconds means: never
@@ -89,20 +89,21 @@ class Session:
     room: int
     dropped: int
     maximum_packet_size: int
+    # Deliveries that have no packet identifier yet.
+    backlog: Final[Backlog]
     _changes: list[Change]
     _packets: list[Outgoing]
     # As sender.
-    _number: int
-    _last_id: int
-    _released: int
+    last_number: int
+    last_id: int
+    last_release: int
     _quota: int
-    _waiting: Backlog
-    _in_flight: dict[int, Delivery]
+    flights: dict[int, Delivery]
     _resend: deque[Delivery] | None
     _requests: PacketIds
     # As receiver.
-    _stored: PacketIds
-    _pending: dict[int, Receipt]
+    stored_ids: PacketIds
+    pending: dict[int, Receipt]
     _pubacks: deque[Receipt] | None
     _pubrecs: deque[Receipt] | None
 
@@ -116,17 +117,17 @@ class Session:
         self.maximum_packet_size = LARGEST_PACKET
         self._changes = []
         self._packets = []
-        self._number = 0
-        self._last_id = 0
-        self._released = 0
+        self.last_number = 0
+        self.last_id = 0
+        self.last_release = 0
         self._quota = 0
         # A session costs little while it is idle: an empty deque alone takes 760 bytes.
-        self._waiting = Backlog()
-        self._in_flight = {}
+        self.backlog = Backlog()
+        self.flights = {}
         self._resend = None
         self._requests = PacketIds()
-        self._stored = PacketIds()
-        self._pending = {}
+        self.stored_ids = PacketIds()
+        self.pending = {}
         self._pubacks = None
         self._pubrecs = None
 
@@ -140,34 +141,24 @@ class Session:
         return changes, packets
 
     @property
-    def waiting(self) -> int:
-        """How many deliveries have not been sent yet."""
-        return len(self._waiting)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How large they are, as `Message.size` counts."""
-        return self._waiting.size
-
-    @property
     def in_flight(self) -> int:
         """How many deliveries have been sent and are not complete."""
-        return len(self._in_flight)
+        return len(self.flights)
 
     @property
     def inbound_size(self) -> int:
         """How many bytes the stored inbound identifiers take, 8,192 at the most."""
-        return self._stored.size
+        return self.stored_ids.size
 
     def open_exchanges(self, me: int, peer: int) -> list[Open]:
         """What a new connection's `Exchange` has to know, `me` and `peer` being its two sides."""
         opened: list[Open] = []
-        for packet_id, delivery in self._in_flight.items():
+        for packet_id, delivery in self.flights.items():
             if delivery.released:
-                opened.append((me, packet_id, RELEASED))
+                opened.append((me, packet_id, RELEASED_STAGE))
             else:
                 opened.append((me, packet_id, SENT_QOS_1 if delivery.qos == 1 else SENT_QOS_2))
-        for packet_id in self._stored.listed():
+        for packet_id in self.stored_ids.listed():
             # They are kept as a set, without their order.
             opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
         return opened
@@ -194,10 +185,10 @@ class Session:
         self.maximum_packet_size = maximum_packet_size
         self.room = BOUNDLESS
         if self.ends_at is not None:
-            self._end_at(None)
+            self.end_at(None)
         released: list[Delivery] = []
         resend: deque[Delivery] = deque()
-        for delivery in self._in_flight.values():
+        for delivery in self.flights.values():
             delivery.counts = False
             if delivery.released:
                 released.append(delivery)
@@ -222,9 +213,9 @@ class Session:
         self._pubrecs = None
         self._requests = PacketIds()
         if expiry_interval != NEVER_EXPIRES:
-            self._end_at(now + expiry_interval)
+            self.end_at(now + expiry_interval)
 
-    def begin_anew(self) -> tuple[list[Delivery], list[Delivery]]:
+    def reset(self) -> tuple[list[Delivery], list[Delivery]]:
         """The peer has no session: all that was open with it is discarded [MQTT-3.2.2-5].
 
         First the deliveries that are complete, because the peer has acknowledged their messages;
@@ -233,7 +224,7 @@ class Session:
         """
         complete: list[Delivery] = []
         again: list[Delivery] = []
-        for delivery in list(self._in_flight.values()):
+        for delivery in list(self.flights.values()):
             if delivery.released:
                 self._finish(delivery)
                 complete.append(delivery)
@@ -242,9 +233,9 @@ class Session:
         again.sort(key=_number_order)
         for delivery in reversed(again):
             self._recall(delivery)
-        for packet_id in self._stored.listed():
+        for packet_id in self.stored_ids.listed():
             self._free(packet_id)
-        self._pending = {}
+        self.pending = {}
         return complete, again
 
     def is_over(self, now: float) -> bool:
@@ -257,7 +248,7 @@ class Session:
         """A free identifier for a SUBSCRIBE or UNSUBSCRIBE, 0 if all are in use."""
         packet_id = self._free_id()
         if packet_id:
-            self._last_id = packet_id
+            self.last_id = packet_id
             self._requests.add(packet_id)
         return packet_id
 
@@ -279,7 +270,7 @@ class Session:
                     self.room -= message.size
                     self._packets.append(packet)
             return 0
-        number = self._number + 1
+        number = self.last_number + 1
         if self._may_send() and not message.is_expired(now):
             packet_id = self._free_id()
             if packet_id:
@@ -301,7 +292,7 @@ class Session:
         packet_id = self._free_id()
         if not packet_id:
             return False
-        self._launch(self._number + 1, message, "", packet_id)
+        self._launch(self.last_number + 1, message, "", packet_id)
         self._packets.append(with_packet_id(head, packet_id, tail))
         return True
 
@@ -315,9 +306,18 @@ class Session:
 
         What only the store has of the queue is looked at there: `give_up_beyond`.
         """
-        expired = self._waiting.take_expired(now)
+        expired = self.backlog.take_expired(now)
         self._note_finished(expired)
         return expired
+
+    def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
+        """Let go of deliveries that only the store has: numbers and sizes of all that it names.
+
+        `next_expiry` is when the first of the others expires.
+        """
+        self.backlog.beyond_expiry = next_expiry
+        for number in self.backlog.expire_beyond(expired):
+            self._changes.append(Change(FINISHED, number=number))
 
     def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
         """Let go of what these shared subscriptions (None: all) brought, for others [4.8.2].
@@ -328,20 +328,15 @@ class Session:
         """
         given_up: list[Delivery] = []
         if sent:
-            for delivery in self._in_flight.values():
+            for delivery in self.flights.values():
                 if delivery.qos == 1 and delivery.is_of(shares):
                     given_up.append(delivery)
             for delivery in given_up:
                 self._finish(delivery)
-        waiting = self._waiting.take_shared(shares)
+        waiting = self.backlog.take_shared(shares)
         self._note_finished(waiting)
         given_up.extend(waiting)
         return given_up
-
-    @property
-    def next_expiry(self) -> float | None:
-        """No later than the first expiry of what waits at hand; None: none of it expires."""
-        return self._waiting.next_expiry
 
     def _note_finished(self, unsent: list[Delivery]) -> None:
         """FINISHED, for deliveries that no longer wait."""
@@ -355,7 +350,7 @@ class Session:
             self.connected
             and self._quota > 0
             and self.room > 0
-            and self._waiting.is_empty()
+            and self.backlog.is_empty()
             and not self._resend
         )
 
@@ -363,7 +358,7 @@ class Session:
         """Whether a message of this QoS would leave at once, with nothing before it."""
         if qos:
             return self._may_send() and self._free_id() > 0
-        return self.connected and self.room > 0 and self._waiting.is_empty() and not self._resend
+        return self.connected and self.room > 0 and self.backlog.is_empty() and not self._resend
 
     def poll(self, now: float) -> list[Delivery]:
         """Send what may be sent now. Returns the deliveries given up, expired or too large."""
@@ -373,13 +368,13 @@ class Session:
         while self._resend and self._quota and self.room > 0:
             delivery = self._resend.popleft()
             # A late answer to the old connection's PUBLISH may have come first.
-            if self._in_flight.get(delivery.packet_id) is not delivery or delivery.released:
+            if self.flights.get(delivery.packet_id) is not delivery or delivery.released:
                 continue
             # [MQTT-4.3.3-7] what has been sent once does not expire any more
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
-        while self._waiting.is_at_hand() and self._quota and self.room > 0 and not self._resend:
-            delivery = self._waiting.first()
+        while self.backlog.has_first() and self._quota and self.room > 0 and not self._resend:
+            delivery = self.backlog.first()
             message = delivery.message
             assert message is not None
             if message.is_expired(now):
@@ -389,7 +384,7 @@ class Session:
             packet_id = self._free_id()
             if not packet_id:
                 break
-            self._assign(delivery.number, packet_id)
+            self._fly(self.backlog.take_first(), packet_id)
             if not self._transmit(delivery, now, dup=False):
                 given_up.append(delivery)
         return given_up
@@ -420,17 +415,17 @@ class Session:
         return len(encode(packet, self.version)) <= bound
 
     def _free_id(self) -> int:
-        if len(self._in_flight) + len(self._requests) >= MAXIMUM_TWO_BYTES:
+        if len(self.flights) + len(self._requests) >= MAXIMUM_TWO_BYTES:
             return 0
-        packet_id = self._last_id
+        packet_id = self.last_id
         while True:
             packet_id = packet_id + 1 if packet_id < MAXIMUM_TWO_BYTES else 1
-            if packet_id not in self._in_flight and packet_id not in self._requests:
+            if packet_id not in self.flights and packet_id not in self._requests:
                 return packet_id
 
     def give_up(self, packet_id: int) -> int:
         """A PUBLISH that was drained may not be sent after all. The number of its delivery."""
-        delivery = self._in_flight[packet_id]
+        delivery = self.flights[packet_id]
         self._complete(delivery)
         return delivery.number
 
@@ -442,7 +437,7 @@ class Session:
 
     def receive_puback(self, packet: PubAck) -> Delivery | None:
         """The delivery that is complete now; a failure code completes it too [MQTT-4.4.0-2]."""
-        delivery = self._in_flight.get(packet.packet_id)
+        delivery = self.flights.get(packet.packet_id)
         if delivery is None or delivery.qos != 1:
             return None
         self._complete(delivery)
@@ -450,7 +445,7 @@ class Session:
 
     def receive_pubrec(self, packet: PubRec) -> Delivery | None:
         """The delivery that was refused; None if it goes on, as it should."""
-        delivery = self._in_flight.get(packet.packet_id)
+        delivery = self.flights.get(packet.packet_id)
         if delivery is None or delivery.qos != 2:
             self._packets.append(PubRel(packet.packet_id, self._not_found()))
             return None
@@ -458,13 +453,13 @@ class Session:
             if packet.reason >= FAILURE:
                 self._complete(delivery)
                 return delivery
-            self._move(delivery)
+            self._release(delivery)
         self._packets.append(PubRel(packet.packet_id))
         return None
 
     def receive_pubcomp(self, packet: PubComp) -> Delivery | None:
         """The delivery that is complete now."""
-        delivery = self._in_flight.get(packet.packet_id)
+        delivery = self.flights.get(packet.packet_id)
         if delivery is None or not delivery.released:
             return None
         self._complete(delivery)
@@ -493,7 +488,7 @@ class Session:
         """
         if packet.qos == 0:
             receipt = Receipt(0, 0)
-            receipt.settled = True
+            receipt.is_accepted = True
             return receipt
         if packet.qos == 1:
             receipt = Receipt(packet.packet_id, 1)
@@ -501,28 +496,28 @@ class Session:
                 self._pubacks = deque()
             self._pubacks.append(receipt)
             return receipt
-        known = self._pending.get(packet.packet_id)
+        known = self.pending.get(packet.packet_id)
         receipt = Receipt(packet.packet_id, 2) if known is None else known
         if self._pubrecs is None:
             self._pubrecs = deque()
         self._pubrecs.append(receipt)
         if known is not None:
             return None
-        if packet.packet_id in self._stored:
+        if packet.packet_id in self.stored_ids:
             # [MQTT-4.3.3-10] PUBREC once more, and nothing delivered on
-            receipt.settled = True
+            receipt.is_accepted = True
             self._send_pubrecs()
             return None
-        self._pending[packet.packet_id] = receipt
+        self.pending[packet.packet_id] = receipt
         return receipt
 
     def forget_received(self, packet_id: int) -> bool:
         """The peer knows nothing of a QoS 2 message that it sent before. Whether it was open."""
-        if packet_id in self._stored:
+        if packet_id in self.stored_ids:
             self._free(packet_id)
             return True
         self._drop_pubrecs(packet_id)
-        return self._pending.pop(packet_id, None) is not None
+        return self.pending.pop(packet_id, None) is not None
 
     def accept(
         self,
@@ -534,42 +529,42 @@ class Session:
         """The owner has the message, or refuses it with a code of 0x80 or more (5.0 only).
 
         In 3.1.1 an acknowledgement has no code: it says yes [MQTT-3.3.5-2]. A Receipt that its
-        session has forgotten (`begin_anew`, `forget_received`) may be accepted, and that counts for
+        session has forgotten (`reset`, `forget_received`) may be accepted, and that counts for
         nothing: the identifier may be another message's by now.
         """
-        if receipt.settled:
+        if receipt.is_accepted:
             if receipt.qos:
                 raise ValueError("this Receipt was accepted before")
             return
         if self.version == MQTT5:
             receipt.reason = reason
             receipt.properties = properties
-        receipt.settled = True
+        receipt.is_accepted = True
         if receipt.qos == 1:
             self._send_pubacks()
             return
-        if self._pending.get(receipt.packet_id) is not receipt:
+        if self.pending.get(receipt.packet_id) is not receipt:
             return
-        del self._pending[receipt.packet_id]
+        del self.pending[receipt.packet_id]
         if receipt.reason < FAILURE:
             self._store(receipt.packet_id)
         self._send_pubrecs()
 
     def _send_pubacks(self) -> None:
-        while self._pubacks and self._pubacks[0].settled:
+        while self._pubacks and self._pubacks[0].is_accepted:
             receipt = self._pubacks.popleft()
             ack = PubAck(receipt.packet_id, receipt.reason, properties=receipt.properties)
             self._packets.append(ack)
 
     def _send_pubrecs(self) -> None:
-        while self._pubrecs and self._pubrecs[0].settled:
+        while self._pubrecs and self._pubrecs[0].is_accepted:
             receipt = self._pubrecs.popleft()
             ack = PubRec(receipt.packet_id, receipt.reason, properties=receipt.properties)
             self._packets.append(ack)
 
     def receive_pubrel(self, packet: PubRel) -> None:
         """[MQTT-4.3.3-11] PUBCOMP in any case; from here on the identifier is a new message's."""
-        if packet.packet_id in self._stored:
+        if packet.packet_id in self.stored_ids:
             self._free(packet.packet_id)
             self._packets.append(PubComp(packet.packet_id))
         else:
@@ -582,7 +577,7 @@ class Session:
         if qos == 1:
             return not self._pubacks
         return (
-            not self._pubrecs and packet_id not in self._stored and packet_id not in self._pending
+            not self._pubrecs and packet_id not in self.stored_ids and packet_id not in self.pending
         )
 
     def acknowledge(self, qos: int, packet_id: int, reason: int) -> None:
@@ -602,18 +597,18 @@ class Session:
         False if nothing does; then nothing has happened.
         """
         if packet_type == PUBREL:
-            if packet_id not in self._stored:
+            if packet_id not in self.stored_ids:
                 return False
             self._free(packet_id)
             self._packets.append(encode_success(PUBCOMP, packet_id))
             return True
-        delivery = self._in_flight.get(packet_id)
+        delivery = self.flights.get(packet_id)
         if delivery is None:
             return False
         if packet_type == PUBREC:
             if delivery.qos != 2 or delivery.released:
                 return False
-            self._move(delivery)
+            self._release(delivery)
             self._packets.append(encode_success(PUBREL, packet_id))
             return True
         if (packet_type == PUBACK) != (delivery.qos == 1):
@@ -623,101 +618,18 @@ class Session:
         self._complete(delivery)
         return True
 
-    # --- a queue that is partly in a store --------------------------------------------------------
-
-    def keep_at_hand(self, window: int) -> None:
-        """Keep no more than so many of the waiting deliveries in memory, 0: all of them.
-
-        Only for an owner that stores every change, and that gives back with `refill` what waits
-        beyond the window.
-        """
-        self._waiting.window = window
-
-    @property
-    def wanted(self) -> int:
-        """How many deliveries the owner should give back, from number `first_wanted` on."""
-        return self._waiting.wants()
-
-    @property
-    def first_wanted(self) -> int:
-        """See `wanted`."""
-        return self._waiting.first_beyond
-
-    def refill(self, deliveries: list[Delivery]) -> None:
-        """The next deliveries that waited in the store, in the order of their numbers."""
-        self._waiting.refill(deliveries)
-
-    def forget_waiting(self) -> None:
-        """Let go of what waits at hand: its session is over."""
-        self._waiting.take_all()
-
-    def may_expire_beyond(self, now: float) -> bool:
-        """Whether something that only the store has may have expired."""
-        waiting = self._waiting
-        return waiting.beyond_expiry is not None and now >= waiting.beyond_expiry
-
-    def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
-        """Let go of deliveries that only the store has: numbers and sizes of all that it names.
-
-        `next_expiry` is when the first of the others expires.
-        """
-        self._waiting.beyond_expiry = next_expiry
-        for number in self._waiting.give_up_beyond(expired):
-            self._changes.append(Change(FINISHED, number=number))
-
-    def restore_queue(
-        self, count: int, size: int, first: int, next_expiry: float | None, last_number: int
-    ) -> None:
-        """The queue of a session that was stored: all of it is beyond the window."""
-        waiting = self._waiting
-        waiting.beyond = count
-        waiting.beyond_size = size
-        waiting.size = size
-        waiting.first_beyond = first
-        waiting.beyond_expiry = next_expiry
-        self._number = last_number
-
-    def restore_end(self, ends_at: float | None, expiry_interval: int, now: float) -> None:
-        """When a stored session is over: as it was, or reckoned from now if it was connected.
-
-        In no case later than the interval from now: it may be shorter than it was.
-        """
-        self.ends_at = ends_at
-        if expiry_interval != NEVER_EXPIRES:
-            latest = now + expiry_interval
-            if ends_at is None or ends_at > latest:
-                self._end_at(latest)
-
-    def restore_pending(self, packet_id: int) -> Receipt:
-        """The owner of a stored session has this QoS 2 message, and has not accepted it yet."""
-        receipt = self._pending[packet_id] = Receipt(packet_id, 2)
-        return receipt
-
-    def restore_exchanges(self, in_flight: list[Delivery], stored: list[int]) -> None:
-        """What was open in a session that was stored, deliveries by their numbers."""
-        for delivery in in_flight:
-            self._in_flight[delivery.packet_id] = delivery
-            self._last_id = delivery.packet_id
-            self._released = max(self._released, delivery.released)
-        for packet_id in stored:
-            self._stored.add(packet_id)
-
     # --- durable state ----------------------------------------------------------------------------
 
     def _queue(self, number: int, message: Message, share: str) -> None:
         """QUEUED"""
-        self._number = number
-        self._waiting.add(Delivery(number, message, share, message.qos))
+        self.last_number = number
+        self.backlog.add(Delivery(number, message, share, message.qos))
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
 
-    def _assign(self, number: int, packet_id: int) -> None:
-        """ASSIGNED"""
-        self._fly(self._waiting.take(number), packet_id)
-
     def _launch(self, number: int, message: Message, share: str, packet_id: int) -> None:
         """QUEUED and ASSIGNED in one: the message leaves without having waited."""
-        self._number = number
+        self.last_number = number
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
         delivery = Delivery(number, message, share, message.qos)
@@ -728,8 +640,8 @@ class Session:
 
     def _fly(self, delivery: Delivery, packet_id: int) -> None:
         delivery.packet_id = packet_id
-        self._in_flight[packet_id] = delivery
-        self._last_id = packet_id
+        self.flights[packet_id] = delivery
+        self.last_id = packet_id
         if self.durable:
             number = delivery.number
             self._changes.append(Change(ASSIGNED, number=number, packet_id=packet_id))
@@ -737,41 +649,41 @@ class Session:
     def _recall(self, delivery: Delivery) -> None:
         """RECALLED"""
         number, packet_id = delivery.number, delivery.packet_id
-        del self._in_flight[packet_id]
+        del self.flights[packet_id]
         delivery.packet_id = 0
         delivery.counts = False
-        self._waiting.put_back(delivery)
+        self.backlog.put_back(delivery)
         if self.durable:
             self._changes.append(Change(RECALLED, number=number, packet_id=packet_id))
 
-    def _move(self, delivery: Delivery) -> None:
-        """MOVED"""
-        self._released += 1
-        delivery.released = self._released
+    def _release(self, delivery: Delivery) -> None:
+        """RELEASED"""
+        self.last_release += 1
+        delivery.released = self.last_release
         delivery.message = None
         if self.durable:
             number, packet_id = delivery.number, delivery.packet_id
-            self._changes.append(Change(MOVED, number=number, packet_id=packet_id))
+            self._changes.append(Change(RELEASED, number=number, packet_id=packet_id))
 
     def _finish(self, delivery: Delivery) -> None:
         """FINISHED"""
         if delivery.packet_id:
-            del self._in_flight[delivery.packet_id]
+            del self.flights[delivery.packet_id]
         else:
-            self._waiting.take(delivery.number)
+            self.backlog.take_first()
         if self.durable:
             number, packet_id = delivery.number, delivery.packet_id
             self._changes.append(Change(FINISHED, number=number, packet_id=packet_id))
 
     def _store(self, packet_id: int) -> None:
         """STORED"""
-        self._stored.add(packet_id)
+        self.stored_ids.add(packet_id)
         if self.durable:
             self._changes.append(Change(STORED, packet_id=packet_id))
 
     def _free(self, packet_id: int) -> None:
         """FREED"""
-        self._stored.discard(packet_id)
+        self.stored_ids.discard(packet_id)
         # PUBREL has answered what waits its turn for a PUBLISH sent again.
         self._drop_pubrecs(packet_id)
         if self.durable:
@@ -781,51 +693,11 @@ class Session:
         if self._pubrecs:
             self._pubrecs = deque([r for r in self._pubrecs if r.packet_id != packet_id])
 
-    def _end_at(self, at: float | None) -> None:
+    def end_at(self, at: float | None) -> None:
         """ENDS"""
         self.ends_at = at
         if self.durable:
             self._changes.append(Change(ENDS, at=at))
-
-    def apply(self, change: Change) -> None:
-        """Make one durable change that a store replays."""
-        noted = self._changes
-        self._changes = []
-        kind = change.kind
-        if kind == QUEUED:
-            assert change.message is not None
-            self._queue(change.number, change.message, change.share)
-        elif kind == ASSIGNED:
-            self._assign(change.number, change.packet_id)
-        elif kind == MOVED:
-            self._move(self._in_flight[change.packet_id])
-        elif kind == FINISHED:
-            if change.packet_id:
-                self._finish(self._in_flight[change.packet_id])
-            else:
-                self._waiting.take(change.number)
-        elif kind == STORED:
-            self._store(change.packet_id)
-        elif kind == FREED:
-            self._free(change.packet_id)
-        elif kind == RECALLED:
-            self._recall(self._in_flight[change.packet_id])
-        else:
-            self._end_at(change.at)
-        self._changes = noted
-
-    def facts(self) -> tuple[object, ...]:
-        """The durable state, as values that can be compared."""
-        waiting = self._waiting.listed()
-        return (
-            tuple((each.number, each.message, each.share) for each in waiting),
-            tuple(
-                (packet_id, each.number, each.qos, each.released, each.message, each.share)
-                for packet_id, each in self._in_flight.items()
-            ),
-            tuple(self._stored.listed()),
-            (self._number, self._last_id, self._released, self.ends_at),
-        )
 
 
 def _release_order(delivery: Delivery) -> int:

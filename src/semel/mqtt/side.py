@@ -177,20 +177,3 @@ class Side:
     def answers_stray(self, packet_id: int) -> bool:
         """Whether a PUBREL for what is not open answers a PUBREC, or one that came twice."""
         return packet_id in self.strays or packet_id in self.stray_pubrels
-
-    def facts(self) -> tuple[object, ...]:
-        """All that it knows, as values that can be compared."""
-        return (
-            (self.receive_maximum, self.maximum_packet_size, self.topic_alias_maximum),
-            (self.quota, self.serial, self.carried_until, self.disconnected),
-            (self.last_resend, self.last_puback, self.last_pubrec, self.last_pubrel),
-            tuple(self.opened.items()),
-            tuple(self.received.listed()),
-            tuple(self.received_before.listed()),
-            tuple(self.used.listed()),
-            tuple(self.repeats.items()),
-            tuple(self.strays.listed()),
-            tuple(self.stray_pubrels.listed()),
-            tuple(self.requests.items()),
-            tuple(self.aliases.items()),
-        )

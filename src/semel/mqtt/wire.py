@@ -180,12 +180,12 @@ class Reader:
             if shift == 28:
                 check_variable_byte_integer(MAXIMUM_VARIABLE_BYTE_INTEGER + 1, name)
         if digit == 0 and shift:
-            self.note_long_form(name)
+            self.check_shortest_form(name)
         if self.fields is not None:
             self.fields.append((name, value))
         return value
 
-    def note_long_form(self, name: str) -> None:
+    def check_shortest_form(self, name: str) -> None:
         """A Variable Byte Integer took more bytes than it needs: 3.1.1 has no rule against it."""
         if self.version == MQTT5:
             report(self.found, Violation(VARIABLE_BYTE_INTEGER_SHORTEST, name))

@@ -9,7 +9,7 @@ from typing import Final, final
 from mypy_extensions import mypyc_attr
 
 from semel.mqtt.packet_types import CONNECT, MQTT5, MQTT311, WILL, first_byte
-from semel.mqtt.packets.publish import check_payload, says_utf8
+from semel.mqtt.packets.publish import check_payload, indicates_utf8
 from semel.mqtt.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
@@ -279,7 +279,7 @@ def observe_connect(reader: Reader, found: list[Violation]) -> None:
     if will is not None:
         topic_name, payload, will_items = will
         will_present = check_properties(will_items, found)
-        utf8 = says_utf8(will_items)
+        utf8 = indicates_utf8(will_items)
         check_will(topic_name, payload, flags >> 3 & 3, will_present, utf8, found)
     present = check_properties(items, found)
     clean_start = flags & _CLEAN_START != 0

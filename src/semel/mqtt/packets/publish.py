@@ -22,7 +22,7 @@ from semel.mqtt.properties import (
 )
 from semel.mqtt.rules import (
     DUP_NEEDS_QOS,
-    PAYLOAD_IS_UTF8_AS_SAID,
+    PAYLOAD_IS_UTF8_AS_INDICATED,
     QOS_0_WITHOUT_PACKET_ID,
     QOS_NOT_3,
 )
@@ -113,10 +113,10 @@ def check_payload(payload: bytes, packet_type: int, found: list[Violation] | Non
         payload.decode("utf-8")
     except UnicodeDecodeError as error:
         seen = f"ill-formed at byte {error.start}"
-        report(found, Violation(PAYLOAD_IS_UTF8_AS_SAID, seen, packet_type))
+        report(found, Violation(PAYLOAD_IS_UTF8_AS_INDICATED, seen, packet_type))
 
 
-def says_utf8(items: list[PropertyItem]) -> bool:
+def indicates_utf8(items: list[PropertyItem]) -> bool:
     """Whether a Payload Format Indicator promises UTF-8."""
     return (PAYLOAD_FORMAT_INDICATOR, 1) in items
 
@@ -146,7 +146,7 @@ def observe_publish(reader: Reader, flags: int, found: list[Violation]) -> None:
     topic_name, packet_id, items, payload = read_publish(reader, flags)
     present = check_properties(items, found)
     check_publish(topic_name, flags >> 1 & 3, packet_id, flags & DUP_FLAG != 0, present, found)
-    if says_utf8(items):
+    if indicates_utf8(items):
         check_payload(payload, PUBLISH, found)
 
 
