@@ -298,14 +298,14 @@ class Broker:
                 if router.work >= self.turn_work:
                     continue
                 is_open = self.store_pressure.takes_messages()
-            at = decoder.at
+            at = decoder.position
             item = decoder.next()
             if (
                 not is_open
                 and item is not None
                 and self.store_pressure.has_to_wait(connection, item)
             ):
-                decoder.at = at
+                decoder.move_to(at)
                 self.store_pressure.block(connection)
                 return
             if item is None:
@@ -316,7 +316,7 @@ class Broker:
                 continue
             if not isinstance(item, Publish):
                 # Of these every few bytes are an item of their own.
-                router.work += (decoder.at - at) >> ITEM_BYTES_SHIFT
+                router.work += (decoder.position - at) >> ITEM_BYTES_SHIFT
             # [MQTT-3.1.2-22] it is packets that count, not bytes
             connection.heard_at = now
             self.counters.packets_received += 1

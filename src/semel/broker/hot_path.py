@@ -124,8 +124,8 @@ class HotPath:
         until the work of this turn is done."""
         router = self._router
         decoder = connection.decoder
-        data = decoder.data
-        at: i64 = decoder.at
+        data, start = decoder.unread()
+        at: i64 = start
         available: i64 = len(data)
         maximum: i64 = decoder.maximum_packet_size
         # One byte of property length in 5.0, which says 0 in an ordinary PUBLISH.
@@ -200,7 +200,7 @@ class HotPath:
         self._end_run(state, data, at, now)
         router.work += packets * HOT_PACKET_WORK
         if packets:
-            decoder.at = at
+            decoder.move_to(at)
             connection.heard_at = now
             self.taken += packets
             self._counters.packets_received += packets

@@ -302,14 +302,14 @@ class Decoder:
     maximum_packet_size: int
     before_connect: int
     maximum_items: int
-    # What `feed` was given, after what was left over before, and how far it has been read. Who
-    # knows what stands there without decoding it may move `at` to the end of a packet.
-    data: bytes
-    at: int
-    # How often a packet was left for its next piece, the pieces of its header counted apart; and
-    # how many bytes that packet has, 0 while its header is not there.
+    # How often a packet was left incomplete, once for its header and once for its body; and the
+    # size of the last one, 0 while its header is incomplete.
     begun: int
     needed: int
+    # What `feed` was given, after what was left over, and the position of the next packet.
+    _data: bytes
+    _at: int
+    # The bytes of an incomplete packet.
     _buffer: bytearray
     _broken: bool
 
@@ -325,8 +325,8 @@ class Decoder:
         self.maximum_packet_size = maximum_packet_size
         self.before_connect = before_connect
         self.maximum_items = maximum_items
-        self.data = b""
-        self.at = 0
+        self._data = b""
+        self._at = 0
         self.begun = 0
         self.needed = 0
         self._buffer = bytearray()
@@ -334,7 +334,7 @@ class Decoder:
 
     @property
     def unfinished(self) -> int:
-        """How many bytes are kept of a packet that is not complete."""
+        """How many bytes of an incomplete packet are kept."""
         return len(self._buffer)
 
     def receive(self, data: bytes) -> list[Packet | Violation]:
@@ -348,59 +348,73 @@ class Decoder:
             packets.append(packet)
 
     def feed(self, data: bytes) -> None:
-        """Bytes have come: `next` gives their packets, one by one, and must be asked for all."""
+        """Take received bytes. The caller must call `next` until it returns None."""
         if self._broken:
             return
-        if self.at < len(self.data):
-            # Whoever moved `at` back has something to read yet.
-            data = self.data[self.at :] + data
+        if self._at < len(self._data):
+            # The caller has not read, or has moved back to, a packet of the bytes before.
+            data = self._data[self._at :] + data
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self.needed:
                 return
             data = bytes(self._buffer)
             self._buffer = bytearray()
-        self.data = data
-        self.at = 0
+        self._data = data
+        self._at = 0
 
     def give_up(self) -> None:
-        """Nothing will be read any more: keep nothing of what has come, and take nothing."""
+        """Discard what was received, and ignore what comes."""
         self._broken = True
         self._buffer = bytearray()
-        self.data = b""
-        self.at = 0
+        self._data = b""
+        self._at = 0
 
     def has_unread(self) -> bool:
-        """Whether there are bytes that `next` has not been asked for."""
-        return self.at < len(self.data)
+        """Whether there are bytes that `next` has not read."""
+        return self._at < len(self._data)
+
+    @property
+    def position(self) -> int:
+        """Where the next packet begins in the received bytes."""
+        return self._at
+
+    def unread(self) -> tuple[bytes, int]:
+        """The received bytes, and the position of the next packet, for a caller that can tell what
+        it is without decoding it."""
+        return self._data, self._at
+
+    def move_to(self, position: int) -> None:
+        """Let `next` read from `position`, where a packet begins or the received bytes end."""
+        self._at = position
 
     def next(self) -> Packet | Violation | None:
         """The next packet, or None when no other is complete."""
-        if self.at >= len(self.data):
-            self.data = b""
-            self.at = 0
+        if self._at >= len(self._data):
+            self._data = b""
+            self._at = 0
             return None
         try:
             decoded = decode(
-                self.data,
+                self._data,
                 self.version,
-                start=self.at,
+                start=self._at,
                 maximum_packet_size=self.before_connect or self.maximum_packet_size,
                 maximum_items=self.maximum_items,
             )
         except Violation as violation:
             self._broken = True
-            self.data = b""
+            self._data = b""
             return violation
         if decoded is None:
-            end = read_frame(self.data, self.at)[2]
+            end = read_frame(self._data, self._at)[2]
             self.begun += 1
-            self.needed = end - self.at if end else 0
-            self._buffer += self.data[self.at :]
-            self.data = b""
-            self.at = 0
+            self.needed = end - self._at if end else 0
+            self._buffer += self._data[self._at :]
+            self._data = b""
+            self._at = 0
             return None
-        packet, self.at = decoded
+        packet, self._at = decoded
         if isinstance(packet, Connect):
             self.version = packet.version
             self.before_connect = 0
