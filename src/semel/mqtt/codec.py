@@ -1,12 +1,12 @@
 """Bytes to packets and back, for both versions.
 
-    decode(data, version)    one packet from the front of `data`, or None while it is not all there
+    decode(data, version)    the packet at the start of `data`, or None while it is incomplete
     encode(packet, version)  its bytes
-    Decoder                  a stream in pieces of any size; a peer's fault comes out as a value
+    Decoder                  a stream in pieces of any size; a peer's violation is returned
 
 A packet's own file reads, checks and writes its body; here are the fixed header, the choice of
-reader, and the rules that concern the bytes alone. `observation.py` looks at packets that are
-wrong without stopping at the first fault, through the same readers and the same checks.
+reader, and the rules that concern the bytes alone. `observation.py` finds all violations of a
+packet, not only the first, with the same readers and the same checks.
 """
 
 from typing import Final, final
@@ -88,8 +88,11 @@ Packet = (
 # First byte, four digits of Remaining Length, and the longest body they can announce.
 LARGEST_PACKET: Final = 5 + MAXIMUM_VARIABLE_BYTE_INTEGER
 
+# More than a PUBLISH without properties takes besides its topic and payload.
+_PUBLISH_FRAMING: Final = 16
+
 # Type and flags, start of the body, end of the packet, whether the length took more bytes than
-# needed. The end may lie beyond the bytes at hand; it is 0 while the length is not known.
+# needed. The end may be beyond the bytes received; it is 0 while the length is unknown.
 Frame = tuple[int, int, int, bool]
 
 
@@ -108,7 +111,7 @@ def check_fixed_flags(packet_type: int, flags: int, found: list[Violation] | Non
 
 
 def check_packet_size(size: int, maximum: int, found: list[Violation] | None) -> None:
-    """A whole packet is no larger than its receiver takes."""
+    """A whole packet is no larger than its receiver accepts."""
     if size > maximum:
         seen = f"{size} bytes, at most {maximum}"
         report(found, Violation(PACKET_SIZE_WITHIN_MAXIMUM, seen))
@@ -148,7 +151,7 @@ def packet_type_of(packet: Packet) -> int:
 
 
 def read_frame(data: bytes, start: int) -> Frame:
-    """The fixed header at `start`, as far as it is there [2.1]."""
+    """The fixed header at `start`, as far as it was received [2.1]."""
     at: i64 = start + 1
     available: i64 = len(data)
     if at > available:
@@ -176,12 +179,12 @@ def decode(
     maximum_packet_size: int = LARGEST_PACKET,
     maximum_items: int = ANY_NUMBER_OF_ITEMS,
 ) -> tuple[Packet, int] | None:
-    """The packet at `start` and where it ends, or None if not all of it is there yet.
+    """The packet at `start` and where it ends, or None if it is incomplete.
 
     Raises `Violation` as soon as the bytes cannot be right; a packet larger than
     `maximum_packet_size` is refused once its length is known, before its body is awaited, and one
     with more than `maximum_items` topic filters and properties before the next one is read.
-    A CONNECT is read by the version that it names itself.
+    A CONNECT is read by its own version.
     """
     if start >= len(data):
         return None
@@ -240,9 +243,9 @@ def _decode_body(packet_type: int, flags: int, reader: Reader) -> Packet:
 
 
 def encode(packet: Packet, version: int = MQTT5) -> bytes:
-    """The bytes of a packet. Raises `Violation` if that version cannot say it.
+    """The bytes of a packet. Raises `Violation` if that version cannot express it.
 
-    A CONNECT is written in the version that it names itself.
+    A CONNECT is written in its own version.
     """
     try:
         return _encode(packet, version)
@@ -287,15 +290,26 @@ def _encode(packet: Packet, version: int) -> bytes:
     return encode_auth(packet)
 
 
+def publish_fits(packet: Publish, version: int, maximum: int) -> bool:
+    """Whether the peer takes a PUBLISH of this size [MQTT-3.1.2-24]."""
+    if maximum == LARGEST_PACKET:
+        return True
+    if not packet.properties.present:
+        # A character takes at most four bytes: mostly there is no need to encode.
+        if len(packet.topic_name) * 4 + len(packet.payload) + _PUBLISH_FRAMING <= maximum:
+            return True
+    return len(encode(packet, version)) <= maximum
+
+
 @final
 class Decoder:
     """A stream of bytes, in pieces of any size, to packets.
 
-    `receive` never raises for what a peer sends: a `Violation` comes as the last value, and
-    whatever follows it is ignored, since nobody can say where the next packet would begin.
-    No more is kept than one incomplete packet, which `maximum_packet_size` bounds, and
-    `before_connect` until a CONNECT has come (0: no other bound than the first). `maximum_items`
-    bounds what one packet costs to read: its topic filters and properties together.
+    `receive` never raises for what a peer sends: a `Violation` is the last value, and what follows
+    is ignored, because it is unknown where the next packet would begin. At most one incomplete
+    packet is kept, of at most `maximum_packet_size` bytes, and of at most `before_connect` bytes
+    until a CONNECT was received (0: no other limit). `maximum_items` limits what reading one packet
+    costs: its topic filters and properties together.
     """
 
     version: int

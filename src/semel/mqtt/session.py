@@ -1,12 +1,12 @@
-"""What outlives a connection: messages on their way out, identifiers of messages that came in.
+"""What outlives a connection: messages to send, and identifiers of messages that were received.
 
-A `Session` is one end, of either role. It does no I/O and reads no clock. Its owner feeds it what
-arrives and what is to be sent, and takes from `drain` two lists: the *changes* that must survive a
-crash, and the *packets* that may leave once these are safe. Nothing is acknowledged until the
-owner says so.
+A `Session` is one end, of either role. It does no I/O and reads no clock. Its owner passes in what
+arrives and what is to be sent, and takes two lists from `drain`: the *changes* that must survive a
+crash, and the *packets* that may be sent once these are committed. Nothing is acknowledged until
+the owner accepts it.
 
 As sender                               As receiver (Method B: the identifier is kept until PUBREL)
-    send ─▶ waiting ─poll─▶ PUBLISH         PUBLISH ─▶ Receipt ─accept─▶ PUBACK
+    send ─▶ backlog ─poll─▶ PUBLISH         PUBLISH ─▶ Receipt ─accept─▶ PUBACK
               │    ◀─quota─┐                                          ─▶ PUBREC, identifier stored
               ▼            │                PUBLISH again, before PUBREL ─▶ PUBREC, no Receipt
            in flight ── PUBACK, PUBCOMP     PUBREL ─▶ identifier freed, PUBCOMP
@@ -17,22 +17,22 @@ DUP is decided here and nowhere else: 0 when a PUBLISH leaves for the first time
 connection sends it again [MQTT-3.3.1-1]. PUBACKs, PUBRECs and PUBRELs leave in the order that
 [MQTT-4.6.0-2] to [MQTT-4.6.0-4] demand, however the owner's `accept` calls are ordered.
 
-Every durable change is a `Change`, and each kind is made in one place: applying the changes of one
-session to an empty one rebuilds it. A session that ends with its connection (`durable` is False)
-makes the same changes and keeps no list of them.
+Every durable change is a `Change`, and each kind is made in one place: the changes of a session add
+up to its state, from which `session_restore` rebuilds it. A session that ends with its connection
+(`durable` is False) changes in the same way and lists no changes.
 
-`room` is how many bytes of messages the owner takes until it says so again: beyond it, a QoS 0
-message is dropped and counted, and the others wait.
+`room` is how many bytes of messages the owner takes before it sets `room` again. When there is
+none, QoS 0 messages are dropped and counted, and the others stay in the backlog.
 
-Whoever knows already that a packet is an ordinary one may spare the objects: `send_encoded`,
-`is_new`, `acknowledge`, `answered` and `append` work with bytes and make the same changes.
+For an ordinary packet the caller need not make an object: `send_encoded`, `is_new`, `acknowledge`,
+`answered` and `append` work with bytes and make the same changes.
 """
 
 from collections import deque
 from typing import Final, final
 
 from semel.mqtt.backlog import Backlog
-from semel.mqtt.codec import LARGEST_PACKET, Packet, encode
+from semel.mqtt.codec import LARGEST_PACKET, Packet, publish_fits
 from semel.mqtt.delivery import (
     ASSIGNED,
     ENDS,
@@ -64,28 +64,25 @@ from semel.mqtt.side import (
 from semel.mqtt.side import RELEASED as RELEASED_STAGE
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 
-# [3.1.2.11.2] a Session Expiry Interval of this many seconds means: never
+# [3.1.2.11.2] The Session Expiry Interval of a session that does not expire.
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
-# More room than anybody fills.
+# More room than is ever used.
 BOUNDLESS: Final = 1 << 60
 
-# What leaves: a packet, or the bytes of one or more.
+# What is sent: a packet, or the bytes of one or more.
 Outgoing = Packet | bytes
-
-# More than the framing of a PUBLISH without properties takes.
-_HEADROOM: Final = 16
 
 
 @final
 class Session:
-    """One end of a session, from its beginning until `is_over`."""
+    """One end of a session, until `is_over`."""
 
     connected: bool
     version: int
     durable: bool
     ends_at: float | None
-    # Bytes of messages that may leave yet, and QoS 0 messages dropped because there were none.
+    # Bytes of messages that may still be sent; QoS 0 messages dropped for lack of room.
     room: int
     dropped: int
     maximum_packet_size: int
@@ -93,15 +90,17 @@ class Session:
     backlog: Final[Backlog]
     _changes: list[Change]
     _packets: list[Outgoing]
-    # As sender.
+    # As sender: the last delivery number, packet identifier and place among the PUBRECs given.
     last_number: int
     last_id: int
     last_release: int
     _quota: int
+    # Deliveries in flight, by packet identifier.
     flights: dict[int, Delivery]
     _resend: deque[Delivery] | None
     _requests: PacketIds
-    # As receiver.
+    # As receiver: QoS 2 identifiers from `accept` to PUBREL, QoS 2 messages that are not accepted,
+    # and what PUBACKs and PUBRECs are owed for, in their order.
     stored_ids: PacketIds
     pending: dict[int, Receipt]
     _pubacks: deque[Receipt] | None
@@ -134,7 +133,7 @@ class Session:
     # --- the owner's side -------------------------------------------------------------------------
 
     def drain(self) -> tuple[list[Change], list[Outgoing]]:
-        """What is to be made durable, and what may leave when it is."""
+        """The changes to commit, and the packets that may be sent after that."""
         changes, packets = self._changes, self._packets
         self._changes = []
         self._packets = []
@@ -142,16 +141,16 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        """How many deliveries have been sent and are not complete."""
+        """How many deliveries have a packet identifier and are not complete."""
         return len(self.flights)
 
     @property
     def inbound_size(self) -> int:
-        """How many bytes the stored inbound identifiers take, 8,192 at the most."""
+        """How many bytes the stored inbound identifiers take, at most 8,192."""
         return self.stored_ids.size
 
     def open_exchanges(self, me: int, peer: int) -> list[Open]:
-        """What a new connection's `Exchange` has to know, `me` and `peer` being its two sides."""
+        """The open exchanges, for the `Exchange` of a new connection between `me` and `peer`."""
         opened: list[Open] = []
         for packet_id, delivery in self.flights.items():
             if delivery.released:
@@ -159,7 +158,7 @@ class Session:
             else:
                 opened.append((me, packet_id, SENT_QOS_1 if delivery.qos == 1 else SENT_QOS_2))
         for packet_id in self.stored_ids.listed():
-            # They are kept as a set, without their order.
+            # The set does not keep their order.
             opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
         return opened
 
@@ -172,10 +171,10 @@ class Session:
         receive_maximum: int = DEFAULT_RECEIVE_MAXIMUM,
         maximum_packet_size: int = LARGEST_PACKET,
     ) -> None:
-        """A connection resumes, or begins, the session; the limits are the peer's.
+        """Begin or resume the session on a new connection; the limits are the peer's.
 
-        [MQTT-4.4.0-1] PUBRELs owed go out again at once, in the order of their PUBRECs; PUBLISH
-        packets with `poll`, in the order first sent and within the Receive Maximum.
+        [MQTT-4.4.0-1] PUBRELs are sent again at once, in the order of their PUBRECs; PUBLISH
+        packets by `poll`, in the order first sent and within the Receive Maximum.
         """
         if self.connected:
             raise ValueError("the session is connected: disconnect it first")
@@ -200,11 +199,11 @@ class Session:
         self._resend = resend if resend else None
 
     def disconnect(self, now: float, expiry_interval: int) -> None:
-        """The connection is gone; the session ends `expiry_interval` seconds later [4.1].
+        """The connection has ended; the session ends `expiry_interval` seconds later [4.1].
 
-        Packets not yet drained are lost, as if the network had lost them. A QoS 1 message that
-        the owner has not accepted will be sent again by the peer; what the owner still does with
-        its Receipt counts for nothing. A QoS 2 message stays the one it is.
+        Packets that were not drained are lost, as if the network had lost them. The peer will send
+        a QoS 1 message again that the owner has not accepted, so that accepting its Receipt has no
+        effect any more. The Receipt of a QoS 2 message stays valid.
         """
         self.connected = False
         self._packets = []
@@ -216,11 +215,11 @@ class Session:
             self.end_at(now + expiry_interval)
 
     def reset(self) -> tuple[list[Delivery], list[Delivery]]:
-        """The peer has no session: all that was open with it is discarded [MQTT-3.2.2-5].
+        """The peer has no session: discard all that was open with it [MQTT-3.2.2-5].
 
-        First the deliveries that are complete, because the peer has acknowledged their messages;
-        then those that wait again, as new messages before all others. They may have reached the
-        peer: nobody can tell. Receipts of the old session count for nothing.
+        Returns the deliveries that are complete, because the peer has acknowledged their messages,
+        and those that are back in the backlog, as new messages before all others; these may have
+        reached the peer. Accepting a Receipt of the old session has no effect.
         """
         complete: list[Delivery] = []
         again: list[Delivery] = []
@@ -259,14 +258,14 @@ class Session:
     def send(self, message: Message, now: float, share: str = "") -> int:
         """Send a message, or queue it. Returns the number of its delivery, 0 at QoS 0.
 
-        At QoS 0 it leaves now or never: without a connection, or room, it is dropped.
+        At QoS 0 it is sent now or dropped, if there is no connection or no room.
         """
         if message.qos == 0:
             if self.connected and not message.is_expired(now):
                 packet = message.publish(0, now, self.version, dup=False)
                 if self.room <= 0:
                     self.dropped += 1
-                elif self._fits(packet):
+                elif publish_fits(packet, self.version, self.maximum_packet_size):
                     self.room -= message.size
                     self._packets.append(packet)
             return 0
@@ -275,7 +274,7 @@ class Session:
             packet_id = self._free_id()
             if packet_id:
                 packet = message.publish(packet_id, now, self.version, dup=False)
-                if self._fits(packet):
+                if publish_fits(packet, self.version, self.maximum_packet_size):
                     self._launch(number, message, share, packet_id)
                     self._packets.append(packet)
                     return number
@@ -285,7 +284,7 @@ class Session:
     def send_encoded(self, message: Message, head: bytes, tail: bytes) -> bool:
         """Send a QoS 1 or 2 message whose PUBLISH is `head`, its identifier, and `tail`.
 
-        False if it cannot leave at once; then nothing has happened.
+        False, and nothing has changed, if it cannot be sent at once.
         """
         if not self._may_send() or len(head) + 2 + len(tail) > self.maximum_packet_size:
             return False
@@ -302,16 +301,16 @@ class Session:
         self._packets.append(data)
 
     def give_up_expired(self, now: float) -> list[Delivery]:
-        """Let go of what has expired while it waited [MQTT-3.3.2-5].
+        """Drop what has expired in the backlog [MQTT-3.3.2-5].
 
-        What only the store has of the queue is looked at there: `give_up_beyond`.
+        The owner finds in its store what has expired beyond the window, for `give_up_beyond`.
         """
         expired = self.backlog.take_expired(now)
         self._note_finished(expired)
         return expired
 
     def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
-        """Let go of deliveries that only the store has: numbers and sizes of all that it names.
+        """Drop deliveries beyond the window: (number, size) of all that have expired in the store.
 
         `next_expiry` is when the first of the others expires.
         """
@@ -320,11 +319,11 @@ class Session:
             self._changes.append(Change(FINISHED, number=number))
 
     def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
-        """Let go of what these shared subscriptions (None: all) brought, for others [4.8.2].
+        """Drop what came by these shared subscriptions (None: all), for other sessions [4.8.2].
 
-        That is what has never been sent; and, if `sent`, QoS 1 messages in flight, which may only
-        be given to another when the session is over. A QoS 2 message that was sent is no other
-        session's [MQTT-4.8.2-5].
+        That is what has never been sent; and, if `sent`, QoS 1 messages in flight, which may go to
+        another session only when this one is over. A QoS 2 message that was sent may go to no
+        other session [MQTT-4.8.2-5].
         """
         given_up: list[Delivery] = []
         if sent:
@@ -339,13 +338,13 @@ class Session:
         return given_up
 
     def _note_finished(self, unsent: list[Delivery]) -> None:
-        """FINISHED, for deliveries that no longer wait."""
+        """FINISHED, for deliveries that were taken from the backlog."""
         if self.durable:
             for delivery in unsent:
                 self._changes.append(Change(FINISHED, number=delivery.number))
 
     def _may_send(self) -> bool:
-        """Whether a further QoS 1 or 2 message may leave now, and is the next to leave."""
+        """Whether a new QoS 1 or 2 message may be sent now, before any other."""
         return (
             self.connected
             and self._quota > 0
@@ -355,13 +354,13 @@ class Session:
         )
 
     def can_send(self, qos: int) -> bool:
-        """Whether a message of this QoS would leave at once, with nothing before it."""
+        """Whether a message of this QoS would be sent at once, before any other."""
         if qos:
             return self._may_send() and self._free_id() > 0
         return self.connected and self.room > 0 and self.backlog.is_empty() and not self._resend
 
     def poll(self, now: float) -> list[Delivery]:
-        """Send what may be sent now. Returns the deliveries given up, expired or too large."""
+        """Send what may be sent now. Returns the deliveries dropped as expired or too large."""
         given_up: list[Delivery] = []
         if not self.connected:
             return given_up
@@ -370,7 +369,7 @@ class Session:
             # A late answer to the old connection's PUBLISH may have come first.
             if self.flights.get(delivery.packet_id) is not delivery or delivery.released:
                 continue
-            # [MQTT-4.3.3-7] what has been sent once does not expire any more
+            # [MQTT-4.3.3-7] What was sent once does not expire.
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
         while self.backlog.has_first() and self._quota and self.room > 0 and not self._resend:
@@ -393,7 +392,7 @@ class Session:
         message = delivery.message
         assert message is not None
         packet = message.publish(delivery.packet_id, now, self.version, dup=dup)
-        if not self._fits(packet):
+        if not publish_fits(packet, self.version, self.maximum_packet_size):
             # [MQTT-3.1.2-25] as if its delivery were complete
             self._finish(delivery)
             return False
@@ -402,17 +401,6 @@ class Session:
         self.room -= message.size
         self._packets.append(packet)
         return True
-
-    def _fits(self, packet: Publish) -> bool:
-        """Whether the peer takes a packet of this size [MQTT-3.1.2-24]."""
-        bound = self.maximum_packet_size
-        if bound == LARGEST_PACKET:
-            return True
-        if not packet.properties.present:
-            # Four bytes a character at the most: mostly this tells without encoding.
-            if len(packet.topic_name) * 4 + len(packet.payload) + _HEADROOM <= bound:
-                return True
-        return len(encode(packet, self.version)) <= bound
 
     def _free_id(self) -> int:
         if len(self.flights) + len(self._requests) >= MAXIMUM_TWO_BYTES:
@@ -424,14 +412,14 @@ class Session:
                 return packet_id
 
     def give_up(self, packet_id: int) -> int:
-        """A PUBLISH that was drained may not be sent after all. The number of its delivery."""
+        """A PUBLISH that was drained cannot be sent. Returns the number of its delivery."""
         delivery = self.flights[packet_id]
         self._complete(delivery)
         return delivery.number
 
     def _complete(self, delivery: Delivery) -> None:
         self._finish(delivery)
-        # [MQTT-3.3.4-9] what was sent on an earlier connection took nothing from this one's
+        # [MQTT-3.3.4-9] What was sent on an earlier connection did not use this one's quota.
         if delivery.counts:
             self._quota += 1
 
@@ -444,7 +432,7 @@ class Session:
         return delivery
 
     def receive_pubrec(self, packet: PubRec) -> Delivery | None:
-        """The delivery that was refused; None if it goes on, as it should."""
+        """The delivery that was refused, None if it goes on."""
         delivery = self.flights.get(packet.packet_id)
         if delivery is None or delivery.qos != 2:
             self._packets.append(PubRel(packet.packet_id, self._not_found()))
@@ -466,7 +454,7 @@ class Session:
         return delivery
 
     def receive_answer(self, packet: Ack) -> None:
-        """Any of the four, for an owner that need not know what became of the delivery."""
+        """Any of the four, for an owner that does not need the delivery."""
         if isinstance(packet, PubAck):
             self.receive_puback(packet)
         elif isinstance(packet, PubRec):
@@ -482,9 +470,9 @@ class Session:
     # --- as receiver ------------------------------------------------------------------------------
 
     def receive_publish(self, packet: Publish) -> Receipt | None:
-        """A Receipt for a message that is new here, None for a repeated QoS 2 message.
+        """A Receipt for a new message, None for a repeated QoS 2 message.
 
-        DUP is a hint, never a detector: an unknown identifier is a new message whatever it says.
+        DUP does not decide: an unknown identifier is a new message even if DUP is set.
         """
         if packet.qos == 0:
             receipt = Receipt(0, 0)
@@ -512,7 +500,7 @@ class Session:
         return receipt
 
     def forget_received(self, packet_id: int) -> bool:
-        """The peer knows nothing of a QoS 2 message that it sent before. Whether it was open."""
+        """The peer has forgotten a QoS 2 message that it sent. Returns whether it was open."""
         if packet_id in self.stored_ids:
             self._free(packet_id)
             return True
@@ -528,13 +516,13 @@ class Session:
     ) -> None:
         """The owner has the message, or refuses it with a code of 0x80 or more (5.0 only).
 
-        In 3.1.1 an acknowledgement has no code: it says yes [MQTT-3.3.5-2]. A Receipt that its
-        session has forgotten (`reset`, `forget_received`) may be accepted, and that counts for
-        nothing: the identifier may be another message's by now.
+        In 3.1.1 an acknowledgement has no code and always means success [MQTT-3.3.5-2]. Accepting
+        a Receipt that its session has forgotten (`reset`, `forget_received`) has no effect: another
+        message may have the identifier by now.
         """
         if receipt.is_accepted:
             if receipt.qos:
-                raise ValueError("this Receipt was accepted before")
+                raise ValueError("this Receipt has already been accepted")
             return
         if self.version == MQTT5:
             receipt.reason = reason
@@ -563,7 +551,7 @@ class Session:
             self._packets.append(ack)
 
     def receive_pubrel(self, packet: PubRel) -> None:
-        """[MQTT-4.3.3-11] PUBCOMP in any case; from here on the identifier is a new message's."""
+        """[MQTT-4.3.3-11] Send PUBCOMP in any case; the identifier is free for a new message."""
         if packet.packet_id in self.stored_ids:
             self._free(packet.packet_id)
             self._packets.append(PubComp(packet.packet_id))
@@ -573,7 +561,7 @@ class Session:
     # --- ordinary packets, as bytes ---------------------------------------------------------------
 
     def is_new(self, qos: int, packet_id: int) -> bool:
-        """Whether a PUBLISH that came in is a new message that may be acknowledged at once."""
+        """Whether a PUBLISH is a new message that may be acknowledged at once."""
         if qos == 1:
             return not self._pubacks
         return (
@@ -581,7 +569,7 @@ class Session:
         )
 
     def acknowledge(self, qos: int, packet_id: int, reason: int) -> None:
-        """The owner has such a message, and answers it with a code below 0x80."""
+        """The owner has the message that `is_new` was asked about; `reason` is below 0x80."""
         if qos == 2:
             self._store(packet_id)
         if reason == SUCCESS or self.version != MQTT5:
@@ -592,9 +580,9 @@ class Session:
             self._packets.append(PubRec(packet_id, reason))
 
     def answered(self, packet_type: int, packet_id: int) -> bool:
-        """PUBACK, PUBREC, PUBREL or PUBCOMP came in, without a reason code, for what awaits it.
+        """Receive a PUBACK, PUBREC, PUBREL or PUBCOMP without a reason code.
 
-        False if nothing does; then nothing has happened.
+        False, and nothing has changed, if no exchange awaits it.
         """
         if packet_type == PUBREL:
             if packet_id not in self.stored_ids:
@@ -628,7 +616,7 @@ class Session:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
 
     def _launch(self, number: int, message: Message, share: str, packet_id: int) -> None:
-        """QUEUED and ASSIGNED in one: the message leaves without having waited."""
+        """QUEUED and ASSIGNED in one: the message is sent without having been in the backlog."""
         self.last_number = number
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
@@ -684,7 +672,7 @@ class Session:
     def _free(self, packet_id: int) -> None:
         """FREED"""
         self.stored_ids.discard(packet_id)
-        # PUBREL has answered what waits its turn for a PUBLISH sent again.
+        # After PUBREL, a PUBLISH that was sent again needs no PUBREC.
         self._drop_pubrecs(packet_id)
         if self.durable:
             self._changes.append(Change(FREED, packet_id=packet_id))
