@@ -5,7 +5,7 @@ Plain ints, so that compiled code compares machine words.
 
 from typing import Final
 
-# Protocol levels as CONNECT carries them; they double as the name of a version everywhere.
+# Protocol levels as CONNECT carries them, which also stand for the versions.
 MQTT311: Final = 4
 MQTT5: Final = 5
 
@@ -36,7 +36,7 @@ DUP_FLAG: Final = 0b1000
 QOS_FLAGS: Final = 0b0110
 RETAIN_FLAG: Final = 0b0001
 
-# Will Properties are a property section of their own; type 0 is free for them in the tables.
+# Will Properties are a property section of their own; the tables use type 0 for them.
 WILL: Final = 0
 
 PACKET_NAMES: Final = (

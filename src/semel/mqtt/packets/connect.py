@@ -1,6 +1,6 @@
 """CONNECT [3.1], and the will that it can carry.
 
-A CONNECT says itself which version it speaks, so it is read without being told one.
+A CONNECT names its own version, by which it is read.
 """
 
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class Will:
         self.payload = payload
         self.qos = qos
         self.retain = retain
-        # A server keeps it for as long as the client is connected, or longer.
+        # A server keeps it while the client is connected, or longer.
         self.properties = properties.compact()
 
 
@@ -157,13 +157,13 @@ class Connect:
 
 
 def check_protocol_name(name: str) -> None:
-    """It is MQTT that is spoken: otherwise nothing that follows can be understood."""
+    """The protocol is MQTT; otherwise nothing that follows can be read."""
     if name != PROTOCOL_NAME:
         raise Violation(PROTOCOL_NAME_IS_MQTT, quoted(name), CONNECT)
 
 
 def check_protocol_level(level: int) -> None:
-    """It is a version known here: otherwise nothing that follows can be understood."""
+    """The version is 3.1.1 or 5.0; otherwise nothing that follows can be read."""
     if level != MQTT311 and level != MQTT5:
         raise Violation(PROTOCOL_LEVEL_SUPPORTED, f"level {level}", CONNECT)
 
@@ -187,7 +187,7 @@ def check_will(
 
 
 def check_connect_flags(flags: int, found: list[Violation] | None) -> None:
-    """The Connect Flags agree with each other; no constructor could make them disagree."""
+    """The Connect Flags agree with each other; a constructor cannot make them disagree."""
     if flags & _RESERVED:
         report(found, Violation(CONNECT_RESERVED_FLAG, f"flags 0x{flags:02x}", CONNECT))
     if not flags & _WILL:

@@ -188,8 +188,8 @@ def check_reasons(
     """All that a SUBACK or UNSUBACK can do wrong, under one version or (0) under any."""
     check_packet_id(packet_id, found)
     if packet_type == SUBACK or version:
-        wanted = packet_type == SUBACK or version == MQTT5
-        if (len(reasons) > 0) != wanted:
+        has_reasons = packet_type == SUBACK or version == MQTT5
+        if (len(reasons) > 0) != has_reasons:
             seen = f"{len(reasons)} reason codes"
             report(found, Violation(REASON_CODES_PRESENT, seen, packet_type))
     for reason in reasons:
@@ -229,7 +229,7 @@ def observe_subscribe(reader: Reader, found: list[Violation]) -> None:
     packet_id, items, fields = read_subscribe(reader)
     for topic_filter, options in fields:
         check_subscription_version(topic_filter, options, reader.version, found)
-        # Options that 3.1.1 reserves mean nothing there: the line above has spoken.
+        # Options that 3.1.1 reserves have no meaning there; the line above reports them.
         handling = options >> 4 & 3 if reader.version == MQTT5 else 0
         no_local = reader.version == MQTT5 and options & _NO_LOCAL != 0
         check_subscription(topic_filter, options & 3, no_local, handling, found)

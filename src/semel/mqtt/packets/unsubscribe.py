@@ -30,7 +30,7 @@ from semel.mqtt.wire import Reader, Writer, frame
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Unsubscribe:
-    """A client gives up subscriptions."""
+    """A client removes subscriptions."""
 
     packet_id: Final[int]
     topic_filters: Final[tuple[str, ...]]
@@ -44,7 +44,7 @@ class Unsubscribe:
         properties: Properties = NO_PROPERTIES,
     ) -> None:
         if isinstance(topic_filters, str):
-            raise TypeError("topic_filters must be several: put the one filter into a list")
+            raise TypeError("topic_filters must be a list of filters, not one string")
         self.packet_id = packet_id
         self.topic_filters = tuple(topic_filters)
         self.properties = properties
@@ -82,7 +82,7 @@ def check_unsubscribe(
 ) -> None:
     """All that an UNSUBSCRIBE can do wrong.
 
-    [4.8.2] binds SUBSCRIBE alone: to give up a filter that nobody can hold does no harm.
+    [4.8.2] is about SUBSCRIBE only: removing a filter that cannot exist is harmless.
     """
     check_packet_id(packet_id, found)
     if not topic_filters:
