@@ -95,7 +95,7 @@ class World:
         connect = Connect("a", version=self.version, clean_start=False)
         connack = ConnAck(session_present=self.connection > 1 and self.forgetful is None)
         if self.forgetful is not None:
-            self._begin_anew(1 - self.forgetful)
+            self._reset(1 - self.forgetful)
             self.forgetful = None
         self.witness = Exchange(self.witness.carry())
         for me in SIDES:
@@ -137,7 +137,7 @@ class World:
             self.forgetful = me
             self.ends[me] = End(owned=self.ends[me].owned)
 
-    def _begin_anew(self, me: int) -> None:
+    def _reset(self, me: int) -> None:
         """The other end hears of it, and that is on disk before anything else happens."""
         end = self.ends[me]
         end.session.reset()
@@ -218,7 +218,7 @@ class World:
             end.staged.append(Unit(self.connection, changes, owned or [], only_packets(packets)))
         assert session_snapshot(restored(end.history)) == session_snapshot(end.session)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Let everything come to its end: what is not finished after this never will be."""
         for _ in range(10_000):
             self.connect()
@@ -290,6 +290,6 @@ def schedule(seed: int) -> World:
         for _ in range(choose.randint(1, 250))
     ]
     run(world, steps)
-    world.settle()
+    world.finish()
     check(world)
     return world

@@ -81,7 +81,7 @@ def steps(trace: dict[str, Any]) -> list[Step]:
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=[trace["name"] for trace in TRACES])
-def test_a_trace_is_judged_as_its_clause_says(trace: dict[str, Any]) -> None:
+def test_a_trace_breaks_the_rule_that_it_names_or_none(trace: dict[str, Any]) -> None:
     exchange = begun(trace)
     *earlier, last = steps(trace)
     for step in earlier:
@@ -247,7 +247,7 @@ def at(version: int, start: list[tuple[int, Packet]], known: bool) -> Exchange:
     return exchange
 
 
-def judged(exchange: Exchange, sender: int, packet: Packet, version: int) -> Violation | None:
+def violation_of(exchange: Exchange, sender: int, packet: Packet, version: int) -> Violation | None:
     try:
         exchange.observe(sender, packet, size(packet, version))
     except Violation as violation:
@@ -270,7 +270,7 @@ def test_every_packet_in_every_state_is_legal_or_a_violation_that_changes_nothin
         before = exchange_snapshot(exchange)
         found: list[Violation] = []
         at(version, start, known).observe(sender, packet, size(packet, version), found)
-        broken = judged(exchange, sender, packet, version)
+        broken = violation_of(exchange, sender, packet, version)
         if broken is None:
             legal += 1
             assert found == []
@@ -278,7 +278,7 @@ def test_every_packet_in_every_state_is_legal_or_a_violation_that_changes_nothin
             assert exchange_snapshot(exchange) == before
             assert found[0].rule is broken.rule
             assert broken.packet_type
-    # A state in which nothing may be said is that after DISCONNECT or refusal, for one side.
+    # A state in which nothing may be sent is that after DISCONNECT or refusal, for one side.
     assert legal > 0
 
 
@@ -287,7 +287,7 @@ def test_every_packet_in_every_state_is_legal_or_a_violation_that_changes_nothin
 def test_a_random_conversation_is_legal_or_a_violation_that_changes_nothing(
     data: st.DataObject, version: int
 ) -> None:
-    said = data.draw(
+    sent = data.draw(
         st.lists(
             st.tuples(st.sampled_from((CLIENT, SERVER)), st.sampled_from(packets(version))),
             max_size=25,
@@ -300,9 +300,9 @@ def test_a_random_conversation_is_legal_or_a_violation_that_changes_nothing(
         (CLIENT, Connect("a", version=version)),
         (SERVER, ConnAck()),
     ]
-    for sender, packet in hello + said:
+    for sender, packet in hello + sent:
         before = exchange_snapshot(exchange)
-        if judged(exchange, sender, packet, version) is not None:
+        if violation_of(exchange, sender, packet, version) is not None:
             assert exchange_snapshot(exchange) == before
         auditor.observe(sender, packet, size(packet, version), everything)
     for side in (exchange.client, exchange.server):
@@ -647,7 +647,7 @@ def test_a_pubrec_for_nothing_may_be_answered_to_its_end(version: int) -> None:
 def test_pubcomp_may_come_before_the_pubrel_that_answers_a_second_pubrec(
     version: int, resumed: bool, times: int
 ) -> None:
-    """PUBREC and PUBCOMP in one piece: each PUBREL that leaves is right, each PUBCOMP is judged"""
+    """PUBREC and PUBCOMP in one piece: each PUBREL that leaves is right, each PUBCOMP is checked"""
     exchange = Exchange([(SERVER, 1, RELEASED)] if resumed else [])
     exchange.observe(CLIENT, Connect("a", version=version, clean_start=False), 0)
     exchange.observe(SERVER, ConnAck(session_present=resumed), 0)

@@ -326,7 +326,7 @@ def test_an_empty_quota_does_not_hold_back_other_packets() -> None:
 
 
 def test_a_resume_keeps_the_receive_maximum_of_the_new_connection() -> None:
-    """[4.9] the quota begins anew with each connection, and resent packets count."""
+    """[4.9] the quota begins again with each connection, and resent packets count."""
     session = connected()
     published(session, b"1", b"2", b"3")
     session.disconnect(0.0, NEVER_EXPIRES)
@@ -669,7 +669,7 @@ def test_a_receipt_is_accepted_once(qos: int) -> None:
     assert session.drain() == ([], [])
 
 
-@pytest.mark.parametrize("forget", ["begin_anew", "forget_received"])
+@pytest.mark.parametrize("forget", ["reset", "forget_received"])
 def test_a_receipt_that_its_session_has_forgotten_counts_for_nothing(forget: str) -> None:
     """Whether or not another message has its identifier by now"""
     session = connected()
@@ -677,7 +677,7 @@ def test_a_receipt_that_its_session_has_forgotten_counts_for_nothing(forget: str
     other = session.receive_publish(Publish("t", b"other", 2, 2))
     assert stale is not None
     assert other is not None
-    if forget == "begin_anew":
+    if forget == "reset":
         session.disconnect(0.0, 100)
         session.reset()
         session.connect(MQTT5)
@@ -692,7 +692,7 @@ def test_a_receipt_that_its_session_has_forgotten_counts_for_nothing(forget: str
     with pytest.raises(ValueError, match="accepted before"):
         session.accept(stale)
     session.accept(stale_too)
-    if forget == "begin_anew":
+    if forget == "reset":
         session.accept(other)
         assert session.drain() == ([Change(STORED, packet_id=1)], [PubRec(1)])
     else:

@@ -204,9 +204,9 @@ def test_a_resumed_session_sends_again_within_its_room() -> None:
 
 
 def test_a_session_that_ends_with_its_connection_keeps_no_list_of_changes() -> None:
-    lasting, passing = connected(), connected()
-    passing.durable = False
-    for session in (lasting, passing):
+    durable, transient = connected(), connected()
+    transient.durable = False
+    for session in (durable, transient):
         for qos in (1, 2):
             session.send(Message("t", qos=qos), 0.0)
         session.receive_puback(PubAck(1))
@@ -215,15 +215,15 @@ def test_a_session_that_ends_with_its_connection_keeps_no_list_of_changes() -> N
         session.receive_pubrel(PubRel(3))
         session.room = 0
         session.send(Message("t", qos=1), 0.0)
-    assert session_snapshot(lasting) == session_snapshot(passing)
-    assert len(lasting.drain()[0]) == 9
-    assert passing.drain()[0] == []
-    for session in (lasting, passing):
+    assert session_snapshot(durable) == session_snapshot(transient)
+    assert len(durable.drain()[0]) == 9
+    assert transient.drain()[0] == []
+    for session in (durable, transient):
         session.disconnect(0.0, 5)
         session.send(*shared(1))
         session.give_up_shared(None, sent=True)
-    assert session_snapshot(lasting) == session_snapshot(passing)
-    assert passing.drain()[0] == []
+    assert session_snapshot(durable) == session_snapshot(transient)
+    assert transient.drain()[0] == []
 
 
 def shared(qos: int, share: str = "$share/g/t") -> tuple[Message, float, str]:

@@ -168,7 +168,7 @@ def test_a_restored_session_ends_when_it_would_have(
     session = Session()
     restore_end(session, ends_at, interval, 100.0)
     assert session.ends_at == expected
-    # What is reckoned anew is to be stored.
+    # A new end is to be stored.
     noted = [Change(ENDS, at=110.0)] if expected == 110.0 else []
     assert session.drain()[0] == noted
 

@@ -283,7 +283,7 @@ class Properties:
         self,
         items: Iterable[PropertyItem] = (),
         *,
-        # What messages carry comes first: a compiled constructor looks keywords up in this order.
+        # What messages carry comes first: compiled code parses keywords in this order.
         payload_format_indicator: int | None = None,
         message_expiry_interval: int | None = None,
         content_type: str | None = None,

@@ -54,7 +54,7 @@ def sending(version: int, *messages: tuple[bytes, int], receive_maximum: int = 6
 
 
 @VERSIONS
-def test_what_was_sent_is_sent_anew_in_its_order_before_all_that_waits(version: int) -> None:
+def test_what_was_sent_is_sent_again_in_its_order_before_the_backlog(version: int) -> None:
     session = sending(version, (b"1", 1), (b"2", 2), (b"3", 1), (b"4", 2), receive_maximum=3)
     session.disconnect(0.0, NEVER_EXPIRES)
     packets(session)
@@ -187,7 +187,7 @@ def test_its_changes_rebuild_the_session() -> None:
     assert session_snapshot(restored(changes)) == session_snapshot(session)
 
 
-def test_a_session_that_is_not_durable_begins_anew_and_lists_nothing() -> None:
+def test_a_session_that_is_not_durable_is_reset_and_lists_nothing() -> None:
     session = Session()
     session.durable = False
     session.connect(MQTT5)
