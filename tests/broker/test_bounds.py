@@ -574,7 +574,7 @@ def test_a_chunk_stops_at_what_the_store_takes_and_goes_on_later(payload: bytes)
     # One message may pass the bound, and no more.
     assert max(store.sizes) < 50_000 + 20 * 600 + 2 * len(payload)
     assert sum(store.sizes) >= 100 * 20 * 500
-    assert world.broker.router.sessions["away19"].session.waiting == 100
+    assert len(world.broker.router.sessions["away19"].session.backlog) == 100
 
 
 def test_a_chunk_that_nobody_keeps_is_no_matter_of_the_store() -> None:
@@ -729,7 +729,7 @@ def test_who_never_acknowledges_is_sent_no_more_than_the_bytes_that_may_be_in_fl
     # 500 bytes each, and 500 for each delivery.
     assert len(sent) == 10
     session = world.broker.router.sessions["r"].session
-    assert (session.in_flight, session.waiting) == (10, 20)
+    assert (session.in_flight, len(session.backlog)) == (10, 20)
     assert world.broker.router.dropped == 70
     first = sent[0]
     assert isinstance(first, Publish)

@@ -178,7 +178,7 @@ def test_while_memory_is_short_what_absent_clients_did_not_acknowledge_is_discar
         publisher.send(Publish("t", bytes(MIB // 2), 1, number))
     assert len(away.take()) == 8
     away.cut()
-    assert not world.broker.router.sessions["away"].session.waiting
+    assert not len(world.broker.router.sessions["away"].session.backlog)
     short(world)
     world.wait(1)
     assert set(world.broker.router.sessions) == {"p"}
@@ -240,7 +240,7 @@ def test_while_memory_is_short_large_queues_of_absent_clients_are_discarded() ->
     assert [line.split("'")[1] for line in lines] == ["largest", "large", "small"]
     # Whoever is connected keeps all that waits for it.
     assert here.connection.state is not None
-    assert here.connection.state.session.waiting == 39
+    assert len(here.connection.state.session.backlog) == 39
 
 
 def test_while_memory_is_short_a_slow_reader_is_kept_little() -> None:

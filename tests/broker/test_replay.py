@@ -299,7 +299,7 @@ def test_no_more_is_in_flight_than_the_receive_maximum(
     assert seqs(found) == list(range(1, receive_maximum + 1))
     session = world.broker.router.sessions["r"].session
     while found[-1].payload != b"12":
-        assert session.waiting == 0
+        assert len(session.backlog) == 0
         packet_id = found[-receive_maximum].packet_id
         if qos == 2:
             assert reader.send(PubRec(packet_id)) == [PubRel(packet_id)]

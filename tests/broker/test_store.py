@@ -31,7 +31,7 @@ from semel.mqtt import (
     Will,
     encode,
 )
-from semel.mqtt.delivery import ASSIGNED, FINISHED, FREED, MOVED, QUEUED, STORED
+from semel.mqtt.delivery import ASSIGNED, FINISHED, FREED, QUEUED, RELEASED, STORED
 from semel.store.commit import Commit
 from semel.store.store import BEHIND, FULL, OPEN, Store
 from semel.store.streams import Stream, Streams
@@ -219,7 +219,7 @@ def test_to_a_durable_receiver_pubrel_waits_and_its_last_answer_for_nothing(vers
     world.hold()
     for packet_id in (1, 2):
         assert reader.send(PubRec(packet_id)) == []
-        assert [c.kind for t in world.store.taken for _, c in t.changes] == [MOVED]
+        assert [c.kind for t in world.store.taken for _, c in t.changes] == [RELEASED]
         world.settle()
         assert reader.take() == [PubRel(packet_id)]
         assert reader.send(PubComp(packet_id)) == []
@@ -393,7 +393,7 @@ def test_everything_that_must_last_is_in_a_commit(version: int) -> None:
     assert [name for commit in world.store.taken for name, _ in commit.retained] == ["t"]
     assert changes() == []
     client.send(PubRec(1))
-    assert changes() == [MOVED]
+    assert changes() == [RELEASED]
     client.send(PubComp(1))
     assert changes() == [FINISHED]
     for packet_id in (7, 8):

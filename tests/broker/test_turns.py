@@ -26,6 +26,7 @@ from semel.mqtt import (
     Will,
     encode,
 )
+from semel.mqtt.session_restore import restore_exchanges
 from semel.store.store import FULL, OPEN
 from tests.broker.test_core import VERSIONS, payloads, persistent
 from tests.broker.test_restart import Lasting
@@ -279,7 +280,7 @@ def test_a_message_for_groups_of_members_that_are_away_is_found_a_keeper_at_once
     assert publisher.send(Publish("t", b"x", 1, 1)) == [PubAck(1)]
     # ten deliveries, and not six hundred members
     assert world.broker.router.work < 10 * (turns.DELIVERY_WORK + turns.SESSION_WORK) + 300
-    assert sum(state.session.waiting for state in world.broker.router.sessions.values()) == 10
+    assert sum(len(state.session.backlog) for state in world.broker.router.sessions.values()) == 10
 
 
 # --- our own silence ------------------------------------------------------------------------------
@@ -468,7 +469,7 @@ def test_a_client_with_all_inbound_identifiers_open_comes_back_quickly() -> None
     world = World()
     persistent(world, "s", MQTT311).cut()
     session = world.broker.router.sessions["s"].session
-    session.restore_exchanges([], list(range(1, 65_536)))
+    restore_exchanges(session, [], list(range(1, 65_536)))
     client = resume(world, "s", MQTT311)
     exchange = client.connection.exchange
     assert len(exchange.client.opened) <= 501

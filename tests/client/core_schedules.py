@@ -38,6 +38,7 @@ from semel.mqtt import (
 )
 from semel.mqtt.properties import NO_PROPERTIES
 from tests.client.core_world import World
+from tests.mqtt.snapshots import session_snapshot
 
 # The server has so few, so that they are soon used again.
 IDENTIFIERS = 6
@@ -375,7 +376,9 @@ class Schedule:
                 self.do_to_client()
             while self.open:
                 self.do_acknowledge()
-        raise AssertionError(f"never quiet: {self.core.session.facts()} {self.server.kept}")
+        raise AssertionError(
+            f"never quiet: {session_snapshot(self.core.session)} {self.server.kept}"
+        )
 
     def is_quiet(self) -> bool:
         session, kept = self.core.session, self.server.kept
@@ -383,7 +386,7 @@ class Schedule:
             kept is not None
             and self.core.is_connected
             and self.core.is_safe
-            and not (session.waiting or session.in_flight)
+            and not (len(session.backlog) or session.in_flight)
             and not (kept.queue or kept.sent or kept.received)
             and not (self.wires[0] or self.wires[1])
             and not self.core.unacknowledged

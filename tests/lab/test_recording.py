@@ -8,8 +8,6 @@ from semel.lab.growing import Growing
 from semel.lab.recording import (
     Recorded,
     Recording,
-    Sessions,
-    Trace,
     check_rules,
     listed,
     packet_type,
@@ -364,23 +362,6 @@ def test_an_acknowledgement_that_comes_twice_is_answered_twice_without_blame() -
     assert not talk.client(PubRec(9), PubRec(9))
     talk.server(PubRel(9), PubRel(9))
     assert not talk.client(PubComp(9), PubComp(9))
-
-
-def test_of_sessions_that_were_forgotten_nothing_is_known() -> None:
-    sessions = Sessions(most=1)
-    recording = Recording()
-    for client_id in ("a", "b"):
-        trace = Trace(1, sessions)
-        for sender, packet in (
-            (CLIENT, Connect(client_id)),
-            (SERVER, ConnAck()),
-            (CLIENT, Publish("t", qos=1, packet_id=1)),
-        ):
-            recording.note(trace, sender, trace.read(encode(packet)))
-        trace.end()
-    assert sessions.carried("a") is None
-    assert sessions.carried("b")
-    assert Sessions().carried("a") == []
 
 
 # --- the report -----------------------------------------------------------------------------------

@@ -46,15 +46,20 @@ LISTED: Final = Path(__file__).with_name("survivors.csv")
 OUTPUT: Final = "output.txt"
 
 # Functions that judge, by how their names begin, and by name.
-JUDGING: Final = ("check_", "is_", "has_", "says_")
+JUDGING: Final = ("check_", "is_", "has_", "indicates_")
 JUDGES: Final = frozenset(
     (
-        *("topic_matches", "split_share", "note_long_form", "_take", "report", "observe"),
-        *("_check_field",),
+        *("topic_matches", "split_share", "_take", "report", "observe"),
+        *("_check_field", "publish_fits"),
     )
 )
 # Modules that judge in every line.
-WHOLE: Final = frozenset(("exchange.py", "session.py", "side.py", "packet_ids.py", "message.py"))
+WHOLE: Final = frozenset(
+    (
+        *("exchange.py", "session.py", "session_restore.py", "backlog.py", "trace.py"),
+        *("side.py", "packet_ids.py", "message.py"),
+    )
+)
 # Modules whose constants and tables are facts of the standard.
 TABLES: Final = frozenset(
     (
@@ -347,7 +352,7 @@ def is_check(call: ast.Call) -> bool:
     name = function.id if isinstance(function, ast.Name) else ""
     if isinstance(function, ast.Attribute):
         name = function.attr
-    return name.startswith("check_") or name == "note_long_form"
+    return name.startswith("check_")
 
 
 def guards(node: ast.If) -> bool:

@@ -32,6 +32,8 @@ from semel.mqtt import (
     encode,
 )
 from semel.mqtt.session import Outgoing
+from tests.mqtt.snapshots import session_snapshot
+from tests.mqtt.stored_session import restored
 
 SIDES = (CLIENT, SERVER)
 
@@ -93,7 +95,7 @@ class World:
         connect = Connect("a", version=self.version, clean_start=False)
         connack = ConnAck(session_present=self.connection > 1 and self.forgetful is None)
         if self.forgetful is not None:
-            self._begin_anew(1 - self.forgetful)
+            self._reset(1 - self.forgetful)
             self.forgetful = None
         self.witness = Exchange(self.witness.carry())
         for me in SIDES:
@@ -126,7 +128,7 @@ class World:
         end.staged = []
         end.receipts = []
         end.history = list(end.disk)
-        end.session = rebuilt(end.disk)
+        end.session = restored(end.disk)
 
     def forget(self, me: int) -> None:
         """One end loses its session, with all that it had to send."""
@@ -135,10 +137,10 @@ class World:
             self.forgetful = me
             self.ends[me] = End(owned=self.ends[me].owned)
 
-    def _begin_anew(self, me: int) -> None:
+    def _reset(self, me: int) -> None:
         """The other end hears of it, and that is on disk before anything else happens."""
         end = self.ends[me]
-        end.session.begin_anew()
+        end.session.reset()
         end.receipts = []
         self._turn(me)
         while end.staged:
@@ -214,9 +216,9 @@ class World:
         end.history.extend(changes)
         if changes or packets or owned:
             end.staged.append(Unit(self.connection, changes, owned or [], only_packets(packets)))
-        assert rebuilt(end.history).facts() == end.session.facts()
+        assert session_snapshot(restored(end.history)) == session_snapshot(end.session)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Let everything come to its end: what is not finished after this never will be."""
         for _ in range(10_000):
             self.connect()
@@ -240,14 +242,6 @@ def only_packets(outgoing: list[Outgoing]) -> list[Packet]:
         assert not isinstance(item, bytes)
         packets.append(item)
     return packets
-
-
-def rebuilt(changes: list[Change]) -> Session:
-    """A session made from nothing but its durable changes."""
-    session = Session()
-    for change in changes:
-        session.apply(change)
-    return session
 
 
 def run(world: World, steps: list[tuple[str, int, int]]) -> None:
@@ -282,7 +276,7 @@ def check(world: World) -> None:
         assert {item for item in owned if item[0] == 1} == {item for item in sent if item[0] == 1}
         assert world.ends[me].given_up == 0
         assert world.ends[me].session.in_flight == 0
-        assert world.ends[me].session.waiting == 0
+        assert len(world.ends[me].session.backlog) == 0
         assert world.ends[me].session.open_exchanges(0, 1) == []
 
 
@@ -296,6 +290,6 @@ def schedule(seed: int) -> World:
         for _ in range(choose.randint(1, 250))
     ]
     run(world, steps)
-    world.settle()
+    world.finish()
     check(world)
     return world

@@ -35,6 +35,7 @@ from semel.mqtt import (
     rules,
 )
 from semel.mqtt.codec import check_fixed_flags, check_packet_size, read_frame
+from semel.mqtt.packet_types import first_byte
 from tests.modes import repeats
 from tests.mqtt.standard_tables import PACKETS
 from tests.mqtt.strategies import inputs, packets, streams, with_version
@@ -90,6 +91,8 @@ def test_the_flags_of_a_type_are_those_of_the_standard(
     packet_type: int, name: str, flags: int | None
 ) -> None:
     assert PACKET_NAMES[packet_type] == name
+    if flags is not None:
+        assert first_byte(packet_type) == packet_type << 4 | flags
     for others in range(16):
         found: list[Violation] = []
         check_fixed_flags(packet_type, others, found)
@@ -417,14 +420,27 @@ def test_a_decoder_gives_packets_one_by_one_and_lets_the_caller_skip() -> None:
     decoder = Decoder(MQTT5)
     decoder.feed(pings + b"\xc0")
     assert decoder.next() == PingReq()
-    assert (decoder.data[decoder.at :], decoder.at) == (pings[2:] + b"\xc0", 2)
-    decoder.at += 2
+    assert decoder.unread() == (pings + b"\xc0", 2)
+    assert decoder.position == 2
+    decoder.move_to(4)
     assert decoder.next() == PingReq()
     assert decoder.next() is None
-    assert (decoder.data, decoder.at) == (b"", 0)
+    assert decoder.unread() == (b"", 0)
     decoder.feed(b"\x00")
     assert decoder.next() == PingReq()
     assert decoder.next() is None
+
+
+def test_a_packet_that_the_caller_moved_back_to_comes_before_what_is_fed_next() -> None:
+    decoder = Decoder(MQTT5)
+    assert not decoder.has_unread()
+    decoder.feed(encode(PubAck(1)))
+    assert decoder.has_unread()
+    assert decoder.next() == PubAck(1)
+    assert not decoder.has_unread()
+    decoder.move_to(0)
+    decoder.feed(encode(PubAck(2)))
+    assert (decoder.next(), decoder.next(), decoder.next()) == (PubAck(1), PubAck(2), None)
 
 
 @pytest.mark.parametrize(
@@ -478,5 +494,5 @@ def test_a_decoder_that_is_given_up_keeps_nothing_and_takes_nothing() -> None:
     decoder.feed(packet * 3 + packet[:50])
     assert decoder.next() == Publish("t", bytes(200))
     decoder.give_up()
-    assert (decoder.next(), decoder.unfinished, decoder.data) == (None, 0, b"")
+    assert (decoder.next(), decoder.unfinished, decoder.unread()) == (None, 0, (b"", 0))
     assert decoder.receive(packet) == []

@@ -22,9 +22,9 @@ def test_a_delivery_begins_without_an_identifier() -> None:
     assert (delivery.packet_id, delivery.released, delivery.share) == (0, 0, "")
 
 
-def test_a_receipt_begins_unsettled() -> None:
+def test_a_receipt_is_not_accepted_at_first() -> None:
     receipt = Receipt(7, 2)
-    assert (receipt.packet_id, receipt.qos, receipt.settled) == (7, 2, False)
+    assert (receipt.packet_id, receipt.qos, receipt.is_accepted) == (7, 2, False)
     assert (receipt.reason, receipt.properties) == (0, NO_PROPERTIES)
 
 

@@ -43,6 +43,7 @@ from semel.mqtt.exchange import CONNECTED, CONNECTING, NEW, REFUSED
 from semel.mqtt.side import MANY_OPEN, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, Open
 from semel.mqtt.wire import memory_size
 from semel.vectors import EXCHANGE, load, parse_bytes
+from tests.mqtt.snapshots import exchange_snapshot
 
 TRACES: list[dict[str, Any]] = load(EXCHANGE)
 VERSIONS = {"3.1.1": MQTT311, "5.0": MQTT5}
@@ -80,21 +81,21 @@ def steps(trace: dict[str, Any]) -> list[Step]:
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=[trace["name"] for trace in TRACES])
-def test_a_trace_is_judged_as_its_clause_says(trace: dict[str, Any]) -> None:
+def test_a_trace_breaks_the_rule_that_it_names_or_none(trace: dict[str, Any]) -> None:
     exchange = begun(trace)
-    *before, last = steps(trace)
-    for step in before:
+    *earlier, last = steps(trace)
+    for step in earlier:
         exchange.observe(*step)
     if "rule" not in trace:
         exchange.observe(*last)
         return
-    facts = exchange.facts()
+    before = exchange_snapshot(exchange)
     with pytest.raises(Violation) as caught:
         exchange.observe(*last)
     assert caught.value.rule.name == trace["rule"]
     assert caught.value.version == (VERSIONS[trace["version"]] if exchange.phase != NEW else 0)
     assert set(trace["statements"]) <= set(caught.value.rule.statements())
-    assert exchange.facts() == facts
+    assert exchange_snapshot(exchange) == before
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=[trace["name"] for trace in TRACES])
@@ -246,7 +247,7 @@ def at(version: int, start: list[tuple[int, Packet]], known: bool) -> Exchange:
     return exchange
 
 
-def judged(exchange: Exchange, sender: int, packet: Packet, version: int) -> Violation | None:
+def violation_of(exchange: Exchange, sender: int, packet: Packet, version: int) -> Violation | None:
     try:
         exchange.observe(sender, packet, size(packet, version))
     except Violation as violation:
@@ -266,18 +267,18 @@ def test_every_packet_in_every_state_is_legal_or_a_violation_that_changes_nothin
     legal = 0
     for sender, packet in itertools.product((CLIENT, SERVER), packets(version)):
         exchange = at(version, start, known)
-        facts = exchange.facts()
+        before = exchange_snapshot(exchange)
         found: list[Violation] = []
         at(version, start, known).observe(sender, packet, size(packet, version), found)
-        broken = judged(exchange, sender, packet, version)
+        broken = violation_of(exchange, sender, packet, version)
         if broken is None:
             legal += 1
             assert found == []
         else:
-            assert exchange.facts() == facts
+            assert exchange_snapshot(exchange) == before
             assert found[0].rule is broken.rule
             assert broken.packet_type
-    # A state in which nothing may be said is that after DISCONNECT or refusal, for one side.
+    # A state in which nothing may be sent is that after DISCONNECT or refusal, for one side.
     assert legal > 0
 
 
@@ -286,7 +287,7 @@ def test_every_packet_in_every_state_is_legal_or_a_violation_that_changes_nothin
 def test_a_random_conversation_is_legal_or_a_violation_that_changes_nothing(
     data: st.DataObject, version: int
 ) -> None:
-    said = data.draw(
+    sent = data.draw(
         st.lists(
             st.tuples(st.sampled_from((CLIENT, SERVER)), st.sampled_from(packets(version))),
             max_size=25,
@@ -299,10 +300,10 @@ def test_a_random_conversation_is_legal_or_a_violation_that_changes_nothing(
         (CLIENT, Connect("a", version=version)),
         (SERVER, ConnAck()),
     ]
-    for sender, packet in hello + said:
-        facts = exchange.facts()
-        if judged(exchange, sender, packet, version) is not None:
-            assert exchange.facts() == facts
+    for sender, packet in hello + sent:
+        before = exchange_snapshot(exchange)
+        if violation_of(exchange, sender, packet, version) is not None:
+            assert exchange_snapshot(exchange) == before
         auditor.observe(sender, packet, size(packet, version), everything)
     for side in (exchange.client, exchange.server):
         assert side.quota <= 65_535
@@ -629,12 +630,12 @@ def test_a_pubrec_for_nothing_may_be_answered_to_its_end(version: int) -> None:
         exchange.observe(CLIENT, PubComp(9), 0)
     assert early.value.rule.name == "ANSWER_FITS_REQUEST"
     exchange.observe(SERVER, PubRel(9), 0)
-    before = exchange.facts()
+    before = exchange_snapshot(exchange)
     # Meanwhile the identifier is as free as it was.
     exchange.observe(SERVER, Publish("t", qos=1, packet_id=9), 0)
     exchange.observe(CLIENT, PubAck(9), 0)
     exchange.observe(CLIENT, PubComp(9), 0)
-    assert exchange.facts() != before
+    assert exchange_snapshot(exchange) != before
     with pytest.raises(Violation) as refused:
         exchange.observe(CLIENT, PubComp(9), 0)
     assert refused.value.rule.name == "ANSWER_FITS_REQUEST"
@@ -646,7 +647,7 @@ def test_a_pubrec_for_nothing_may_be_answered_to_its_end(version: int) -> None:
 def test_pubcomp_may_come_before_the_pubrel_that_answers_a_second_pubrec(
     version: int, resumed: bool, times: int
 ) -> None:
-    """PUBREC and PUBCOMP in one piece: each PUBREL that leaves is right, each PUBCOMP is judged"""
+    """PUBREC and PUBCOMP in one piece: each PUBREL that leaves is right, each PUBCOMP is checked"""
     exchange = Exchange([(SERVER, 1, RELEASED)] if resumed else [])
     exchange.observe(CLIENT, Connect("a", version=version, clean_start=False), 0)
     exchange.observe(SERVER, ConnAck(session_present=resumed), 0)

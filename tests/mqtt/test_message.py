@@ -112,7 +112,7 @@ def test_an_alias_does_not_stand_for_the_topic_of_a_message() -> None:
 def test_a_message_that_says_utf8_is_utf8() -> None:
     with pytest.raises(Violation) as caught:
         Message("t", b"\xff", properties=Properties(payload_format_indicator=1))
-    assert caught.value.rule is rules.PAYLOAD_IS_UTF8_AS_SAID
+    assert caught.value.rule is rules.PAYLOAD_IS_UTF8_AS_INDICATED
     Message("t", b"\xff", properties=Properties(payload_format_indicator=0))
     Message("t", "é".encode(), properties=Properties(payload_format_indicator=1))
 

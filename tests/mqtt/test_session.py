@@ -22,11 +22,15 @@ from semel.mqtt import (
     Session,
     encode,
 )
-from semel.mqtt.delivery import ASSIGNED, ENDS, FINISHED, FREED, MOVED, QUEUED, STORED, Change
+from semel.mqtt.delivery import ASSIGNED, ENDS, FINISHED, FREED, QUEUED, RELEASED, STORED, Change
 from semel.mqtt.reasons import NOT_AUTHORIZED, PACKET_IDENTIFIER_NOT_FOUND
 from semel.mqtt.session import NEVER_EXPIRES
-from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2
-from tests.mqtt.schedules import only_packets, rebuilt
+from semel.mqtt.session_restore import restore_exchanges
+from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, SENT_QOS_1, SENT_QOS_2
+from semel.mqtt.side import RELEASED as RELEASED_STAGE
+from tests.mqtt.schedules import only_packets
+from tests.mqtt.snapshots import session_snapshot
+from tests.mqtt.stored_session import StoredSession, restored
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
 
@@ -85,7 +89,7 @@ def test_a_qos_0_message_leaves_at_once_without_identifier_and_is_not_kept() -> 
     session = connected()
     assert session.send(Message("t", b"x"), 0.0) == 0
     assert session.drain() == ([], [Publish("t", b"x")])
-    assert session.in_flight == session.waiting == 0
+    assert session.in_flight == len(session.backlog) == 0
 
 
 def test_a_qos_0_message_is_dropped_without_a_connection_and_when_expired() -> None:
@@ -108,7 +112,7 @@ def test_an_identifier_is_in_use_until_its_last_acknowledgement() -> None:
     session.poll(0.0)
     sent = [packet.packet_id for packet in packets(session) if isinstance(packet, Publish)]
     assert sent == list(range(1, 65_536))
-    assert session.waiting == 1
+    assert len(session.backlog) == 1
     assert session.reserve_id() == 0
     session.receive_pubrec(PubRec(500))
     session.poll(0.0)
@@ -136,10 +140,10 @@ def test_messages_wait_when_requests_hold_the_last_free_identifier() -> None:
     for _ in range(65_535):
         session.send(Message("t", qos=1), 0.0)
     session.poll(0.0)
-    assert (session.in_flight, session.waiting) == (65_534, 1)
+    assert (session.in_flight, len(session.backlog)) == (65_534, 1)
     session.release_id(1)
     session.poll(0.0)
-    assert (session.in_flight, session.waiting) == (65_535, 0)
+    assert (session.in_flight, len(session.backlog)) == (65_535, 0)
 
 
 def test_identifiers_go_round_and_pass_over_those_in_use() -> None:
@@ -169,7 +173,7 @@ def test_a_pubrec_is_answered_by_pubrel_and_pubcomp_completes(version: int) -> N
     session = connected(version)
     published(session, b"1", qos=2)
     assert session.receive_pubrec(PubRec(1)) is None
-    assert session.drain() == ([Change(MOVED, number=1, packet_id=1)], [PubRel(1)])
+    assert session.drain() == ([Change(RELEASED, number=1, packet_id=1)], [PubRel(1)])
     done = session.receive_pubcomp(PubComp(1))
     assert done is not None
     assert done.number == 1
@@ -307,7 +311,7 @@ def test_no_more_publishes_are_open_than_the_peers_receive_maximum() -> None:
     session.receive_pubcomp(PubComp(1))
     session.poll(0.0)
     assert packets(session) == [Publish("t", b"3", qos=2, packet_id=3)]
-    assert session.waiting == 1
+    assert len(session.backlog) == 1
 
 
 # --- [4.9] what a peer that does not acknowledge may make us keep --------------------------------
@@ -328,7 +332,7 @@ def test_messages_wait_while_those_in_flight_take_the_bytes_that_they_may(
     sent = published(session, *(bytes(999) for _ in range(4)), qos=qos)
     # 1,000 bytes each and 500 for the delivery: the second reaches the bound, and is sent yet.
     assert len(sent) == 2
-    assert (session.in_flight_bytes, session.waiting) == (3_000, 2)
+    assert (session.in_flight_bytes, len(session.backlog)) == (3_000, 2)
     assert not session.can_send(qos)
     assert not session.send_encoded(Message("t", b"", qos=qos), b"head", b"tail")
     if qos == 1:
@@ -337,7 +341,7 @@ def test_messages_wait_while_those_in_flight_take_the_bytes_that_they_may(
         # From PUBREC on only the identifier is kept.
         session.receive_pubrec(PubRec(1))
     session.poll(0.0)
-    assert (session.in_flight_bytes, session.waiting) == (3_000, 1)
+    assert (session.in_flight_bytes, len(session.backlog)) == (3_000, 1)
 
 
 def test_a_message_larger_than_the_bound_is_sent_alone() -> None:
@@ -357,7 +361,7 @@ def test_what_is_sent_again_is_not_held_back_by_its_own_bytes() -> None:
     published(session, *(bytes(999) for _ in range(3)))
     resent = reconnect(session)
     assert [packet.packet_id for packet in resent if isinstance(packet, Publish)] == [1, 2]
-    assert (session.in_flight_bytes, session.waiting) == (3_000, 1)
+    assert (session.in_flight_bytes, len(session.backlog)) == (3_000, 1)
 
 
 def test_every_way_out_of_flight_gives_its_bytes_back() -> None:
@@ -369,9 +373,7 @@ def test_every_way_out_of_flight_gives_its_bytes_back() -> None:
         return session
 
     session = flying(1, 2)
-    rebuilt_session = rebuilt(session.drain()[0])
-    assert rebuilt_session.in_flight_bytes == 2 * 502
-    session.begin_anew()
+    session.reset()
     assert session.in_flight_bytes == 0
     session = flying(1, 2, share="$share/g/t")
     session.give_up_shared(None, sent=True)
@@ -386,7 +388,7 @@ def test_every_way_out_of_flight_gives_its_bytes_back() -> None:
     session = Session()
     released, sent = Delivery(1, None, "", 2), Delivery(2, Message("t", b"x", qos=1), "", 1)
     released.packet_id, released.released, sent.packet_id = 1, 1, 2
-    session.restore_exchanges([released, sent], [])
+    restore_exchanges(session, [released, sent], [])
     assert session.in_flight_bytes == 502
 
 
@@ -400,11 +402,11 @@ def test_no_more_deliveries_are_in_flight_than_may_be_however_often_a_peer_recon
             session.receive_pubrec(PubRec(packet_id))
         assert session.in_flight <= 10
         reconnect(session)
-    assert (session.in_flight, session.waiting) == (10, 14)
+    assert (session.in_flight, len(session.backlog)) == (10, 14)
     assert not session.can_send(1)
     session.receive_pubcomp(PubComp(1))
     session.poll(0.0)
-    assert (session.in_flight, session.waiting) == (10, 13)
+    assert (session.in_flight, len(session.backlog)) == (10, 13)
 
 
 def test_a_poll_sends_no_more_than_its_limit_and_tells_what_is_left_of_it() -> None:
@@ -439,7 +441,7 @@ def test_an_empty_quota_does_not_hold_back_other_packets() -> None:
 
 
 def test_a_resume_keeps_the_receive_maximum_of_the_new_connection() -> None:
-    """[4.9] the quota begins anew with each connection, and resent packets count."""
+    """[4.9] the quota begins again with each connection, and resent packets count."""
     session = connected()
     published(session, b"1", b"2", b"3")
     session.disconnect(0.0, NEVER_EXPIRES)
@@ -542,10 +544,10 @@ def test_what_waits_is_measured_until_it_is_sent_or_given_up() -> None:
     session = Session()
     session.send(Message("topic", bytes(100), qos=1, expires_at=5.0), 0.0)
     session.send(Message("t", bytes(10), qos=2), 0.0)
-    assert (session.waiting, session.waiting_bytes) == (2, 116)
+    assert (len(session.backlog), session.backlog.size) == (2, 116)
     session.connect(MQTT5)
     session.poll(9.0)
-    assert (session.waiting, session.waiting_bytes) == (0, 0)
+    assert (len(session.backlog), session.backlog.size) == (0, 0)
 
 
 def test_messages_for_an_absent_peer_wait_in_order() -> None:
@@ -556,7 +558,7 @@ def test_messages_for_an_absent_peer_wait_in_order() -> None:
         session.send(Message("t", payload, qos=1), 0.0)
     assert session.poll(0.0) == []
     assert packets(session) == []
-    assert (session.waiting, session.in_flight) == (2, 0)
+    assert (len(session.backlog), session.in_flight) == (2, 0)
     session.connect(MQTT5)
     session.poll(0.0)
     assert [p.payload for p in packets(session) if isinstance(p, Publish)] == [b"1", b"2"]
@@ -629,7 +631,7 @@ def test_inbound_identifiers_outlive_the_connection_and_a_rebuild(version: int) 
     assert receive(session, 7, qos=2)
     changes, _ = session.drain()
     session.disconnect(0.0, NEVER_EXPIRES)
-    for other in (session, rebuilt(changes)):
+    for other in (session, restored(changes)):
         other.connect(version)
         assert not receive(other, 7, qos=2, dup=True)
         assert packets(other) == [PubRec(7)]
@@ -777,12 +779,12 @@ def test_a_receipt_is_accepted_once(qos: int) -> None:
     assert receipt is not None
     session.accept(receipt)
     session.drain()
-    with pytest.raises(ValueError, match="accepted before"):
+    with pytest.raises(ValueError, match="already been accepted"):
         session.accept(receipt)
     assert session.drain() == ([], [])
 
 
-@pytest.mark.parametrize("forget", ["begin_anew", "forget_received"])
+@pytest.mark.parametrize("forget", ["reset", "forget_received"])
 def test_a_receipt_that_its_session_has_forgotten_counts_for_nothing(forget: str) -> None:
     """Whether or not another message has its identifier by now"""
     session = connected()
@@ -790,9 +792,9 @@ def test_a_receipt_that_its_session_has_forgotten_counts_for_nothing(forget: str
     other = session.receive_publish(Publish("t", b"other", 2, 2))
     assert stale is not None
     assert other is not None
-    if forget == "begin_anew":
+    if forget == "reset":
         session.disconnect(0.0, 100)
-        session.begin_anew()
+        session.reset()
         session.connect(MQTT5)
     else:
         assert session.forget_received(1)
@@ -802,10 +804,10 @@ def test_a_receipt_that_its_session_has_forgotten_counts_for_nothing(forget: str
     assert session.drain() == ([], [])
     stale_too = session.receive_publish(Publish("t", b"new", 2, 1))
     assert stale_too is not None
-    with pytest.raises(ValueError, match="accepted before"):
+    with pytest.raises(ValueError, match="already been accepted"):
         session.accept(stale)
     session.accept(stale_too)
-    if forget == "begin_anew":
+    if forget == "reset":
         session.accept(other)
         assert session.drain() == ([Change(STORED, packet_id=1)], [PubRec(1)])
     else:
@@ -888,7 +890,7 @@ def test_the_open_exchanges_of_a_session_are_what_the_next_exchange_must_know() 
     assert session.open_exchanges(CLIENT, SERVER) == [
         (CLIENT, 1, SENT_QOS_1),
         (CLIENT, 2, SENT_QOS_2),
-        (CLIENT, 3, RELEASED),
+        (CLIENT, 3, RELEASED_STAGE),
         (SERVER, 9, RECEIVED | PLACE_UNKNOWN),
     ]
 
@@ -941,29 +943,30 @@ def test_each_durable_change_comes_out_before_the_packet_that_needs_it() -> None
     )
 
 
-def test_every_durable_change_shows_in_the_facts() -> None:
-    """So that a rebuilt session that is not the same cannot pass for it."""
+def test_every_durable_change_shows_in_a_snapshot() -> None:
+    """So that a restored session that is not the same cannot pass for it."""
     message = Message("t", b"1", qos=2)
-    session = Session()
-    seen = [session.facts()]
+    stored = StoredSession()
+    seen = [session_snapshot(stored.restored())]
     for change in (
         Change(QUEUED, number=1, message=message),
         Change(QUEUED, number=2, message=Message("t", b"2", qos=1)),
         Change(ASSIGNED, number=1, packet_id=9),
-        Change(MOVED, packet_id=9),
+        Change(RELEASED, number=1, packet_id=9),
         Change(STORED, packet_id=4),
         Change(ENDS, at=7.0),
         Change(FINISHED, number=1, packet_id=9),
         Change(FINISHED, number=2),
         Change(FREED, packet_id=4),
     ):
-        session.apply(change)
-        assert session.facts() not in seen
-        seen.append(session.facts())
+        stored.apply(change)
+        snapshot = session_snapshot(stored.restored())
+        assert snapshot not in seen
+        seen.append(snapshot)
     assert seen[1][0] == ((1, message, ""),)
 
 
-def test_a_rebuilt_session_goes_on_where_the_other_stopped() -> None:
+def test_a_restored_session_goes_on_where_the_other_stopped() -> None:
     session = connected()
     published(session, b"1", b"2", b"3", qos=2)
     history: list[Change] = []
@@ -976,8 +979,8 @@ def test_a_rebuilt_session_goes_on_where_the_other_stopped() -> None:
     session.disconnect(7.0, 60)
     session.send(Message("t", b"4", qos=1), 7.0)
     history.extend(session.drain()[0])
-    again = rebuilt(history)
-    assert again.facts() == session.facts()
+    again = restored(history)
+    assert session_snapshot(again) == session_snapshot(session)
     assert again.ends_at == 67.0
     for other in (session, again):
         other.connect(MQTT5)

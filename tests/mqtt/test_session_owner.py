@@ -30,14 +30,14 @@ def test_a_publish_that_may_not_be_sent_is_given_up_and_makes_room_for_the_next(
 
 def test_what_waits_says_when_the_first_of_it_expires() -> None:
     session = Session()
-    told = [session.next_expiry]
+    told = [session.backlog.next_expiry]
     session.send(Message("a", qos=1), 0.0)
-    told.append(session.next_expiry)
+    told.append(session.backlog.next_expiry)
     session.send(Message("b", qos=1, expires_at=30.0), 0.0)
     session.send(Message("c", qos=1, expires_at=20.0), 0.0)
-    told.append(session.next_expiry)
+    told.append(session.backlog.next_expiry)
     assert [each.number for each in session.give_up_expired(25.0)] == [3]
-    told.append(session.next_expiry)
+    told.append(session.backlog.next_expiry)
     assert told == [None, None, 20.0, 30.0]
 
 

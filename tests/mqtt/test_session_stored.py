@@ -18,6 +18,12 @@ from semel.mqtt import (
 )
 from semel.mqtt.delivery import ENDS, FINISHED, Change
 from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.session_restore import (
+    restore_backlog,
+    restore_end,
+    restore_exchanges,
+    restore_receipt,
+)
 from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, RELEASED, SENT_QOS_1
 from tests.mqtt.schedules import only_packets
 
@@ -48,59 +54,63 @@ def test_no_more_than_the_window_is_kept_at_hand_and_the_rest_is_asked_for_when_
     None
 ):
     session = Session()
-    session.keep_at_hand(4)
+    session.backlog.window = 4
     for number in range(1, 8):
         session.send(message(number), 0.0)
-    assert (session.waiting, session.wanted) == (7, 0)
+    assert (len(session.backlog), session.backlog.missing()) == (7, 0)
     # The topic and one digit each.
-    assert session.waiting_bytes == 14
+    assert session.backlog.size == 14
     session.connect(MQTT5, receive_maximum=2)
     assert session.poll(0.0) == []
     assert payloads(packets(session)) == [b"1", b"2"]
-    assert (session.wanted, session.first_wanted) == (2, 5)
-    session.refill([delivery(5), delivery(6)])
-    assert (session.waiting, session.wanted, session.first_wanted) == (5, 0, 7)
+    assert (session.backlog.missing(), session.backlog.first_beyond) == (2, 5)
+    session.backlog.refill([delivery(5), delivery(6)])
+    assert (len(session.backlog), session.backlog.missing(), session.backlog.first_beyond) == (
+        5,
+        0,
+        7,
+    )
     for packet_id in range(1, 5):
         session.receive_puback(PubAck(packet_id))
         session.poll(0.0)
     assert payloads(packets(session)) == [b"3", b"4", b"5", b"6"]
-    assert (session.wanted, session.first_wanted) == (4, 7)
-    session.refill([delivery(7)])
-    assert (session.waiting, session.wanted, session.waiting_bytes) == (1, 0, 2)
+    assert (session.backlog.missing(), session.backlog.first_beyond) == (4, 7)
+    session.backlog.refill([delivery(7)])
+    assert (len(session.backlog), session.backlog.missing(), session.backlog.size) == (1, 0, 2)
 
 
 def test_nothing_overtakes_what_only_the_store_has() -> None:
     session = Session()
-    session.keep_at_hand(4)
-    session.restore_queue(2, 4, 8, None, 9)
+    session.backlog.window = 4
+    restore_backlog(session, 2, 4, 8, None, 9)
     session.connect(MQTT5)
     assert session.poll(0.0) == []
     assert session.send(message(10), 0.0) == 10
     assert packets(session) == []
-    session.refill([delivery(8), delivery(9)])
+    session.backlog.refill([delivery(8), delivery(9)])
     session.poll(0.0)
     assert payloads(packets(session)) == [b"8", b"9"]
 
 
 def test_a_restored_queue_is_all_beyond_the_window_and_numbers_go_on() -> None:
     session = Session()
-    session.keep_at_hand(4)
-    session.restore_queue(3, 30, 5, 77.0, 9)
-    assert (session.waiting, session.waiting_bytes) == (3, 30)
-    assert (session.wanted, session.first_wanted) == (4, 5)
-    assert not session.may_expire_beyond(76.9)
-    assert session.may_expire_beyond(77.0)
+    session.backlog.window = 4
+    restore_backlog(session, 3, 30, 5, 77.0, 9)
+    assert (len(session.backlog), session.backlog.size) == (3, 30)
+    assert (session.backlog.missing(), session.backlog.first_beyond) == (4, 5)
+    assert not session.backlog.may_expire_beyond(76.9)
+    assert session.backlog.may_expire_beyond(77.0)
     assert session.send(message(1), 0.0) == 10
 
 
 def test_what_has_expired_in_the_store_is_given_up_once() -> None:
     session = Session()
-    session.keep_at_hand(4)
-    session.restore_queue(3, 6, 5, 77.0, 7)
+    session.backlog.window = 4
+    restore_backlog(session, 3, 6, 5, 77.0, 7)
     session.give_up_beyond([(5, 2), (6, 2)], None)
     assert session.drain()[0] == [Change(FINISHED, number=5), Change(FINISHED, number=6)]
-    assert (session.waiting, session.waiting_bytes) == (1, 2)
-    assert not session.may_expire_beyond(1e9)
+    assert (len(session.backlog), session.backlog.size) == (1, 2)
+    assert not session.backlog.may_expire_beyond(1e9)
     session.give_up_beyond([(5, 2)], None)
     assert session.drain()[0] == []
 
@@ -108,8 +118,8 @@ def test_what_has_expired_in_the_store_is_given_up_once() -> None:
 def test_what_waits_at_hand_can_be_let_go_of() -> None:
     session = Session()
     session.send(message(1), 0.0)
-    session.forget_waiting()
-    assert session.waiting == 0
+    session.backlog.take_all()
+    assert len(session.backlog) == 0
 
 
 # --- what was open --------------------------------------------------------------------------------
@@ -117,7 +127,8 @@ def test_what_waits_at_hand_can_be_let_go_of() -> None:
 
 def test_what_was_open_is_taken_up_as_it_was() -> None:
     session = Session()
-    session.restore_exchanges(
+    restore_exchanges(
+        session,
         [
             delivery(3, packet_id=7),
             delivery(4, packet_id=9, released=2, qos=2),
@@ -155,16 +166,16 @@ def test_a_restored_session_ends_when_it_would_have(
     ends_at: float | None, interval: int, expected: float | None
 ) -> None:
     session = Session()
-    session.restore_end(ends_at, interval, 100.0)
+    restore_end(session, ends_at, interval, 100.0)
     assert session.ends_at == expected
-    # What is reckoned anew is to be stored.
+    # A new end is to be stored.
     noted = [Change(ENDS, at=110.0)] if expected == 110.0 else []
     assert session.drain()[0] == noted
 
 
 def test_a_restored_qos_2_message_that_its_owner_has_not_accepted_is_no_new_message() -> None:
     session = Session()
-    receipt = session.restore_pending(7)
+    receipt = restore_receipt(session, 7)
     session.connect(MQTT5)
     assert session.receive_publish(Publish("t", b"x", qos=2, packet_id=7, dup=True)) is None
     assert packets(session) == []
@@ -177,7 +188,7 @@ def test_a_restored_qos_2_message_that_its_owner_has_not_accepted_is_no_new_mess
 
 def test_one_that_is_accepted_before_it_comes_again_is_answered_when_it_does() -> None:
     session = Session()
-    session.accept(session.restore_pending(7))
+    session.accept(restore_receipt(session, 7))
     session.connect(MQTT5)
     assert packets(session) == []
     assert session.receive_publish(Publish("t", b"x", qos=2, packet_id=7, dup=True)) is None
@@ -186,6 +197,6 @@ def test_one_that_is_accepted_before_it_comes_again_is_answered_when_it_does() -
 
 def test_other_messages_are_new_beside_a_restored_one() -> None:
     session = Session()
-    session.restore_pending(7)
+    restore_receipt(session, 7)
     session.connect(MQTT5)
     assert session.receive_publish(Publish("t", b"x", qos=2, packet_id=8)) is not None

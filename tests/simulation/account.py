@@ -245,7 +245,7 @@ def _check_disk(world: World) -> None:
         raise Broken("the broker has not done all that it wanted to")
     for client, state in broker.router.sessions.items():
         session = state.session
-        if session.waiting or session.in_flight or session.inbound_size:
+        if len(session.backlog) or session.in_flight or session.inbound_size:
             raise Broken(f"the session of {client} is not at rest")
 
 

@@ -78,7 +78,7 @@ class Link:
         """The packets that the broker has dealt with since the last time."""
         decoder = self.connection.decoder
         # It stops before a packet for which the store has no room.
-        left = len(decoder.data) - decoder.at if self.connection.blocked else 0
+        left = unread_bytes(decoder) if self.connection.blocked else 0
         packets: list[Packet] = []
         while self.inbox and self.inbox[0][0] <= self.given - left:
             packets.append(self.inbox.pop(0)[1])
@@ -87,7 +87,7 @@ class Link:
     def worked_off(self) -> list[Packet]:
         """The packets up to the one at which the broker raised: that one is the last."""
         decoder = self.connection.decoder
-        left = len(decoder.data) - decoder.at
+        left = unread_bytes(decoder)
         packets: list[Packet] = []
         while self.inbox and self.inbox[0][0] <= self.given - left:
             packets.append(self.inbox.pop(0)[1])
@@ -108,3 +108,8 @@ class Link:
     def ends_for_client(self) -> bool:
         """The same for the client."""
         return not self.down and (self.is_cut or not self.has_broker)
+
+
+def unread_bytes(decoder: Decoder) -> int:
+    data, position = decoder.unread()
+    return len(data) - position

@@ -15,8 +15,8 @@ from semel.mqtt.delivery import (
     ASSIGNED,
     FINISHED,
     FREED,
-    MOVED,
     QUEUED,
+    RELEASED,
     STORED,
     Change,
     Delivery,
@@ -662,7 +662,7 @@ class Waiting(Variant):
 
 BROKEN: Final[tuple[Variant, ...]] = (
     Hasty("early ack", "everything is acknowledged before its commit"),
-    Hasty("early PUBREL", "PUBREL leaves before its PUBREC is committed", MOVED),
+    Hasty("early PUBREL", "PUBREL leaves before its PUBREC is committed", RELEASED),
     Hasty("early PUBLISH", "PUBLISH leaves before its identifier is committed", ASSIGNED),
     Hasty("early PUBCOMP", "PUBCOMP leaves before the release is committed", FREED),
     Hasty("early PUBREC", "PUBREC leaves before the identifier is committed", STORED),

@@ -305,8 +305,8 @@ class World:
 
     def _check_bounds(self) -> None:
         for client, state in self.broker.router.sessions.items():
-            if state.session.waiting > self.plan.maximum_queued:
-                raise Broken(f"{state.session.waiting} messages wait for {client}")
+            if len(state.session.backlog) > self.plan.maximum_queued:
+                raise Broken(f"{len(state.session.backlog)} messages wait for {client}")
         if self.plan.bounded:
             for number, count in self.database.connection.execute(
                 "SELECT session, count(*) FROM delivery WHERE packet_id = 0 GROUP BY session"
@@ -718,7 +718,7 @@ class World:
         if not all(client.is_done() for client in self.clients):
             return False
         for state in self.broker.router.sessions.values():
-            if state.connection and (state.session.waiting or state.session.in_flight):
+            if state.connection and (len(state.session.backlog) or state.session.in_flight):
                 return False
         return True
 
@@ -730,8 +730,8 @@ class World:
                 found.append(f"{client.name} has {sorted(client.outbox)} open")
         for name, state in self.broker.router.sessions.items():
             session = state.session
-            if session.waiting or session.in_flight:
-                found.append(f"{session.waiting} wait and {session.in_flight} fly for {name}")
+            if len(session.backlog) or session.in_flight:
+                found.append(f"{len(session.backlog)} wait and {session.in_flight} fly for {name}")
         return ", ".join(found) or "bytes are on their way for ever"
 
 

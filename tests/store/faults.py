@@ -68,7 +68,7 @@ FAULTS: list[Fault] = [
     (
         ["UPDATE retained SET properties = x'020101', payload = x'ff' WHERE place = 1"],
         "retained",
-        "PAYLOAD_IS_UTF8_AS_SAID",
+        "PAYLOAD_IS_UTF8_AS_INDICATED",
         "retained",
     ),
     (["UPDATE stream SET name = '' WHERE id = 2"], "stream", "name is empty", "stream"),

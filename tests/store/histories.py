@@ -166,7 +166,7 @@ class History:
             else:
                 if choose.random() < 0.3:
                     # Its peer has lost the session.
-                    session.begin_anew()
+                    session.reset()
                     self._note_something()
                 session.connect(5, receive_maximum=choose.choice((1, 3, 20)))
         elif act < 32:

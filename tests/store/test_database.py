@@ -12,12 +12,14 @@ from semel.mqtt.delivery import ASSIGNED, FINISHED, QUEUED, RECALLED, STORED, Ch
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES
 from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.session_restore import restore_backlog, restore_exchanges
 from semel.store.check import CheckReport, check_tables
 from semel.store.commit import SHARED_PAYLOAD, Commit, RecordedMessage
 from semel.store.database import Database, checked, is_lack_of_space
 from semel.store.rows import WriteBatch, properties_from
 from semel.store.store import Saved
 from tests.modes import repeats
+from tests.mqtt.snapshots import session_snapshot
 from tests.store.histories import History
 
 Facts = tuple[object, ...]
@@ -46,20 +48,9 @@ def count(database: Database, table: str) -> int:
 
 
 def facts_of(session: Session) -> Facts:
-    """The facts of a session, but for numbers that only have to be large enough.
-
-    Of `released` the order counts, not the number; a share matters until PUBREC.
-    """
-    waiting, in_flight, stored, _ = session.facts()
-    assert isinstance(in_flight, tuple)
-    places = sorted(each[3] for each in in_flight if each[3])
-    flights = tuple(
-        (packet_id, number, qos, places.index(released) + 1, None, "")
-        if released
-        else (packet_id, number, qos, 0, message, share)
-        for packet_id, number, qos, released, message, share in in_flight
-    )
-    return waiting, flights, stored, session.ends_at, session.waiting_bytes
+    """What a store has to keep of a session."""
+    waiting, in_flight, stored, _ = session_snapshot(session)
+    return waiting, in_flight, stored, session.ends_at, session.backlog.size
 
 
 def restored(database: Database, saved: Saved) -> dict[str, Facts]:
@@ -67,7 +58,8 @@ def restored(database: Database, saved: Saved) -> dict[str, Facts]:
     found: dict[str, Facts] = {}
     for each in saved.sessions:
         session = Session()
-        session.restore_queue(
+        restore_backlog(
+            session,
             each.waiting,
             each.waiting_bytes,
             each.first_waiting,
@@ -75,10 +67,12 @@ def restored(database: Database, saved: Saved) -> dict[str, Facts]:
             each.last_delivery,
         )
         session.ends_at = each.ends_at
-        session.restore_exchanges(*database.exchanges(each.number))
-        assert session.waiting == each.waiting
+        restore_exchanges(session, *database.exchanges(each.number))
+        assert len(session.backlog) == each.waiting
         if each.waiting:
-            session.refill(database.queue(each.number, each.first_waiting, each.waiting + 1))
+            session.backlog.refill(
+                database.queue(each.number, each.first_waiting, each.waiting + 1)
+            )
         found[each.client_id] = facts_of(session)
     return found
 
@@ -129,7 +123,7 @@ def compare(database: Database, history: History) -> None:
 
 def compare_expiries(database: Database, saved: Saved, history: History) -> None:
     for each in saved.sessions:
-        waiting = history.live[each.client_id].session.facts()[0]
+        waiting = session_snapshot(history.live[each.client_id].session)[0]
         assert isinstance(waiting, tuple)
         due = {
             number: (message.expires_at, message.size)

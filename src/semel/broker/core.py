@@ -311,14 +311,14 @@ class Broker:
                 if router.work >= self.turn_work:
                     continue
                 is_open = self.store_pressure.takes_messages()
-            at = decoder.at
+            at = decoder.position
             item = decoder.next()
             if (
                 not is_open
                 and item is not None
                 and self.store_pressure.has_to_wait(connection, item)
             ):
-                decoder.at = at
+                decoder.move_to(at)
                 self.store_pressure.block(connection)
                 return
             if item is None:
@@ -329,7 +329,7 @@ class Broker:
                 continue
             if not isinstance(item, Publish):
                 # Of these every few bytes are an item of their own.
-                router.work += (decoder.at - at) >> ITEM_BYTES_SHIFT
+                router.work += (decoder.position - at) >> ITEM_BYTES_SHIFT
             # [MQTT-3.1.2-22] it is packets that count, not bytes
             connection.heard_at = now
             self.counters.packets_received += 1
@@ -433,7 +433,7 @@ class Broker:
         session = state.session
         share = SEND_SHARE if self._send_left > 0 else 1
         session.poll(now, share)
-        if session.wanted:
+        if session.backlog.missing():
             self._refill(state, now)
         self._send_left -= share - session.poll_left
         if not session.poll_left:
@@ -498,9 +498,9 @@ class Broker:
     def _refill(self, state: SessionState, now: float) -> None:
         """Bring back what waits in the store alone, as much as can be sent."""
         session = state.session
-        while session.connected and session.wanted and session.poll_left:
+        while session.connected and session.backlog.missing() and session.poll_left:
             # To read one costs as much as to send it.
-            self._send_left -= session.wanted
+            self._send_left -= session.backlog.missing()
             if not self.router.refill(state):
                 if not state.damage:
                     # The commit that has them is not safe yet.

@@ -30,7 +30,15 @@ from semel.broker.turns import (
 from semel.mqtt.codec import decode
 from semel.mqtt.message import Message, received_message
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
-from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBLISH, PUBREL
+from semel.mqtt.packet_types import (
+    DUP_FLAG,
+    FIXED_FLAGS,
+    MQTT5,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    RETAIN_FLAG,
+)
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.reasons import NO_MATCHING_SUBSCRIBERS, SUCCESS
 from semel.mqtt.side import CLIENT
@@ -117,8 +125,8 @@ class HotPath:
         until the work of this turn is done."""
         router = self._router
         decoder = connection.decoder
-        data = decoder.data
-        at: i64 = decoder.at
+        data, start = decoder.unread()
+        at: i64 = start
         available: i64 = len(data)
         maximum: i64 = decoder.maximum_packet_size
         # One byte of property length in 5.0, which says 0 in an ordinary PUBLISH.
@@ -144,7 +152,7 @@ class HotPath:
                 packets += 1
                 continue
             qos: i64 = first >> 1 & 3
-            if first & 0b1001 or qos == 3:
+            if first & (DUP_FLAG | RETAIN_FLAG) or qos == 3:
                 break  # DUP, RETAIN
             body: i64 = at + 2
             if length > 127:
@@ -193,7 +201,7 @@ class HotPath:
         self._end_run(state, data, at, now)
         router.work += packets * HOT_PACKET_WORK
         if packets:
-            decoder.at = at
+            decoder.move_to(at)
             connection.heard_at = now
             self.taken += packets
             self._counters.packets_received += packets
@@ -205,7 +213,7 @@ class HotPath:
     ) -> bool:
         """An acknowledgement in its short form. False, and nothing has happened, if unusual."""
         kind = first >> 4
-        if kind < PUBACK or kind > PUBCOMP or first & 15 != (2 if kind == PUBREL else 0):
+        if kind < PUBACK or kind > PUBCOMP or first & 15 != FIXED_FLAGS[kind]:
             return False
         packet_id: i64 = data[at + 2] << 8 | data[at + 3]
         if not ordinary_answer(connection.exchange, CLIENT, kind, packet_id):

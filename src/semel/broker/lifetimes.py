@@ -26,6 +26,7 @@ from semel.mqtt.packets.connect import Will
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
 from semel.mqtt.session import Session
+from semel.mqtt.session_restore import restore_backlog, restore_end
 from semel.store.commit import QUEUED_BYTES
 from semel.store.store import Saved, SavedSession, SavedWill
 
@@ -103,7 +104,8 @@ class Lifetimes:
                 self._store_session(state)
             self._narrow_window(state)
             state.cold = True
-            state.session.restore_queue(
+            restore_backlog(
+                state.session,
                 each.waiting,
                 each.waiting_bytes,
                 each.first_waiting,
@@ -115,7 +117,7 @@ class Lifetimes:
             if was_cut and ends_at is not None and ends_at > now + expiry_interval:
                 # A session that is cut ends at the new limit from now, and none gets longer by it.
                 ends_at = None
-            state.session.restore_end(ends_at, expiry_interval, now)
+            restore_end(state.session, ends_at, expiry_interval, now)
             router.sessions[each.client_id] = state
             self.shares.restored(state)
             by_number[each.number] = state
@@ -153,12 +155,12 @@ class Lifetimes:
     def _widen_window(self, state: SessionState) -> None:
         """Much of the session's queue is wanted soon, if the store has it."""
         if state.number:
-            state.session.keep_at_hand(self._window)
+            state.session.backlog.window = self._window
 
     def _narrow_window(self, state: SessionState) -> None:
         """Nobody wants the session's queue for a while."""
         if state.number:
-            state.session.keep_at_hand(min(self._window, WINDOW_AWAY))
+            state.session.backlog.window = min(self._window, WINDOW_AWAY)
 
     def make_room(self, now: float) -> None:
         """A client begins a session: if there are too many, others go."""
@@ -378,8 +380,9 @@ class Lifetimes:
 
 
 def _bytes_held(session: Session) -> int:
-    """What the messages of a session take: those that wait, and those in flight."""
-    return session.waiting_bytes + QUEUED_BYTES * session.waiting + session.in_flight_bytes
+    """Memory that the messages of a session take: its backlog and those in flight."""
+    backlog = session.backlog
+    return backlog.size + QUEUED_BYTES * len(backlog) + session.in_flight_bytes
 
 
 def _weight(weighed: tuple[int, SessionState]) -> int:

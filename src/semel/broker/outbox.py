@@ -16,7 +16,7 @@ from semel.broker.connection import Connection
 from semel.broker.cursors import STREAM_TOPICS
 from semel.broker.faults import told
 from semel.broker.session_state import SessionState
-from semel.mqtt.packet_types import PUBACK, PUBCOMP, PUBLISH, PUBREC
+from semel.mqtt.packet_types import PUBACK, PUBCOMP, PUBLISH, PUBREC, QOS_FLAGS
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec
 from semel.mqtt.packets.auth import Auth
 from semel.mqtt.packets.connack import ConnAck
@@ -33,7 +33,7 @@ def reports_nothing(packet: Outgoing) -> bool:
     """Whether it says nothing about what is kept, so that it never waits."""
     if isinstance(packet, bytes):
         first: i64 = packet[0]
-        return first >> 4 == PUBLISH and first & 0b0110 == 0
+        return first >> 4 == PUBLISH and first & QOS_FLAGS == 0
     if isinstance(packet, Publish):
         return packet.qos == 0 and not packet.topic_name.startswith(STREAM_TOPICS)
     return isinstance(packet, PingResp | Auth | Disconnect)

@@ -499,7 +499,7 @@ class Replays:
             return
         session = state.session
         session.send(message, now)
-        if session.waiting:
+        if not session.backlog.is_empty():
             # [MQTT-3.1.2-25] its client takes no packet of this size: given up here
             session.poll(now)
         cursor.missed_first = cursor.missed_last = 0

@@ -40,6 +40,7 @@ from semel.mqtt.properties import (
 )
 from semel.mqtt.reasons import QUOTA_EXCEEDED
 from semel.mqtt.session import Session
+from semel.mqtt.session_restore import restore_exchanges
 from semel.mqtt.topics import is_shared
 from semel.store.commit import QUEUED_BYTES, SHARED_PAYLOAD, Commit, RecordedMessage
 from semel.store.store import Store
@@ -213,13 +214,13 @@ class Router:
         """A connected session was given a message: is it behind?"""
         session = state.session
         if session.connected:
-            if session.room < self._low_room or session.waiting * 2 > self.maximum_queued:
+            if session.room < self._low_room or len(session.backlog) * 2 > self.maximum_queued:
                 self.behind.append(state)
 
     def has_caught_up(self, state: SessionState) -> bool:
         """Whether no more than a quarter of what is kept for a session is in use."""
         session = state.session
-        return session.room >= self._much_room and session.waiting * 4 <= self.maximum_queued
+        return session.room >= self._much_room and len(session.backlog) * 4 <= self.maximum_queued
 
     def record(
         self,
@@ -343,7 +344,7 @@ class Router:
         for entry in group.connected():
             self.work += ENTRY_WORK
             if self.may_receive(entry.client_id, message.topic_name):
-                keeps_up = self.sessions[entry.client_id].session.waiting < self.maximum_queued
+                keeps_up = len(self.sessions[entry.client_id].session.backlog) < self.maximum_queued
                 if keeps_up or (chosen is None and min(entry.qos, message.qos)):
                     chosen = entry
                 if keeps_up:
@@ -380,11 +381,13 @@ class Router:
     def refill(self, state: SessionState) -> bool:
         """Read deliveries that only the store has, if the session wants some. Whether any came."""
         session = state.session
-        if not session.wanted or state.damage:
+        if not session.backlog.missing() or state.damage:
             return False
         try:
-            deliveries = self.store.queue(state.number, session.first_wanted, session.wanted)
-            session.refill(deliveries)
+            deliveries = self.store.queue(
+                state.number, session.backlog.first_beyond, session.backlog.missing()
+            )
+            session.backlog.refill(deliveries)
         except Exception as problem:
             self._note_damage(state, problem)
             return False
@@ -454,8 +457,8 @@ class Router:
     def _give_up_expired(self, state: SessionState, now: float) -> None:
         session = state.session
         session.give_up_expired(now)
-        if not state.damage and session.may_expire_beyond(now):
-            first = session.first_wanted
+        if not state.damage and session.backlog.may_expire_beyond(now):
+            first = session.backlog.first_beyond
             try:
                 expired = self.store.expired(state.number, first, now)
                 next_expiry = self.store.next_expiry(state.number, first, now)
@@ -471,8 +474,8 @@ class Router:
 
     def _is_full(self, session: Session, message: Message) -> bool:
         return (
-            session.waiting >= self.maximum_queued
-            or session.waiting_bytes + message.size > self.maximum_queued_bytes
+            len(session.backlog) >= self.maximum_queued
+            or session.backlog.size + message.size > self.maximum_queued_bytes
         )
 
     def subscribe(
@@ -525,7 +528,7 @@ class Router:
         """
         session = state.session
         backlog = state.backlog
-        while backlog and session.connected and session.room > 0 and not session.waiting:
+        while backlog and session.connected and session.room > 0 and session.backlog.is_empty():
             if self.backlog_work <= 0:
                 return False
             topic_filter, walk = next(iter(backlog.items()))
@@ -583,11 +586,11 @@ class Router:
             self._ending[state.client_id] = state.number
             self._ending_ids[state.number] = state.client_id
         self._hand_over(state, session.give_up_shared(None, sent=True), now)
-        session.forget_waiting()
+        session.backlog.take_all()
         while shared and self.refill(state):
             self._hand_over(state, session.give_up_shared(None, sent=False), now)
-            session.forget_waiting()
-        if shared and session.waiting:
+            session.backlog.take_all()
+        if shared and not session.backlog.is_empty():
             self._hand_over(state, self._not_safe_yet(state), now)
 
     def _not_safe_yet(self, state: SessionState) -> list[Delivery]:
@@ -605,7 +608,11 @@ class Router:
         deliveries: list[Delivery] = []
         for change in changes:
             message = change.message
-            if message is not None and change.share and change.number >= state.session.first_wanted:
+            if (
+                message is not None
+                and change.share
+                and change.number >= state.session.backlog.first_beyond
+            ):
                 deliveries.append(Delivery(change.number, message, change.share, message.qos))
         return deliveries
 
@@ -627,7 +634,7 @@ class Router:
         if state.cold and not state.damage:
             try:
                 deliveries, stored = self.store.exchanges(state.number)
-                state.session.restore_exchanges(deliveries, stored)
+                restore_exchanges(state.session, deliveries, stored)
                 state.cold = False
             except Exception as problem:
                 state.damage = told(problem)

@@ -319,7 +319,7 @@ class Client:
             link.reconnects,
             core.sessions_lost,
             core.resent,
-            core.session.waiting,
+            len(core.session.backlog),
             core.session.in_flight,
             core.unacknowledged,
         )
@@ -416,9 +416,9 @@ class Client:
 
     def _is_full(self, link: BrokerLink) -> bool:
         if self._outbox is None:
-            return link.core.session.waiting_bytes > MAXIMUM_QUEUED
+            return link.core.session.backlog.size > MAXIMUM_QUEUED
         store = self._outbox.opened.store
-        return store.condition == FULL or link.core.session.waiting_bytes > MAXIMUM_STORED
+        return store.condition == FULL or link.core.session.backlog.size > MAXIMUM_STORED
 
     async def request(
         self,

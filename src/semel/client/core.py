@@ -35,6 +35,7 @@ from semel.mqtt.packet_types import (
     PUBACK,
     PUBCOMP,
     PUBREC,
+    first_byte,
 )
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
 from semel.mqtt.packets.auth import Auth
@@ -56,6 +57,7 @@ from semel.mqtt.reasons import (
     SUCCESS,
 )
 from semel.mqtt.session import NEVER_EXPIRES, Outgoing, Session
+from semel.mqtt.session_restore import restore_backlog, restore_exchanges
 from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.violation import Violation
 from semel.store.commit import Commit, RecordedMessage
@@ -63,7 +65,7 @@ from semel.store.store import Store
 from semel.store.streams import Stream
 
 # How a CONNACK of 3.1.1 begins.
-_CONNACK_311: Final = bytes((CONNACK << 4, 2, 0))
+_CONNACK_311: Final = bytes((first_byte(CONNACK), 2, 0))
 # Waiting messages of a stored session that are kept in memory; the others stay on disk.
 WINDOW: Final = 1_000
 
@@ -181,7 +183,7 @@ class Core:
         self.session.durable = store.lasts
         self.session.version = greeting.version
         if store.lasts:
-            self.session.keep_at_hand(WINDOW)
+            self.session.backlog.window = WINDOW
         self.subscriptions = ClientSubscriptions()
         self.sessions_lost = 0
         self.resent = 0
@@ -259,7 +261,8 @@ class Core:
                 # An interval of 0 is noted until a server has accepted the client for the first
                 # time: until then there is no session there that could be resumed.
                 self.has_state = each.expiry_interval > 0
-                self.session.restore_queue(
+                restore_backlog(
+                    self.session,
                     each.waiting,
                     each.waiting_bytes,
                     each.first_waiting,
@@ -267,7 +270,7 @@ class Core:
                     each.last_delivery,
                 )
         in_flight, stored = self._store.exchanges(self._number)
-        self.session.restore_exchanges(in_flight, stored)
+        restore_exchanges(self.session, in_flight, stored)
         for session, subscription, identifier in saved.subscriptions:
             if session == self._number:
                 self.subscriptions.restore(subscription, identifier)
@@ -554,7 +557,7 @@ class Core:
         The messages that the program wanted to be sent, and those that it has not acknowledged,
         are the program's, and stay.
         """
-        complete, again = self.session.begin_anew()
+        complete, again = self.session.reset()
         for delivery in complete:
             self._conclude(delivery, PUBREC, SUCCESS, NO_PROPERTIES)
         self._reasons = {}
@@ -735,11 +738,13 @@ class Core:
         """Send what may be sent, from the store's part of the queue too."""
         session = self.session
         self._give_up(session.poll(now), now)
-        while session.wanted:
-            deliveries = self._store.queue(self._number, session.first_wanted, session.wanted)
+        while session.backlog.missing():
+            deliveries = self._store.queue(
+                self._number, session.backlog.first_beyond, session.backlog.missing()
+            )
             if not deliveries:
                 return
-            session.refill(deliveries)
+            session.backlog.refill(deliveries)
             self._give_up(session.poll(now), now)
 
     def _give_up(self, deliveries: list[Delivery], now: float) -> None:

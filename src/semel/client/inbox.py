@@ -16,6 +16,7 @@ from semel.mqtt.message import message_properties
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER
 from semel.mqtt.session import Session
+from semel.mqtt.session_restore import restore_receipt
 from semel.mqtt.side import SENT_QOS_1, SENT_QOS_2, SERVER, Open
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.store import Store
@@ -73,7 +74,7 @@ class Inbox:
         for number, key, held in store.inbox(self._number):
             receipt: Receipt | None = None
             if held.qos == 2 and held.packet_id:
-                receipt = self._session.restore_pending(held.packet_id)
+                receipt = restore_receipt(self._session, held.packet_id)
             incoming = Incoming(
                 number,
                 key.rpartition("-")[0],

@@ -216,7 +216,7 @@ class BrokerLink:
 
     def watch_expiry(self) -> None:
         """Publications that wait may expire: be there when the first does."""
-        due = self.core.session.next_expiry
+        due = self.core.session.backlog.next_expiry
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None

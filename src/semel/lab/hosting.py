@@ -301,7 +301,7 @@ class Hosted:
                 state.client_id,
                 is_connected=state.connection > 0,
                 expiry_interval=state.expiry_interval,
-                queued=state.session.waiting,
+                queued=len(state.session.backlog),
                 topic_filters=tuple(
                     entry.topic_filter for entry in router.subscriptions.of(state.client_id)
                 ),

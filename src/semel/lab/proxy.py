@@ -34,9 +34,10 @@ from semel.lab.faults import (
     Fault,
     Faults,
 )
-from semel.lab.recording import Reading, Recorded, Recording, Trace
+from semel.lab.recording import Recorded, Recording
 from semel.mqtt import CLIENT, SERVER, Connect, encode
 from semel.mqtt.codec import read_frame
+from semel.mqtt.trace import ConnectionTrace, ObservedPacket
 from semel.mqtt.violation import Violation
 
 HOST: Final = "127.0.0.1"
@@ -153,12 +154,12 @@ class Pipe:
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def _strike(self, reading: Reading) -> None:
+    def _strike(self, reading: ObservedPacket) -> None:
         """Do to a packet what is to be done to it."""
         link = self.link
         packet = reading.packet
         client_id = packet.client_id if isinstance(packet, Connect) else link.trace.client_id
-        fault, delays = link.proxy.faults.of(self.sender, reading.kind, client_id)
+        fault, delays = link.proxy.faults.of(self.sender, reading.packet_type, client_id)
         seconds = sum(delay.seconds for delay in delays)
         if fault is None:
             self._pass(reading, reading.data, delays, seconds=seconds)
@@ -190,7 +191,7 @@ class Pipe:
 
     def _pass(
         self,
-        reading: Reading,
+        reading: ObservedPacket,
         data: bytes,
         faults: list[Fault] | None = None,
         fault: str | None = None,
@@ -217,7 +218,7 @@ class Pipe:
 
     def _note(
         self,
-        reading: Reading,
+        reading: ObservedPacket,
         faults: list[Fault],
         fault: str | None,
         *,
@@ -325,7 +326,7 @@ def _hit(fault: Fault, recorded: Recorded) -> None:
 class ProxyLink:
     """One connection of a client, and the one to the broker that was made for it."""
 
-    def __init__(self, proxy: "Proxy", trace: Trace) -> None:
+    def __init__(self, proxy: "Proxy", trace: ConnectionTrace) -> None:
         self.proxy = proxy
         self.trace = trace
         # By side: the client's socket, the broker's.
@@ -378,7 +379,7 @@ class ProxyLink:
         if end is not None and QUICK is not None:
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, QUICK, 1)
 
-    def noted(self, reading: Reading) -> None:
+    def noted(self, reading: ObservedPacket) -> None:
         """A packet has passed: what is meant for one client may now be meant for this one."""
         if not self.is_named and isinstance(reading.packet, Connect):
             self.is_named = True

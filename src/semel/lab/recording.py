@@ -1,31 +1,22 @@
-"""The packets of a program under test, and what it did wrong, by the rules that bind the broker.
+"""The packets of a program under test, and the rules of the standard that it broke.
 
-A `Trace` follows one connection as its client has it: what the client sent, and what reached it. A
-packet that a fault kept from the client is in the record, but is no part of the trace; so nobody is
-blamed for what another could not know. What it knows of a session passes to the next connection of
-the same client identifier.
+A `ConnectionTrace` of semel.mqtt checks each connection as its client sees it. A packet that a
+fault kept from the client is recorded, but not checked: no client is blamed for what it could not
+know. Only the client's violations are findings; the server is semel's own broker.
 
-    bytes of a packet ─▶ Trace.read ─▶ Reading ─▶ Recording.note ─▶ Recorded
-                         the codec's rules        those of an Exchange, if it is the client's
-
-After bytes that are no packet nobody can say what the connection has come to: from there on the
-client's packets are judged one by one, and no longer by their order.
+    bytes of a packet ─▶ ConnectionTrace.read ─▶ ObservedPacket ─▶ Recording.note ─▶ Recorded
 """
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from semel import counts
 from semel.lab.growing import MOST_BYTES, MOST_ITEMS, Growing
-from semel.mqtt import CLIENT, PACKET_NAMES, RULES, SERVER, Exchange, Packet, Violation
-from semel.mqtt.codec import decode
-from semel.mqtt.exchange import CONNECTED, CONNECTING, NEW
-from semel.mqtt.exchange_rules import CONNECT_FIRST
-from semel.mqtt.observation import observe
+from semel.mqtt import CLIENT, PACKET_NAMES, RULES, Packet, Violation
 from semel.mqtt.packet_types import AUTH, CONNECT
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
 from semel.mqtt.packets.auth import Auth
@@ -35,13 +26,12 @@ from semel.mqtt.packets.disconnect import Disconnect
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.packets.subscribe import SubAck, Subscribe
 from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
-from semel.mqtt.side import SIDES, Open
+from semel.mqtt.side import SIDES
 from semel.mqtt.topics import quoted
+from semel.mqtt.trace import ConnectionTrace, ObservedPacket, SessionTraces
 
 # Violations that are kept; further ones are counted.
 MOST_FINDINGS: Final = 1_000
-# Client identifiers whose sessions are known; of others it is not known what they have open.
-MOST_SESSIONS: Final = 10_000
 # Bytes of a packet that a report shows.
 SHOWN_BYTES: Final = 64
 
@@ -131,127 +121,6 @@ def _details(packet: Packet | None) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What the bytes of a packet are: a packet, or all the rules of the codec that they break."""
-
-    kind: int
-    packet: Packet | None
-    violations: tuple[Violation, ...]
-    data: bytes
-
-
-class Trace:
-    """One connection, as its client has it."""
-
-    def __init__(self, number: int, sessions: "Sessions") -> None:
-        self.number = number
-        self.client_id = ""
-        self.sessions = sessions
-        self.exchange = Exchange([])
-        self.version = 0
-        # It sent something that is no packet, or no CONNECT first.
-        self.is_lost = False
-
-    def read(self, data: bytes) -> Reading:
-        """What these bytes are, by themselves."""
-        kind = data[0] >> 4
-        try:
-            decoded = decode(data, self.version)
-        except Violation as violation:
-            observed = observe(data, self.version)
-            if observed is None or not observed.violations:
-                return Reading(kind, None, (violation,), data)
-            if kind == CONNECT and not self.version:
-                # As far as it can be read, so that people know whose it is.
-                self.version = observed.version
-                self._name(dict(observed.fields).get("client_id"))
-            return Reading(kind, None, observed.violations, data)
-        # The caller says that all of it is there.
-        assert decoded is not None
-        return Reading(kind, decoded[0], (), data)
-
-    def _name(self, client_id: object) -> None:
-        if isinstance(client_id, str):
-            # Ill-formed text is read with surrogates, which no terminal could show.
-            self.client_id = client_id.encode(errors="replace").decode()
-
-    def judge(self, sender: int, reading: Reading) -> tuple[Violation, ...]:
-        """The packet was sent by the client, or reached it: what the client did wrong with it."""
-        packet = reading.packet
-        if sender == SERVER:
-            if packet is not None and not self.is_lost:
-                self.exchange.observe(SERVER, packet, len(reading.data), [])
-                if isinstance(packet, ConnAck):
-                    self._connected(packet)
-            return ()
-        if packet is None:
-            self.is_lost = True
-            return reading.violations
-        if self.is_lost:
-            return ()
-        if isinstance(packet, Connect) and self.exchange.phase == NEW:
-            self.version = packet.version
-            self.client_id = packet.client_id
-            self.exchange = Exchange(self.sessions.carried(packet.client_id))
-        found: list[Violation] = []
-        self.exchange.observe(CLIENT, packet, len(reading.data), found)
-        self.is_lost = any(violation.rule is CONNECT_FIRST for violation in found)
-        return tuple(found)
-
-    def _connected(self, packet: ConnAck) -> None:
-        if self.exchange.phase != CONNECTED:
-            return
-        assigned = packet.properties.assigned_client_identifier
-        if assigned is not None:
-            self.client_id = assigned
-        self.sessions.begin(self)
-
-    def end(self) -> None:
-        """The client's connection is over."""
-        self.sessions.leave(self)
-
-
-class Sessions:
-    """What each client identifier has open, from one connection to the next."""
-
-    def __init__(self, most: int = MOST_SESSIONS) -> None:
-        self._most = most
-        # None: nobody can know.
-        self._left: OrderedDict[str, list[Open] | None] = OrderedDict()
-        self._connected: dict[str, Trace] = {}
-        self._has_forgotten = False
-
-    def carried(self, client_id: str) -> list[Open] | None:
-        """What a connection of this client begins with."""
-        other = self._connected.get(client_id)
-        if other is not None:
-            # Its client comes again before the old connection is seen to end.
-            return None if other.is_lost else other.exchange.carry()
-        return self._left.get(client_id, None if self._has_forgotten else [])
-
-    def begin(self, trace: Trace) -> None:
-        """Its CONNECT was accepted, as far as its client knows."""
-        self._connected[trace.client_id] = trace
-
-    def leave(self, trace: Trace) -> None:
-        """It is over."""
-        client_id = trace.client_id
-        if self._connected.get(client_id) is trace:
-            del self._connected[client_id]
-            self._keep(client_id, None if trace.is_lost else trace.exchange.carry())
-        elif trace.exchange.phase == CONNECTING and client_id not in self._connected:
-            # Its CONNACK never came: who knows what became of the session, and what it sent?
-            self._keep(client_id, None)
-
-    def _keep(self, client_id: str, carried: list[Open] | None) -> None:
-        self._left[client_id] = carried
-        self._left.move_to_end(client_id)
-        if len(self._left) > self._most:
-            self._left.popitem(last=False)
-            self._has_forgotten = True
-
-
 class Recording:
     """All packets, in the order in which the clients sent and got them. For any thread."""
 
@@ -271,42 +140,44 @@ class Recording:
         # Of packets that were one too many: how often each rule was broken.
         self._unlisted: Counter[str] = Counter()
         self.packets: Growing[Recorded] = Growing(most_items=most_packets, most_bytes=most_bytes)
-        self.sessions = Sessions()
+        self.sessions = SessionTraces()
         self.connections = 0
 
     def now(self) -> float:
         """Seconds since it began."""
         return self._clock() - self._began
 
-    def open(self) -> Trace:
+    def open(self) -> ConnectionTrace:
         """A client has connected."""
         self.connections += 1
-        return Trace(self.connections, self.sessions)
+        return ConnectionTrace(self.connections, self.sessions)
 
     def note(
         self,
-        trace: Trace,
+        trace: ConnectionTrace,
         sender: int,
-        reading: Reading,
+        observed: ObservedPacket,
         *,
         fault: str | None = None,
         reached_client: bool = True,
     ) -> Recorded:
-        """A packet was sent by a client, or by the server, whose packets may not reach it."""
+        """Record a packet of a client, or one of the server, which may not have reached it."""
         violations: tuple[Violation, ...] = ()
-        if sender == CLIENT or reached_client:
-            violations = trace.judge(sender, reading)
-        return self.add(trace, sender, reading, violations, fault)
+        if sender == CLIENT:
+            violations = trace.check(sender, observed)
+        elif reached_client:
+            trace.check(sender, observed)
+        return self.add(trace, sender, observed, violations, fault)
 
     def add(
         self,
-        trace: Trace,
+        trace: ConnectionTrace,
         sender: int,
-        reading: Reading,
+        observed: ObservedPacket,
         violations: tuple[Violation, ...],
         fault: str | None,
     ) -> Recorded:
-        """Keep a packet that was judged, or that is nobody's doing."""
+        """Keep a packet that was checked, or one that the proxy repeated."""
         recorded = self.packets.add(
             lambda number: Recorded(
                 number,
@@ -314,13 +185,13 @@ class Recording:
                 trace.number,
                 trace.client_id,
                 SIDES[sender],
-                PACKET_NAMES[reading.kind] if reading.kind else NO_PACKET,
-                reading.packet,
-                reading.data,
+                PACKET_NAMES[observed.packet_type] if observed.packet_type else NO_PACKET,
+                observed.packet,
+                observed.data,
                 violations,
                 fault,
             ),
-            len(reading.data),
+            len(observed.data),
         )
         if violations:
             with self._lock:

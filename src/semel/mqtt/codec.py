@@ -1,12 +1,12 @@
 """Bytes to packets and back, for both versions.
 
-    decode(data, version)    one packet from the front of `data`, or None while it is not all there
+    decode(data, version)    the packet at the start of `data`, or None while it is incomplete
     encode(packet, version)  its bytes
-    Decoder                  a stream in pieces of any size; a peer's fault comes out as a value
+    Decoder                  a stream in pieces of any size; a peer's violation is returned
 
 A packet's own file reads, checks and writes its body; here are the fixed header, the choice of
-reader, and the rules that concern the bytes alone. `observation.py` looks at packets that are
-wrong without stopping at the first fault, through the same readers and the same checks.
+reader, and the rules that concern the bytes alone. `observation.py` finds all violations of a
+packet, not only the first, with the same readers and the same checks.
 """
 
 from typing import Final, final
@@ -18,6 +18,7 @@ from semel.mqtt.packet_types import (
     CONNACK,
     CONNECT,
     DISCONNECT,
+    FIXED_FLAGS,
     MQTT5,
     PACKET_NAMES,
     PINGREQ,
@@ -31,6 +32,8 @@ from semel.mqtt.packet_types import (
     SUBSCRIBE,
     UNSUBACK,
     UNSUBSCRIBE,
+    VARYING_FLAGS,
+    first_byte,
 )
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel, decode_ack, encode_ack
 from semel.mqtt.packets.auth import Auth, decode_auth, encode_auth
@@ -85,12 +88,11 @@ Packet = (
 # First byte, four digits of Remaining Length, and the longest body they can announce.
 LARGEST_PACKET: Final = 5 + MAXIMUM_VARIABLE_BYTE_INTEGER
 
-# [Table 2-2] the low four bits of the first byte, by packet type; 255: any (PUBLISH uses them).
-# (Bytes, because compiled code indexes them ten times faster than a tuple.)
-FIXED_FLAGS: Final = bytes((255, 0, 0, 255, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0))
+# More than a PUBLISH without properties takes besides its topic and payload.
+_PUBLISH_FRAMING: Final = 16
 
 # Type and flags, start of the body, end of the packet, whether the length took more bytes than
-# needed. The end may lie beyond the bytes at hand; it is 0 while the length is not known.
+# needed. The end may be beyond the bytes received; it is 0 while the length is unknown.
 Frame = tuple[int, int, int, bool]
 
 
@@ -102,14 +104,14 @@ def check_packet_type(packet_type: int, version: int) -> None:
 
 def check_fixed_flags(packet_type: int, flags: int, found: list[Violation] | None) -> None:
     """The flags of the first byte are the reserved ones of their type."""
-    wanted = FIXED_FLAGS[packet_type]
-    if flags != wanted and wanted != 255:
+    expected = FIXED_FLAGS[packet_type]
+    if flags != expected and expected != VARYING_FLAGS:
         seen = f"{PACKET_NAMES[packet_type]} with flags {flags:04b}"
         report(found, Violation(FIXED_HEADER_FLAGS, seen, packet_type))
 
 
 def check_packet_size(size: int, maximum: int, found: list[Violation] | None) -> None:
-    """A whole packet is no larger than its receiver takes."""
+    """A whole packet is no larger than its receiver accepts."""
     if size > maximum:
         seen = f"{size} bytes, at most {maximum}"
         report(found, Violation(PACKET_SIZE_WITHIN_MAXIMUM, seen))
@@ -149,7 +151,7 @@ def packet_type_of(packet: Packet) -> int:
 
 
 def read_frame(data: bytes, start: int) -> Frame:
-    """The fixed header at `start`, as far as it is there [2.1]."""
+    """The fixed header at `start`, as far as it was received [2.1]."""
     at: i64 = start + 1
     available: i64 = len(data)
     if at > available:
@@ -177,12 +179,12 @@ def decode(
     maximum_packet_size: int = LARGEST_PACKET,
     maximum_items: int = ANY_NUMBER_OF_ITEMS,
 ) -> tuple[Packet, int] | None:
-    """The packet at `start` and where it ends, or None if not all of it is there yet.
+    """The packet at `start` and where it ends, or None if it is incomplete.
 
     Raises `Violation` as soon as the bytes cannot be right; a packet larger than
     `maximum_packet_size` is refused once its length is known, before its body is awaited, and one
     with more than `maximum_items` topic filters and properties before the next one is read.
-    A CONNECT is read by the version that it names itself.
+    A CONNECT is read by its own version.
     """
     if start >= len(data):
         return None
@@ -203,7 +205,7 @@ def decode(
         reader = Reader(data, body, end, version, None, None, maximum_items)
         packet = _decode_body(packet_type, first & 15, reader)
         if long_form:
-            reader.note_long_form("Remaining Length")
+            reader.check_shortest_form("Remaining Length")
     except Violation as violation:
         violation.version = version if reader is None else reader.version
         if not violation.packet_type:
@@ -241,9 +243,9 @@ def _decode_body(packet_type: int, flags: int, reader: Reader) -> Packet:
 
 
 def encode(packet: Packet, version: int = MQTT5) -> bytes:
-    """The bytes of a packet. Raises `Violation` if that version cannot say it.
+    """The bytes of a packet. Raises `Violation` if that version cannot express it.
 
-    A CONNECT is written in the version that it names itself.
+    A CONNECT is written in its own version.
     """
     try:
         return _encode(packet, version)
@@ -265,9 +267,9 @@ def _encode(packet: Packet, version: int) -> bytes:
     if isinstance(packet, PubComp):
         return encode_ack(PUBCOMP, packet.packet_id, packet.reason, packet.properties, version)
     if isinstance(packet, PingReq):
-        return frame(PINGREQ << 4, b"")
+        return frame(first_byte(PINGREQ), b"")
     if isinstance(packet, PingResp):
-        return frame(PINGRESP << 4, b"")
+        return frame(first_byte(PINGRESP), b"")
     if isinstance(packet, Subscribe):
         return encode_subscribe(packet, version)
     if isinstance(packet, SubAck):
@@ -288,29 +290,40 @@ def _encode(packet: Packet, version: int) -> bytes:
     return encode_auth(packet)
 
 
+def publish_fits(packet: Publish, version: int, maximum: int) -> bool:
+    """Whether the peer takes a PUBLISH of this size [MQTT-3.1.2-24]."""
+    if maximum == LARGEST_PACKET:
+        return True
+    if not packet.properties.present:
+        # A character takes at most four bytes: mostly there is no need to encode.
+        if len(packet.topic_name) * 4 + len(packet.payload) + _PUBLISH_FRAMING <= maximum:
+            return True
+    return len(encode(packet, version)) <= maximum
+
+
 @final
 class Decoder:
     """A stream of bytes, in pieces of any size, to packets.
 
-    `receive` never raises for what a peer sends: a `Violation` comes as the last value, and
-    whatever follows it is ignored, since nobody can say where the next packet would begin.
-    No more is kept than one incomplete packet, which `maximum_packet_size` bounds, and
-    `before_connect` until a CONNECT has come (0: no other bound than the first). `maximum_items`
-    bounds what one packet costs to read: its topic filters and properties together.
+    `receive` never raises for what a peer sends: a `Violation` is the last value, and what follows
+    is ignored, because it is unknown where the next packet would begin. At most one incomplete
+    packet is kept, of at most `maximum_packet_size` bytes, and of at most `before_connect` bytes
+    until a CONNECT was received (0: no other limit). `maximum_items` limits what reading one packet
+    costs: its topic filters and properties together.
     """
 
     version: int
     maximum_packet_size: int
     before_connect: int
     maximum_items: int
-    # What `feed` was given, after what was left over before, and how far it has been read. Who
-    # knows what stands there without decoding it may move `at` to the end of a packet.
-    data: bytes
-    at: int
-    # How often a packet was left for its next piece, the pieces of its header counted apart; and
-    # how many bytes that packet has, 0 while its header is not there.
+    # How often a packet was left incomplete, once for its header and once for its body; and the
+    # size of the last one, 0 while its header is incomplete.
     begun: int
     needed: int
+    # What `feed` was given, after what was left over, and the position of the next packet.
+    _data: bytes
+    _at: int
+    # The bytes of an incomplete packet.
     _buffer: bytearray
     _broken: bool
 
@@ -326,8 +339,8 @@ class Decoder:
         self.maximum_packet_size = maximum_packet_size
         self.before_connect = before_connect
         self.maximum_items = maximum_items
-        self.data = b""
-        self.at = 0
+        self._data = b""
+        self._at = 0
         self.begun = 0
         self.needed = 0
         self._buffer = bytearray()
@@ -335,7 +348,7 @@ class Decoder:
 
     @property
     def unfinished(self) -> int:
-        """How many bytes are kept of a packet that is not complete."""
+        """How many bytes of an incomplete packet are kept."""
         return len(self._buffer)
 
     def receive(self, data: bytes) -> list[Packet | Violation]:
@@ -349,59 +362,73 @@ class Decoder:
             packets.append(packet)
 
     def feed(self, data: bytes) -> None:
-        """Bytes have come: `next` gives their packets, one by one, and must be asked for all."""
+        """Take received bytes. The caller must call `next` until it returns None."""
         if self._broken:
             return
-        if self.at < len(self.data):
-            # Whoever moved `at` back has something to read yet.
-            data = self.data[self.at :] + data
+        if self._at < len(self._data):
+            # The caller has not read, or has moved back to, a packet of the bytes before.
+            data = self._data[self._at :] + data
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self.needed:
                 return
             data = bytes(self._buffer)
             self._buffer = bytearray()
-        self.data = data
-        self.at = 0
+        self._data = data
+        self._at = 0
 
     def give_up(self) -> None:
-        """Nothing will be read any more: keep nothing of what has come, and take nothing."""
+        """Discard what was received, and ignore what comes."""
         self._broken = True
         self._buffer = bytearray()
-        self.data = b""
-        self.at = 0
+        self._data = b""
+        self._at = 0
 
     def has_unread(self) -> bool:
-        """Whether there are bytes that `next` has not been asked for."""
-        return self.at < len(self.data)
+        """Whether there are bytes that `next` has not read."""
+        return self._at < len(self._data)
+
+    @property
+    def position(self) -> int:
+        """Where the next packet begins in the received bytes."""
+        return self._at
+
+    def unread(self) -> tuple[bytes, int]:
+        """The received bytes, and the position of the next packet, for a caller that can tell what
+        it is without decoding it."""
+        return self._data, self._at
+
+    def move_to(self, position: int) -> None:
+        """Let `next` read from `position`, where a packet begins or the received bytes end."""
+        self._at = position
 
     def next(self) -> Packet | Violation | None:
         """The next packet, or None when no other is complete."""
-        if self.at >= len(self.data):
-            self.data = b""
-            self.at = 0
+        if self._at >= len(self._data):
+            self._data = b""
+            self._at = 0
             return None
         try:
             decoded = decode(
-                self.data,
+                self._data,
                 self.version,
-                start=self.at,
+                start=self._at,
                 maximum_packet_size=self.before_connect or self.maximum_packet_size,
                 maximum_items=self.maximum_items,
             )
         except Violation as violation:
             self._broken = True
-            self.data = b""
+            self._data = b""
             return violation
         if decoded is None:
-            end = read_frame(self.data, self.at)[2]
+            end = read_frame(self._data, self._at)[2]
             self.begun += 1
-            self.needed = end - self.at if end else 0
-            self._buffer += self.data[self.at :]
-            self.data = b""
-            self.at = 0
+            self.needed = end - self._at if end else 0
+            self._buffer += self._data[self._at :]
+            self._data = b""
+            self._at = 0
             return None
-        packet, self.at = decoded
+        packet, self._at = decoded
         if isinstance(packet, Connect):
             self.version = packet.version
             self.before_connect = 0

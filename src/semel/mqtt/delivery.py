@@ -1,4 +1,4 @@
-"""Parts of a Session: a message on its way out, one that came in, a change that must last."""
+"""Parts of a Session: a message to deliver, one that was received, and a durable change."""
 
 from dataclasses import dataclass
 from typing import Final, final
@@ -10,14 +10,14 @@ from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.mqtt.reasons import SUCCESS
 
 # Kinds of change.
-QUEUED: Final = 1  # number, message, share: a delivery waits to be sent
+QUEUED: Final = 1  # number, message, share: a delivery is in the backlog
 ASSIGNED: Final = 2  # number, packet_id: it has its identifier and may be sent
-MOVED: Final = 3  # number, packet_id: PUBREC has come, PUBREL is owed
-FINISHED: Final = 4  # number, packet_id (0: never sent): it is over
-STORED: Final = 5  # packet_id: an inbound QoS 2 message is owned
-FREED: Final = 6  # packet_id: its PUBREL has come
-ENDS: Final = 7  # at: when the session is over; None while it is connected or for ever
-RECALLED: Final = 8  # number, packet_id: the peer has forgotten it, and it waits to be sent anew
+RELEASED: Final = 3  # number, packet_id: PUBREC was received, PUBREL is to be sent
+FINISHED: Final = 4  # number, packet_id (0: never sent): it is complete or dropped
+STORED: Final = 5  # packet_id: the owner has an inbound QoS 2 message
+FREED: Final = 6  # packet_id: its PUBREL was received
+ENDS: Final = 7  # at: when the session ends; None while it is connected, or never
+RECALLED: Final = 8  # number, packet_id: the peer has forgotten it; it is in the backlog again
 
 # About what a delivery takes in memory beside the bytes of its message.
 DELIVERY_BYTES: Final = 500
@@ -57,7 +57,7 @@ class Change:
 @final
 @mypyc_attr(acyclic=True)
 class Delivery:
-    """A QoS 1 or 2 message on its way out. `number` counts the session's deliveries from 1.
+    """A QoS 1 or 2 message to one session. `number` counts the session's deliveries from 1.
 
     `share` is the filter of the shared subscription that chose this session, "" if none did.
     """
@@ -65,10 +65,10 @@ class Delivery:
     number: Final[int]
     qos: Final[int]
     share: Final[str]
-    # None once PUBREC has come: from then on only the identifier matters.
+    # None after PUBREC: from then on only the identifier matters.
     message: Message | None
     packet_id: int
-    # Its PUBLISH has left on this connection, and counts against the Receive Maximum.
+    # Its PUBLISH was sent on this connection, and counts against the Receive Maximum.
     counts: bool
     # Place among the PUBRECs, for PUBRELs in their order [MQTT-4.6.0-4].
     released: int
@@ -90,17 +90,17 @@ class Delivery:
 @final
 @mypyc_attr(acyclic=True)
 class Receipt:
-    """A PUBLISH that came in and that its owner has to accept, or to refuse, some time."""
+    """A PUBLISH that was received, and that the owner has to accept or refuse."""
 
     packet_id: Final[int]
     qos: Final[int]
-    settled: bool
+    is_accepted: bool
     reason: int
     properties: Properties
 
     def __init__(self, packet_id: int, qos: int) -> None:
         self.packet_id = packet_id
         self.qos = qos
-        self.settled = False
+        self.is_accepted = False
         self.reason = SUCCESS
         self.properties = NO_PROPERTIES

@@ -1,24 +1,24 @@
-"""Who may say what, when, on one connection.
+"""Which side may send which packet, and when, on one connection.
 
-An `Exchange` watches both directions. It is told who sent a packet, not who we are: broker, client
-and auditor use the same object, so nobody can forgive itself what it forbids others.
+An `Exchange` observes both directions. It knows who sent a packet, not who we are: broker, client
+and auditor use the same object, so that the same rules bind all of them.
 
     NEW ──CONNECT──▶ CONNECTING ──CONNACK 0──▶ CONNECTED
                           └──────CONNACK >0──▶ REFUSED        DISCONNECT silences its sender
 
-For each side it keeps what the side said it takes (Receive Maximum and the like), the topic
-aliases it has set, and the packet identifiers it is using, each with how far its exchange has got:
+For each side it keeps the limits that the side announced (Receive Maximum and others), the topic
+aliases that it has set, and the packet identifiers that it is using, each with its stage:
 
     SENT_QOS_1 ──PUBACK──▶ free
     SENT_QOS_2 ──PUBREC──▶ RECEIVED ──PUBREL──▶ RELEASED ──PUBCOMP──▶ free
 
 `observe` first checks and then applies; a packet that breaks a rule raises and changes nothing.
-With a list to collect violations in, it applies the packet all the same, as far as it makes sense:
-what an audit needs, which cannot stop the traffic that it reads.
+With a list to collect violations in, it applies the packet nevertheless, as far as possible: an
+audit cannot stop the traffic that it reads.
 
-Identifiers of PUBLISH packets outlive a connection. `carry` gives what is open at the end, and the
-next Exchange of the session takes it; without it, an Exchange of a resumed session tolerates
-identifiers that it cannot know.
+Identifiers of PUBLISH packets outlive a connection. `carry` returns what is open at the end, for
+the next Exchange of the session; without it, an Exchange of a resumed session tolerates identifiers
+that it cannot know.
 """
 
 from collections.abc import Iterable
@@ -133,7 +133,7 @@ REFUSED: Final = 3
 _ONLY_CLIENT: Final = frozenset((CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ))
 _ONLY_SERVER: Final = frozenset((CONNACK, SUBACK, UNSUBACK, PINGRESP))
 
-# [MQTT-3.1.2-29] packets that may explain themselves whether or not the client wants to know.
+# [MQTT-3.1.2-29] Packets that may carry a reason even if the client asked for none.
 _MAY_EXPLAIN: Final = frozenset((CONNACK, DISCONNECT, PUBLISH))
 
 
@@ -146,9 +146,9 @@ def _present(packet: Packet) -> int:
 
 @final
 class Exchange:
-    """What has been said on one connection, and so what may be said next.
+    """The state of one connection, which decides what each side may send next.
 
-    `carried` lists what the session had open before (see `carry`); None means that nobody knows.
+    `carried` lists what the session had open before (see `carry`); None: it is unknown.
     """
 
     phase: int
@@ -157,14 +157,14 @@ class Exchange:
     server: Side
     session_present: bool
     clean_start: bool
-    # Whether an identifier that is not open here can be told to be wrong.
+    # Whether an identifier that is not open here is certainly wrong.
     history_known: bool
     assigns_client_id: bool
     session_expiry_interval: int
     wants_response_information: bool
     wants_problem_information: bool
     authentication_method: str | None
-    # Re-authentications under way; whether the server has asked and the client owes the answer.
+    # Re-authentications in progress; whether the client has to answer an AUTH of the server.
     authenticating: int
     client_owes_auth: bool
     # What the server's CONNACK offers.
@@ -205,8 +205,8 @@ class Exchange:
     ) -> None:
         """`sender` (CLIENT or SERVER) has sent `packet`, which takes `size` bytes.
 
-        Raises `Violation` and changes nothing if it may not; with `found`, notes every violation
-        there and goes on.
+        Raises `Violation` and changes nothing if it may not; with `found`, appends every violation
+        to it and goes on.
         """
         kind = packet_type_of(packet)
         try:
@@ -234,26 +234,13 @@ class Exchange:
             return packet.topic_name
         return self._side(sender).aliases.get(packet.properties.topic_alias or 0, "")
 
-    def facts(self) -> tuple[object, ...]:
-        """All that it knows, as values that can be compared."""
-        return (
-            (self.phase, self.version, self.session_present, self.clean_start),
-            (self.history_known, self.assigns_client_id, self.session_expiry_interval),
-            (self.wants_response_information, self.wants_problem_information),
-            (self.authentication_method, self.authenticating, self.client_owes_auth),
-            (self.maximum_qos, self.retain_available, self.wildcard_available),
-            (self.subscription_identifiers_available, self.shared_available),
-            self.client.facts(),
-            self.server.facts(),
-        )
-
     def _side(self, sender: int) -> Side:
         return self.client if sender == CLIENT else self.server
 
     def _other(self, sender: int) -> Side:
         return self.server if sender == CLIENT else self.client
 
-    # --- checking: says what is wrong, changes nothing --------------------------------------------
+    # --- checking: reports violations, changes nothing --------------------------------------------
 
     def _check(
         self, sender: int, packet: Packet, kind: int, size: int, found: list[Violation] | None
@@ -321,7 +308,7 @@ class Exchange:
         """Whether only the other side sends packets of this type."""
         if sender == CLIENT:
             return kind in _ONLY_SERVER
-        # [3.1.1 §3.14] only a client disconnects there
+        # [3.1.1 §3.14] There, only a client sends DISCONNECT.
         return kind in _ONLY_CLIENT or (kind == DISCONNECT and self.version != MQTT5)
 
     def _check_connack(self, packet: ConnAck, found: list[Violation] | None) -> None:
@@ -378,8 +365,8 @@ class Exchange:
     def _check_disconnect(
         self, sender: int, packet: Disconnect, found: list[Violation] | None
     ) -> None:
-        strangers = DISCONNECT_ONLY_SERVER if sender == CLIENT else DISCONNECT_ONLY_CLIENT
-        if packet.reason in strangers:
+        forbidden = DISCONNECT_ONLY_SERVER if sender == CLIENT else DISCONNECT_ONLY_CLIENT
+        if packet.reason in forbidden:
             self._report_reason_side(DISCONNECT, sender, packet.reason, found)
         if sender == SERVER:
             if packet.properties.has(SESSION_EXPIRY_INTERVAL):
@@ -411,7 +398,7 @@ class Exchange:
                 seen = f"more than {self._other(sender).receive_maximum} open"
                 report(found, Violation(RECEIVE_MAXIMUM_KEPT, seen))
         if stage == 0:
-            # In 3.1.1 it may be sent again while its PUBACK is on the way.
+            # In 3.1.1 it may be sent again while its PUBACK is in transit.
             new = not self.session_present and self.phase == CONNECTED
             if packet.dup and new and packet_id not in side.used:
                 report(found, Violation(FIRST_SEND_WITHOUT_DUP, f"packet_id {packet_id}"))
@@ -432,7 +419,7 @@ class Exchange:
             if packet.qos == 1:
                 self._report_in_use(packet_id, found)
             else:
-                # [MQTT-4.3.3-10] any further PUBLISH is answered, whatever its DUP says
+                # [MQTT-4.3.3-10] Any further PUBLISH is answered, whatever its DUP is.
                 report(found, Violation(QOS_2_ID_NOT_IN_USE, f"packet_id {packet_id}"))
         elif self.version == MQTT5:
             report(found, Violation(NO_RESEND_WHILE_CONNECTED, f"packet_id {packet_id}"))
@@ -491,9 +478,9 @@ class Exchange:
     def _check_order(
         self, sender: int, side: Side, packet_id: int, last: int, found: list[Violation] | None
     ) -> None:
-        """A client's answer does not come after an answer to a later packet [4.6].
+        """A client sends no answer after its answer to a later packet [4.6].
 
-        What an earlier connection left open has no place in the order of this one.
+        What an earlier connection left open is not part of this one's order.
         """
         order = side.order(packet_id)
         if sender == CLIENT and not side.is_carried(packet_id) and 0 < order < last:
@@ -531,7 +518,7 @@ class Exchange:
         side = self._side(sender)
         stage = side.stage(packet_id)
         if stage == 0:
-            # In a resumed session the PUBCOMP that we saw may never have arrived.
+            # In a resumed session the PUBCOMP that was observed may never have arrived.
             known = self.history_known and not self.session_present
             if known and not side.answers_stray(packet_id):
                 self._report_no_publish(packet_id, found)
@@ -549,7 +536,7 @@ class Exchange:
         if stage != RELEASED:
             self._report_no_request(packet_id, found)
 
-    # --- applying: a packet that was allowed, or that happened all the same -----------------------
+    # --- applying: a packet that was allowed, or that was sent nevertheless -----------------------
 
     def _apply(self, sender: int, packet: Packet) -> None:
         if isinstance(packet, Publish):
@@ -579,7 +566,7 @@ class Exchange:
         elif isinstance(packet, Auth):
             self.client_owes_auth = sender == SERVER and packet.reason == CONTINUE_AUTHENTICATION
             if self.phase == CONNECTED:
-                # [4.12.1] at any time: also before the one before has ended
+                # [4.12.1] At any time, also before an earlier one has ended.
                 if packet.reason == RE_AUTHENTICATE:
                     self.authenticating += 1
                 elif packet.reason == SUCCESS and self.authenticating:
@@ -601,9 +588,9 @@ class Exchange:
         client.topic_alias_maximum = properties.topic_alias_maximum or 0
         self.server.quota = client.receive_maximum
         if packet.clean_start:
-            self._begin_anew()
+            self._forget_session()
 
-    def _begin_anew(self) -> None:
+    def _forget_session(self) -> None:
         self.history_known = True
         self.client.forget_carried()
         self.server.forget_carried()
@@ -617,13 +604,13 @@ class Exchange:
         self.client_owes_auth = False
         self.session_present = packet.session_present
         if not packet.session_present:
-            self._begin_anew()
+            self._forget_session()
         server = self.server
         server.receive_maximum = properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
         server.maximum_packet_size = properties.maximum_packet_size or LARGEST_PACKET
         server.topic_alias_maximum = properties.topic_alias_maximum or 0
-        # A client need not wait for CONNACK: what it has sent since CONNECT counts, and may
-        # have been more than it could know.
+        # A client need not wait for CONNACK. What it has sent since CONNECT counts, and may
+        # exceed a limit that it did not know.
         self.client.quota = server.receive_maximum - self.client.sent_here()
         if properties.maximum_qos is not None:
             self.maximum_qos = properties.maximum_qos
@@ -672,7 +659,7 @@ class Exchange:
         publisher = self._other(sender)
         packet_id = packet.packet_id
         stage = publisher.stage(packet_id)
-        # A PUBREC once more, for a PUBLISH sent once more, changes nothing before PUBREL.
+        # A repeated PUBREC, for a repeated PUBLISH, changes nothing before PUBREL.
         if stage == SENT_QOS_2:
             publisher.last_pubrec = publisher.order(packet_id)
             if packet.reason >= FAILURE:
@@ -680,7 +667,7 @@ class Exchange:
             else:
                 publisher.move(packet_id, RECEIVED)
         elif stage == 0 or stage == RELEASED:
-            # PUBCOMP may come before the PUBREL that answers this one leaves.
+            # PUBCOMP may arrive before the PUBREL that answers this one is sent.
             publisher.strays.add(packet_id)
 
     def _apply_pubrel(self, sender: int, packet_id: int) -> None:

@@ -1,6 +1,6 @@
-"""The rules that a packet breaks by when, where and after what it is sent, each stated once.
+"""The rules about when and by which side a packet may be sent, each stated once.
 
-`exchange.py` is the one judge of them. A reason of 0 means that the standard obliges the receiver
+`exchange.py` alone checks them. A reason of 0 means that the standard obliges the receiver
 to carry on in spite of the violation: a repeated QoS 2 PUBLISH must be answered [MQTT-4.3.3-10],
 though its sender may not repeat it [MQTT-4.4.0-1]. Every other violation ends the connection.
 """

@@ -1,7 +1,7 @@
 """An application message apart from any connection: no packet identifier, no DUP, no alias.
 
-A `Publish` is a message on one connection. Whoever keeps a message beyond it (a session's queue,
-a store) keeps a `Message`, and the session makes a new `Publish` of it for each transmission.
+A `Publish` is a message on one connection. What outlives a connection (the backlog of a session, a
+store) keeps a `Message`, and the session makes a new `Publish` of it for each transmission.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from semel.mqtt.wire import MAXIMUM_FOUR_BYTES, text_size
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Message:
-    """What a publisher said, to be sent on. `expires_at` is a time of the owner's clock.
+    """A message to be forwarded. `expires_at` is a time of the owner's clock.
 
     The properties have neither Topic Alias, which belongs to a connection [MQTT-3.3.2-7], nor
-    Message Expiry Interval, which `expires_at` stands for.
+    Message Expiry Interval, which `expires_at` replaces.
     """
 
     topic_name: Final[str]
@@ -39,7 +39,7 @@ class Message:
     retain: Final[bool]
     properties: Final[Properties]
     expires_at: Final[float | None]
-    # Bytes of topic, payload and what the properties hold: what the bounds of queues count.
+    # Bytes of topic, payload and values of properties: what the limits of backlogs count.
     size: Final[int]
 
     def __init__(
@@ -74,9 +74,9 @@ class Message:
         return self.expires_at is not None and now >= self.expires_at
 
     def publish(self, packet_id: int, now: float, version: int, *, dup: bool) -> Publish:
-        """The packet for one transmission, with what is left of the expiry [MQTT-3.3.2-6].
+        """The packet for one transmission, with the remaining expiry interval [MQTT-3.3.2-6].
 
-        A receiver that speaks 3.1.1 gets the message without its properties.
+        A receiver that uses 3.1.1 gets the message without its properties.
         """
         properties = self.properties if version == MQTT5 else NO_PROPERTIES
         if self.expires_at is not None and version == MQTT5:
@@ -94,10 +94,10 @@ class Message:
 
 
 def message_properties(properties: Properties) -> Properties:
-    """The properties of a PUBLISH that came in, without those that are no part of its message.
+    """The properties of a received PUBLISH, without those that are not part of its message.
 
     A Topic Alias belongs to the connection [MQTT-3.3.2-7], and Subscription Identifiers to the
-    receiver. Whoever keeps what came in keeps this.
+    receiver.
     """
     if not properties.present or not (
         properties.has(TOPIC_ALIAS) or properties.has(SUBSCRIPTION_IDENTIFIER)
@@ -107,7 +107,7 @@ def message_properties(properties: Properties) -> Properties:
 
 
 def received_message(packet: Publish, topic_name: str, now: float) -> Message:
-    """The message of a PUBLISH that came in; `topic_name` is its topic with the alias resolved."""
+    """The message of a received PUBLISH; `topic_name` is its topic with the alias resolved."""
     properties = message_properties(packet.properties)
     expires_at: float | None = None
     if properties.present:

@@ -1,9 +1,8 @@
-"""Looking at a packet without stopping at its first fault.
+"""All violations of a packet, not only the first.
 
 `decode` refuses a packet at the first rule that it breaks; `observe` reads it with the same reader,
-puts it to the same checks, and gathers everything that they say. It builds no packet. A packet
-whose middle is broken still yields its extent and the fields before the break, and what those
-fields do wrong by themselves.
+makes the same checks, and collects everything that they report. It builds no packet. A packet that
+cannot be read to its end still yields its extent, the fields before that, and their violations.
 """
 
 from typing import Final, final
@@ -14,6 +13,7 @@ from semel.mqtt.packet_types import (
     CONNACK,
     CONNECT,
     DISCONNECT,
+    DUP_FLAG,
     MQTT5,
     PUBACK,
     PUBCOMP,
@@ -40,10 +40,10 @@ from semel.mqtt.wire import FieldValue, Reader, check_text
 
 @final
 class Observation:
-    """One packet as it was seen: `data[start:end]`, its fields by name, all rules it breaks.
+    """One packet as observed: `data[start:end]`, its fields by name, all rules that it breaks.
 
-    Password and authentication data are shown by their length alone. When the Remaining Length
-    itself is broken, nobody can tell where the packet ends: then `end` is the end of the data.
+    Password and authentication data are shown by their length only. If the Remaining Length itself
+    is malformed, the end of the packet is unknown, and `end` is the end of the data.
     """
 
     packet_type: Final[int]
@@ -82,7 +82,7 @@ class Observation:
 
 
 def observe(data: bytes, version: int = MQTT5, *, start: int = 0) -> Observation | None:
-    """What stands at `start`, or None if not all of it is there. Never raises for bad bytes."""
+    """The packet at `start`, or None if it is incomplete. Never raises for malformed bytes."""
     if start >= len(data):
         return None
     first = data[start]
@@ -109,11 +109,11 @@ def observe(data: bytes, version: int = MQTT5, *, start: int = 0) -> Observation
         except Violation as violation:
             found.append(violation)
             if packet_type == PUBLISH:
-                check_publish_flags(first >> 1 & 3, first & 8 != 0, found)
+                check_publish_flags(first >> 1 & 3, first & DUP_FLAG != 0, found)
             for name, value in fields:
                 _check_field(packet_type, name, value, reader.version, found)
     if long_form:
-        reader.note_long_form("Remaining Length")
+        reader.check_shortest_form("Remaining Length")
     return Observation(first, reader.version, start, end, fields, found)
 
 
@@ -143,10 +143,10 @@ def _observe_body(packet_type: int, flags: int, reader: Reader, found: list[Viol
 def _check_field(
     packet_type: int, name: str, value: FieldValue, version: int, found: list[Violation]
 ) -> None:
-    """What a field of a packet that breaks off later does wrong by itself."""
+    """Check one field of a packet that cannot be read to its end."""
     if isinstance(value, str):
         if name in ("topic_name", "will_topic", "response_topic"):
-            # An empty topic_name may be right: its alias may be in the part that is lost.
+            # An empty topic_name may be valid: its alias may be in the part that was not read.
             if value or name != "topic_name":
                 check_topic_name(value, name, found)
         elif name == "topic_filter":

@@ -1,9 +1,9 @@
-"""The ordinary step of an exchange, checked and taken in one go.
+"""The ordinary step of an exchange, checked and applied at once.
 
-Almost every packet with a Packet Identifier is the next one of its exchange, in its place, on a
+Almost every packet with a Packet Identifier is the next one of its exchange, in order, on a
 connection that is up. For these, the functions here do to an `Exchange` what `observe` would, from
-two numbers instead of a packet. Of anything else they say False and change nothing, and the
-caller goes through `observe`, which knows the rules.
+two numbers instead of a packet. For anything else they return False and change nothing, and the
+caller uses `observe`, which knows the rules. A table test compares both in every state.
 """
 
 from semel.mqtt.exchange import CONNECTED, Exchange
@@ -37,22 +37,22 @@ def ordinary_answer(exchange: Exchange, sender: int, packet_type: int, packet_id
     other = exchange.server if from_client else exchange.client
     # PUBREL comes from the publisher, the others from its peer.
     publisher = other
-    wanted = SENT_QOS_2
+    awaited = SENT_QOS_2
     last = 0
     if packet_type == PUBACK:
-        wanted = SENT_QOS_1
+        awaited = SENT_QOS_1
         last = publisher.last_puback
     elif packet_type == PUBREC:
         last = publisher.last_pubrec
     elif packet_type == PUBCOMP:
-        wanted = RELEASED
+        awaited = RELEASED
     else:
         publisher = me
-        wanted = RECEIVED
+        awaited = RECEIVED
         last = publisher.last_pubrel
     value = publisher.opened.get(packet_id, 0)
     order = value >> 4
-    if value & 15 != wanted or order <= publisher.carried_until:
+    if value & 15 != awaited or order <= publisher.carried_until:
         return False
     if from_client and order < last:
         return False

@@ -17,7 +17,7 @@ class PacketIds:
         self._count = 0
 
     def add(self, packet_id: int) -> None:
-        """Put it in."""
+        """Add an identifier."""
         at: i64 = packet_id >> 3
         missing = at + 1 - len(self._bits)
         if missing > 0:
@@ -29,7 +29,7 @@ class PacketIds:
             self._count += 1
 
     def discard(self, packet_id: int) -> None:
-        """Take it out if it is in."""
+        """Remove an identifier if it is in the set."""
         if packet_id in self:
             self._bits[packet_id >> 3] &= ~(1 << (packet_id & 7)) & 255
             self._count -= 1
@@ -45,7 +45,7 @@ class PacketIds:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes."""
+        """How many bytes the set takes."""
         return len(self._bits)
 
     def copy(self) -> "PacketIds":
@@ -67,7 +67,7 @@ class PacketIds:
         return found
 
     def listed(self) -> list[int]:
-        """All of them, rising."""
+        """All identifiers in ascending order."""
         return [
             at << 3 | bit
             for at in range(len(self._bits))

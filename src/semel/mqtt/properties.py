@@ -1,12 +1,12 @@
 """The 27 properties of 5.0: one table, one class, one reader, one writer.
 
-A `Properties` holds what one property section says, in order. What holds for a property wherever
-it stands (its type, its range, that it is not repeated) is checked when a `Properties` is made;
-in which packets it may stand, when a packet is. Both ends use the same constructor: a program
-writes keywords, the decoder hands over the pairs that it has read.
+A `Properties` is one property section, in order. What holds for a property in every packet (its
+type, its range, that it is not repeated) is checked when a `Properties` is made; in which packets
+it is allowed, when a packet is made. Both ends use the same constructor: a program passes keywords,
+the decoder the pairs that it has read.
 
-As objects, small properties take up to fifty times as many bytes as on the wire. Whoever keeps a
-section for long keeps what `compact` gives: a long one as its bytes, which are read when asked for.
+As objects, small properties take up to fifty times as many bytes as on the wire. What is kept for
+long is kept as `compact` returns it: a long section as bytes, which are read on access.
 
     >>> Properties(message_expiry_interval=60, user_properties=[("unit", "°C")])
     Properties(message_expiry_interval=60, user_properties=(('unit', '°C'),))
@@ -233,7 +233,7 @@ def check_property(identifier: int, value: PropertyValue, found: list[Violation]
 
 
 def check_properties(items: list[PropertyItem], found: list[Violation] | None) -> int:
-    """All that holds wherever the section stands. Returns a bit for each identifier present."""
+    """Check what holds in every packet. Returns a bit for each identifier present."""
     present = 0
     for identifier, value in items:
         check_property_known(identifier, found)
@@ -250,18 +250,18 @@ def _report_repeated(identifier: int, found: list[Violation] | None) -> None:
 
 
 def check_properties_allowed(packet_type: int, present: int, found: list[Violation] | None) -> None:
-    """Each property present may stand in this packet."""
-    strangers = present & ~_ALLOWED[packet_type]
-    if strangers:
+    """Each property present is allowed in this packet."""
+    misplaced = present & ~_ALLOWED[packet_type]
+    if misplaced:
         names = [
-            _NAMES[identifier] for identifier in range(_LAST + 1) if strangers >> identifier & 1
+            _NAMES[identifier] for identifier in range(_LAST + 1) if misplaced >> identifier & 1
         ]
         seen = f"{', '.join(names)} in {PACKET_NAMES[packet_type]}"
         report(found, Violation(PROPERTY_IN_ITS_PACKET, seen, packet_type))
 
 
 def check_properties_version(present: int, version: int) -> None:
-    """Only 5.0 can carry properties. What was read under 3.1.1 has none."""
+    """Only 5.0 has properties. What was read under 3.1.1 has none."""
     if present and version != MQTT5:
         raise Violation(PROPERTIES_NEED_MQTT5, "properties in a packet for 3.1.1")
 
@@ -283,7 +283,7 @@ class Properties:
         self,
         items: Iterable[PropertyItem] = (),
         *,
-        # What messages carry comes first: a compiled constructor looks keywords up in this order.
+        # What messages carry comes first: compiled code parses keywords in this order.
         payload_format_indicator: int | None = None,
         message_expiry_interval: int | None = None,
         content_type: str | None = None,
@@ -376,7 +376,7 @@ class Properties:
         rest = b""
         size = 0
         if before is not None:
-            # Either part was checked, and neither may repeat what the other has.
+            # Both parts are checked, and neither may repeat a property of the other.
             repeated = present & before.present & ~_REPEATABLE
             if repeated:
                 _report_repeated(repeated.bit_length() - 1, None)
@@ -406,7 +406,7 @@ class Properties:
         return (*self._first, *rest)
 
     def compact(self) -> "Properties":
-        """The same section, which takes little memory however many properties it has."""
+        """The same section in little memory, however many properties it has."""
         return self if len(self._first) <= _FEW else Properties(before=self, as_bytes=True)
 
     def has(self, identifier: int) -> bool:
@@ -569,19 +569,19 @@ class Properties:
 
 NO_PROPERTIES: Final = Properties()
 
-# What a reader returns for an empty section, without making a list each time. Nobody changes it.
+# What a reader returns for an empty section, to save making a list. Never changed.
 NO_ITEMS: Final[list[PropertyItem]] = []
 
 
 def properties_of(items: list[PropertyItem]) -> Properties:
-    """The section that was read, checked."""
+    """A section that was read, as checked `Properties`."""
     return Properties(items) if items else NO_PROPERTIES
 
 
 def read_properties(reader: Reader) -> list[PropertyItem]:
-    """A property section [2.2.2], Property Length included, as pairs, judged by no one yet.
+    """A property section [2.2.2], Property Length included, as pairs that are not checked yet.
 
-    After an identifier that nobody knows the section cannot be read on, but the packet can.
+    After an unknown identifier the rest of the section cannot be read, but the packet can.
     """
     if reader.version != MQTT5:
         return NO_ITEMS
@@ -625,7 +625,7 @@ def _read_value(reader: Reader, identifier: int) -> PropertyValue:
 
 
 def properties_size(properties: Properties) -> int:
-    """About how many bytes they take: those of texts and binary data, and some for each."""
+    """About how many bytes they take: texts and binary data, and a few for each property."""
     return properties._rest_size + _items_size(properties._first)
 
 

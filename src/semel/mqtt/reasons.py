@@ -1,6 +1,6 @@
 """Reason codes: their names, and which may stand in which packet under which version.
 
-The tables are facts; `packets.fields.check_reason` is the one function that judges by them.
+`packets.fields.check_reason` is the one function that checks by these tables.
 """
 
 from typing import Final

@@ -391,8 +391,8 @@ QOS_0_WITHOUT_PACKET_ID: Final = Rule(
     at="encode",
     reason=PROTOCOL_ERROR,
 )
-PAYLOAD_IS_UTF8_AS_SAID: Final = Rule(
-    "PAYLOAD_IS_UTF8_AS_SAID",
+PAYLOAD_IS_UTF8_AS_INDICATED: Final = Rule(
+    "PAYLOAD_IS_UTF8_AS_INDICATED",
     "With Payload Format Indicator 1 the payload is well-formed UTF-8.",
     mqtt5="CONNECT:U5-25 PUBLISH:U5-57",
     at="encode decode",

@@ -1,12 +1,12 @@
-"""What outlives a connection: messages on their way out, identifiers of messages that came in.
+"""What outlives a connection: messages to send, and identifiers of messages that were received.
 
-A `Session` is one end, of either role. It does no I/O and reads no clock. Its owner feeds it what
-arrives and what is to be sent, and takes from `drain` two lists: the *changes* that must survive a
-crash, and the *packets* that may leave once these are safe. Nothing is acknowledged until the
-owner says so.
+A `Session` is one end, of either role. It does no I/O and reads no clock. Its owner passes in what
+arrives and what is to be sent, and takes two lists from `drain`: the *changes* that must survive a
+crash, and the *packets* that may be sent once these are committed. Nothing is acknowledged until
+the owner accepts it.
 
 As sender                               As receiver (Method B: the identifier is kept until PUBREL)
-    send ─▶ waiting ─poll─▶ PUBLISH         PUBLISH ─▶ Receipt ─accept─▶ PUBACK
+    send ─▶ backlog ─poll─▶ PUBLISH         PUBLISH ─▶ Receipt ─accept─▶ PUBACK
               │    ◀─quota─┐                                          ─▶ PUBREC, identifier stored
               ▼            │                PUBLISH again, before PUBREL ─▶ PUBREC, no Receipt
            in flight ── PUBACK, PUBCOMP     PUBREL ─▶ identifier freed, PUBCOMP
@@ -17,31 +17,33 @@ DUP is decided here and nowhere else: 0 when a PUBLISH leaves for the first time
 connection sends it again [MQTT-3.3.1-1]. PUBACKs, PUBRECs and PUBRELs leave in the order that
 [MQTT-4.6.0-2] to [MQTT-4.6.0-4] demand, however the owner's `accept` calls are ordered.
 
-Every durable change is a `Change`, and each kind is made in one place: applying the changes of one
-session to an empty one rebuilds it. A session that ends with its connection (`durable` is False)
-makes the same changes and keeps no list of them.
+Every durable change is a `Change`, and each kind is made in one place: the changes of a session add
+up to its state, from which `session_restore` rebuilds it. A session that ends with its connection
+(`durable` is False) changes in the same way and lists no changes.
 
-`room` is how many bytes of messages the owner takes until it says so again: beyond it, a QoS 0
-message is dropped and counted, and the others wait. They also wait while messages in flight take
-`maximum_in_flight_bytes` or more, so that a peer that never acknowledges does not fill the memory.
+`room` is how many bytes of messages the owner takes before it sets `room` again. When there is
+none, QoS 0 messages are dropped and counted, and the others stay in the backlog. They also stay
+there while messages in flight take `maximum_in_flight_bytes` or more, so that a peer that never
+acknowledges does not fill the memory.
 
-Whoever knows already that a packet is an ordinary one may spare the objects: `send_encoded`,
-`is_new`, `acknowledge`, `answered` and `append` work with bytes and make the same changes.
+For an ordinary packet the caller need not make an object: `send_encoded`, `is_new`, `acknowledge`,
+`answered` and `append` work with bytes and make the same changes.
 """
 
 from collections import deque
 from typing import Final, final
 
-from semel.mqtt.codec import LARGEST_PACKET, Packet, encode
+from semel.mqtt.backlog import Backlog
+from semel.mqtt.codec import LARGEST_PACKET, Packet, publish_fits
 from semel.mqtt.delivery import (
     ASSIGNED,
     DELIVERY_BYTES,
     ENDS,
     FINISHED,
     FREED,
-    MOVED,
     QUEUED,
     RECALLED,
+    RELEASED,
     STORED,
     Change,
     Delivery,
@@ -58,60 +60,59 @@ from semel.mqtt.side import (
     DEFAULT_RECEIVE_MAXIMUM,
     PLACE_UNKNOWN,
     RECEIVED,
-    RELEASED,
     SENT_QOS_1,
     SENT_QOS_2,
     Open,
 )
-from semel.mqtt.waiting import Backlog
+from semel.mqtt.side import RELEASED as RELEASED_STAGE
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 
-# [3.1.2.11.2] a Session Expiry Interval of this many seconds means: never
+# [3.1.2.11.2] The Session Expiry Interval of a session that does not expire.
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
-# More room than anybody fills.
+# More room than is ever used.
 BOUNDLESS: Final = 1 << 60
 
-# What leaves: a packet, or the bytes of one or more.
+# What is sent: a packet, or the bytes of one or more.
 Outgoing = Packet | bytes
-
-# More than the framing of a PUBLISH without properties takes.
-_HEADROOM: Final = 16
 
 
 @final
 class Session:
-    """One end of a session, from its beginning until `is_over`."""
+    """One end of a session, until `is_over`."""
 
     connected: bool
     version: int
     durable: bool
     ends_at: float | None
-    # Bytes of messages that may leave yet, and QoS 0 messages dropped because there were none.
+    # Bytes of messages that may still be sent; QoS 0 messages dropped for lack of room.
     room: int
     dropped: int
     maximum_packet_size: int
-    # What messages in flight take, and when it is enough.
+    # Memory that messages in flight take, and the limit above which no further one is sent.
     in_flight_bytes: int
     maximum_in_flight_bytes: int
-    # How many deliveries may be in flight, those that wait for PUBCOMP too.
+    # How many deliveries may be in flight, including those that wait for PUBCOMP.
     maximum_in_flight: int
-    # What `poll` had left of its limit: 0 if there may be more to send.
+    # What `poll` has left of its limit: 0 if there may be more to send.
     poll_left: int
+    # Deliveries that have no packet identifier yet.
+    backlog: Final[Backlog]
     _changes: list[Change]
     _packets: list[Outgoing]
-    # As sender.
-    _number: int
-    _last_id: int
-    _released: int
+    # As sender: the last delivery number, packet identifier and place among the PUBRECs given.
+    last_number: int
+    last_id: int
+    last_release: int
     _quota: int
-    _waiting: Backlog
-    _in_flight: dict[int, Delivery]
+    # Deliveries in flight, by packet identifier.
+    flights: dict[int, Delivery]
     _resend: deque[Delivery] | None
     _requests: PacketIds
-    # As receiver.
-    _stored: PacketIds
-    _pending: dict[int, Receipt]
+    # As receiver: QoS 2 identifiers from `accept` to PUBREL, QoS 2 messages that are not accepted,
+    # and what PUBACKs and PUBRECs are owed for, in their order.
+    stored_ids: PacketIds
+    pending: dict[int, Receipt]
     _pubacks: deque[Receipt] | None
     _pubrecs: deque[Receipt] | None
 
@@ -129,68 +130,53 @@ class Session:
         self.poll_left = 0
         self._changes = []
         self._packets = []
-        self._number = 0
-        self._last_id = 0
-        self._released = 0
+        self.last_number = 0
+        self.last_id = 0
+        self.last_release = 0
         self._quota = 0
         # A session costs little while it is idle: an empty deque alone takes 760 bytes.
-        self._waiting = Backlog()
-        self._in_flight = {}
+        self.backlog = Backlog()
+        self.flights = {}
         self._resend = None
         self._requests = PacketIds()
-        self._stored = PacketIds()
-        self._pending = {}
+        self.stored_ids = PacketIds()
+        self.pending = {}
         self._pubacks = None
         self._pubrecs = None
 
     # --- the owner's side -------------------------------------------------------------------------
 
     def drain(self) -> tuple[list[Change], list[Outgoing]]:
-        """What is to be made durable, and what may leave when it is."""
+        """The changes to commit, and the packets that may be sent after that."""
         changes, packets = self._changes, self._packets
         self._changes = []
         self._packets = []
         return changes, packets
 
     @property
-    def waiting(self) -> int:
-        """How many deliveries have not been sent yet."""
-        return len(self._waiting)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How large they are, as `Message.size` counts."""
-        return self._waiting.size
-
-    @property
     def in_flight(self) -> int:
-        """How many deliveries have been sent and are not complete."""
-        return len(self._in_flight)
+        """How many deliveries have a packet identifier and are not complete."""
+        return len(self.flights)
 
     @property
     def inbound_size(self) -> int:
-        """How many bytes the stored inbound identifiers take, 8,192 at the most."""
-        return self._stored.size
+        """How many bytes the stored inbound identifiers take, at most 8,192."""
+        return self.stored_ids.size
 
     def open_exchanges(self, me: int, peer: int) -> list[Open]:
-        """What a new connection's `Exchange` has to know, `me` and `peer` being its two sides."""
+        """The open exchanges, for the `Exchange` of a new connection between `me` and `peer`."""
         opened = self.open_deliveries(me)
-        for packet_id in self._stored.listed():
-            # They are kept as a set, without their order.
+        for packet_id in self.stored_ids.listed():
+            # The set does not keep their order.
             opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
         return opened
-
-    @property
-    def stored_ids(self) -> PacketIds:
-        """The stored inbound identifiers, to look at."""
-        return self._stored
 
     def open_deliveries(self, me: int) -> list[Open]:
         """The part of `open_exchanges` that this end has sent."""
         opened: list[Open] = []
-        for packet_id, delivery in self._in_flight.items():
+        for packet_id, delivery in self.flights.items():
             if delivery.released:
-                opened.append((me, packet_id, RELEASED))
+                opened.append((me, packet_id, RELEASED_STAGE))
             else:
                 opened.append((me, packet_id, SENT_QOS_1 if delivery.qos == 1 else SENT_QOS_2))
         return opened
@@ -204,10 +190,10 @@ class Session:
         receive_maximum: int = DEFAULT_RECEIVE_MAXIMUM,
         maximum_packet_size: int = LARGEST_PACKET,
     ) -> None:
-        """A connection resumes, or begins, the session; the limits are the peer's.
+        """Begin or resume the session on a new connection; the limits are the peer's.
 
-        [MQTT-4.4.0-1] PUBRELs owed go out again at once, in the order of their PUBRECs; PUBLISH
-        packets with `poll`, in the order first sent and within the Receive Maximum.
+        [MQTT-4.4.0-1] PUBRELs are sent again at once, in the order of their PUBRECs; PUBLISH
+        packets by `poll`, in the order first sent and within the Receive Maximum.
         """
         if self.connected:
             raise ValueError("the session is connected: disconnect it first")
@@ -217,10 +203,10 @@ class Session:
         self.maximum_packet_size = maximum_packet_size
         self.room = BOUNDLESS
         if self.ends_at is not None:
-            self._end_at(None)
+            self.end_at(None)
         released: list[Delivery] = []
         resend: deque[Delivery] = deque()
-        for delivery in self._in_flight.values():
+        for delivery in self.flights.values():
             delivery.counts = False
             if delivery.released:
                 released.append(delivery)
@@ -232,11 +218,11 @@ class Session:
         self._resend = resend if resend else None
 
     def disconnect(self, now: float, expiry_interval: int) -> None:
-        """The connection is gone; the session ends `expiry_interval` seconds later [4.1].
+        """The connection has ended; the session ends `expiry_interval` seconds later [4.1].
 
-        Packets not yet drained are lost, as if the network had lost them. A QoS 1 message that
-        the owner has not accepted will be sent again by the peer; what the owner still does with
-        its Receipt counts for nothing. A QoS 2 message stays the one it is.
+        Packets that were not drained are lost, as if the network had lost them. The peer will send
+        a QoS 1 message again that the owner has not accepted, so that accepting its Receipt has no
+        effect any more. The Receipt of a QoS 2 message stays valid.
         """
         self.connected = False
         self._packets = []
@@ -245,18 +231,18 @@ class Session:
         self._pubrecs = None
         self._requests = PacketIds()
         if expiry_interval != NEVER_EXPIRES:
-            self._end_at(now + expiry_interval)
+            self.end_at(now + expiry_interval)
 
-    def begin_anew(self) -> tuple[list[Delivery], list[Delivery]]:
-        """The peer has no session: all that was open with it is discarded [MQTT-3.2.2-5].
+    def reset(self) -> tuple[list[Delivery], list[Delivery]]:
+        """The peer has no session: discard all that was open with it [MQTT-3.2.2-5].
 
-        First the deliveries that are complete, because the peer has acknowledged their messages;
-        then those that wait again, as new messages before all others. They may have reached the
-        peer: nobody can tell. Receipts of the old session count for nothing.
+        Returns the deliveries that are complete, because the peer has acknowledged their messages,
+        and those that are back in the backlog, as new messages before all others; these may have
+        reached the peer. Accepting a Receipt of the old session has no effect.
         """
         complete: list[Delivery] = []
         again: list[Delivery] = []
-        for delivery in list(self._in_flight.values()):
+        for delivery in list(self.flights.values()):
             if delivery.released:
                 self._finish(delivery)
                 complete.append(delivery)
@@ -265,9 +251,9 @@ class Session:
         again.sort(key=_number_order)
         for delivery in reversed(again):
             self._recall(delivery)
-        for packet_id in self._stored.listed():
+        for packet_id in self.stored_ids.listed():
             self._free(packet_id)
-        self._pending = {}
+        self.pending = {}
         return complete, again
 
     def is_over(self, now: float) -> bool:
@@ -280,7 +266,7 @@ class Session:
         """A free identifier for a SUBSCRIBE or UNSUBSCRIBE, 0 if all are in use."""
         packet_id = self._free_id()
         if packet_id:
-            self._last_id = packet_id
+            self.last_id = packet_id
             self._requests.add(packet_id)
         return packet_id
 
@@ -291,23 +277,23 @@ class Session:
     def send(self, message: Message, now: float, share: str = "") -> int:
         """Send a message, or queue it. Returns the number of its delivery, 0 at QoS 0.
 
-        At QoS 0 it leaves now or never: without a connection, or room, it is dropped.
+        At QoS 0 it is sent now or dropped, if there is no connection or no room.
         """
         if message.qos == 0:
             if self.connected and not message.is_expired(now):
                 packet = message.publish(0, now, self.version, dup=False)
                 if self.room <= 0:
                     self.dropped += 1
-                elif self._fits(packet):
+                elif publish_fits(packet, self.version, self.maximum_packet_size):
                     self.room -= message.size
                     self._packets.append(packet)
             return 0
-        number = self._number + 1
+        number = self.last_number + 1
         if self._may_send() and not message.is_expired(now):
             packet_id = self._free_id()
             if packet_id:
                 packet = message.publish(packet_id, now, self.version, dup=False)
-                if self._fits(packet):
+                if publish_fits(packet, self.version, self.maximum_packet_size):
                     self._launch(number, message, share, packet_id)
                     self._packets.append(packet)
                     return number
@@ -317,14 +303,14 @@ class Session:
     def send_encoded(self, message: Message, head: bytes, tail: bytes) -> bool:
         """Send a QoS 1 or 2 message whose PUBLISH is `head`, its identifier, and `tail`.
 
-        False if it cannot leave at once; then nothing has happened.
+        False, and nothing has changed, if it cannot be sent at once.
         """
         if not self._may_send() or len(head) + 2 + len(tail) > self.maximum_packet_size:
             return False
         packet_id = self._free_id()
         if not packet_id:
             return False
-        self._launch(self._number + 1, message, "", packet_id)
+        self._launch(self.last_number + 1, message, "", packet_id)
         self._packets.append(with_packet_id(head, packet_id, tail))
         return True
 
@@ -334,65 +320,69 @@ class Session:
         self._packets.append(data)
 
     def give_up_expired(self, now: float) -> list[Delivery]:
-        """Let go of what has expired while it waited [MQTT-3.3.2-5].
+        """Drop what has expired in the backlog [MQTT-3.3.2-5].
 
-        What only the store has of the queue is looked at there: `give_up_beyond`.
+        The owner finds in its store what has expired beyond the window, for `give_up_beyond`.
         """
-        expired = self._waiting.take_expired(now)
+        expired = self.backlog.take_expired(now)
         self._note_finished(expired)
         return expired
 
-    def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
-        """Let go of what these shared subscriptions (None: all) brought, for others [4.8.2].
+    def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
+        """Drop deliveries beyond the window: (number, size) of all that have expired in the store.
 
-        That is what has never been sent; and, if `sent`, QoS 1 messages in flight, which may only
-        be given to another when the session is over. A QoS 2 message that was sent is no other
-        session's [MQTT-4.8.2-5].
+        `next_expiry` is when the first of the others expires.
+        """
+        self.backlog.beyond_expiry = next_expiry
+        for number in self.backlog.expire_beyond(expired):
+            self._changes.append(Change(FINISHED, number=number))
+
+    def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
+        """Drop what came by these shared subscriptions (None: all), for other sessions [4.8.2].
+
+        That is what has never been sent; and, if `sent`, QoS 1 messages in flight, which may go to
+        another session only when this one is over. A QoS 2 message that was sent may go to no
+        other session [MQTT-4.8.2-5].
         """
         given_up: list[Delivery] = []
         if sent:
-            for delivery in self._in_flight.values():
+            for delivery in self.flights.values():
                 if delivery.qos == 1 and delivery.is_of(shares):
                     given_up.append(delivery)
             for delivery in given_up:
                 self._finish(delivery)
-        waiting = self._waiting.take_shared(shares)
+        waiting = self.backlog.take_shared(shares)
         self._note_finished(waiting)
         given_up.extend(waiting)
         return given_up
 
-    @property
-    def next_expiry(self) -> float | None:
-        """No later than the first expiry of what waits at hand; None: none of it expires."""
-        return self._waiting.next_expiry
-
     def _note_finished(self, unsent: list[Delivery]) -> None:
-        """FINISHED, for deliveries that no longer wait."""
+        """FINISHED, for deliveries that were taken from the backlog."""
         if self.durable:
             for delivery in unsent:
                 self._changes.append(Change(FINISHED, number=delivery.number))
 
     def _may_send(self) -> bool:
-        """Whether a further QoS 1 or 2 message may leave now, and is the next to leave."""
+        """Whether a new QoS 1 or 2 message may be sent now, before any other."""
         return (
             self.connected
             and self._quota > 0
             and self.room > 0
             and self.in_flight_bytes < self.maximum_in_flight_bytes
-            and self._waiting.is_empty()
+            and self.backlog.is_empty()
             and not self._resend
         )
 
     def can_send(self, qos: int) -> bool:
-        """Whether a message of this QoS would leave at once, with nothing before it."""
+        """Whether a message of this QoS would be sent at once, before any other."""
         if qos:
             return self._may_send() and self._free_id() > 0
-        return self.connected and self.room > 0 and self._waiting.is_empty() and not self._resend
+        return self.connected and self.room > 0 and self.backlog.is_empty() and not self._resend
 
     def poll(self, now: float, limit: int = BOUNDLESS) -> list[Delivery]:
-        """Send what may be sent now, at most `limit` of it; `poll_left` tells what is left of that.
+        """Send what may be sent now, at most `limit` of it; `poll_left` is the rest of the limit.
 
-        Returns the deliveries given up, expired or too large.
+        Returns the deliveries dropped as expired or too large.
         """
         given_up: list[Delivery] = []
         self.poll_left = limit
@@ -402,16 +392,16 @@ class Session:
             self.poll_left -= 1
             delivery = self._resend.popleft()
             # A late answer to the old connection's PUBLISH may have come first.
-            if self._in_flight.get(delivery.packet_id) is not delivery or delivery.released:
+            if self.flights.get(delivery.packet_id) is not delivery or delivery.released:
                 continue
-            # [MQTT-4.3.3-7] what has been sent once does not expire any more
+            # [MQTT-4.3.3-7] What was sent once does not expire.
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
-        while self._waiting.is_at_hand() and self._quota and self.room > 0 and not self._resend:
+        while self.backlog.has_first() and self._quota and self.room > 0 and not self._resend:
             if self.in_flight_bytes >= self.maximum_in_flight_bytes or not self.poll_left:
                 break
             self.poll_left -= 1
-            delivery = self._waiting.first()
+            delivery = self.backlog.first()
             message = delivery.message
             assert message is not None
             if message.is_expired(now):
@@ -421,7 +411,7 @@ class Session:
             packet_id = self._free_id()
             if not packet_id:
                 break
-            self._assign(delivery.number, packet_id)
+            self._fly(self.backlog.take_first(), packet_id)
             if not self._transmit(delivery, now, dup=False):
                 given_up.append(delivery)
         return given_up
@@ -430,7 +420,7 @@ class Session:
         message = delivery.message
         assert message is not None
         packet = message.publish(delivery.packet_id, now, self.version, dup=dup)
-        if not self._fits(packet):
+        if not publish_fits(packet, self.version, self.maximum_packet_size):
             # [MQTT-3.1.2-25] as if its delivery were complete
             self._finish(delivery)
             return False
@@ -440,49 +430,38 @@ class Session:
         self._packets.append(packet)
         return True
 
-    def _fits(self, packet: Publish) -> bool:
-        """Whether the peer takes a packet of this size [MQTT-3.1.2-24]."""
-        bound = self.maximum_packet_size
-        if bound == LARGEST_PACKET:
-            return True
-        if not packet.properties.present:
-            # Four bytes a character at the most: mostly this tells without encoding.
-            if len(packet.topic_name) * 4 + len(packet.payload) + _HEADROOM <= bound:
-                return True
-        return len(encode(packet, self.version)) <= bound
-
     def _free_id(self) -> int:
-        if len(self._in_flight) + len(self._requests) >= self.maximum_in_flight:
+        if len(self.flights) + len(self._requests) >= self.maximum_in_flight:
             return 0
-        packet_id = self._last_id
+        packet_id = self.last_id
         while True:
             packet_id = packet_id + 1 if packet_id < MAXIMUM_TWO_BYTES else 1
-            if packet_id not in self._in_flight and packet_id not in self._requests:
+            if packet_id not in self.flights and packet_id not in self._requests:
                 return packet_id
 
     def give_up(self, packet_id: int) -> int:
-        """A PUBLISH that was drained may not be sent after all. The number of its delivery."""
-        delivery = self._in_flight[packet_id]
+        """A PUBLISH that was drained cannot be sent. Returns the number of its delivery."""
+        delivery = self.flights[packet_id]
         self._complete(delivery)
         return delivery.number
 
     def _complete(self, delivery: Delivery) -> None:
         self._finish(delivery)
-        # [MQTT-3.3.4-9] what was sent on an earlier connection took nothing from this one's
+        # [MQTT-3.3.4-9] What was sent on an earlier connection did not use this one's quota.
         if delivery.counts:
             self._quota += 1
 
     def receive_puback(self, packet: PubAck) -> Delivery | None:
         """The delivery that is complete now; a failure code completes it too [MQTT-4.4.0-2]."""
-        delivery = self._in_flight.get(packet.packet_id)
+        delivery = self.flights.get(packet.packet_id)
         if delivery is None or delivery.qos != 1:
             return None
         self._complete(delivery)
         return delivery
 
     def receive_pubrec(self, packet: PubRec) -> Delivery | None:
-        """The delivery that was refused; None if it goes on, as it should."""
-        delivery = self._in_flight.get(packet.packet_id)
+        """The delivery that was refused, None if it goes on."""
+        delivery = self.flights.get(packet.packet_id)
         if delivery is None or delivery.qos != 2:
             self._packets.append(PubRel(packet.packet_id, self._not_found()))
             return None
@@ -490,20 +469,20 @@ class Session:
             if packet.reason >= FAILURE:
                 self._complete(delivery)
                 return delivery
-            self._move(delivery)
+            self._release(delivery)
         self._packets.append(PubRel(packet.packet_id))
         return None
 
     def receive_pubcomp(self, packet: PubComp) -> Delivery | None:
         """The delivery that is complete now."""
-        delivery = self._in_flight.get(packet.packet_id)
+        delivery = self.flights.get(packet.packet_id)
         if delivery is None or not delivery.released:
             return None
         self._complete(delivery)
         return delivery
 
     def receive_answer(self, packet: Ack) -> None:
-        """Any of the four, for an owner that need not know what became of the delivery."""
+        """Any of the four, for an owner that does not need the delivery."""
         if isinstance(packet, PubAck):
             self.receive_puback(packet)
         elif isinstance(packet, PubRec):
@@ -519,13 +498,13 @@ class Session:
     # --- as receiver ------------------------------------------------------------------------------
 
     def receive_publish(self, packet: Publish) -> Receipt | None:
-        """A Receipt for a message that is new here, None for a repeated QoS 2 message.
+        """A Receipt for a new message, None for a repeated QoS 2 message.
 
-        DUP is a hint, never a detector: an unknown identifier is a new message whatever it says.
+        DUP does not decide: an unknown identifier is a new message even if DUP is set.
         """
         if packet.qos == 0:
             receipt = Receipt(0, 0)
-            receipt.settled = True
+            receipt.is_accepted = True
             return receipt
         if packet.qos == 1:
             receipt = Receipt(packet.packet_id, 1)
@@ -533,28 +512,28 @@ class Session:
                 self._pubacks = deque()
             self._pubacks.append(receipt)
             return receipt
-        known = self._pending.get(packet.packet_id)
+        known = self.pending.get(packet.packet_id)
         receipt = Receipt(packet.packet_id, 2) if known is None else known
         if self._pubrecs is None:
             self._pubrecs = deque()
         self._pubrecs.append(receipt)
         if known is not None:
             return None
-        if packet.packet_id in self._stored:
+        if packet.packet_id in self.stored_ids:
             # [MQTT-4.3.3-10] PUBREC once more, and nothing delivered on
-            receipt.settled = True
+            receipt.is_accepted = True
             self._send_pubrecs()
             return None
-        self._pending[packet.packet_id] = receipt
+        self.pending[packet.packet_id] = receipt
         return receipt
 
     def forget_received(self, packet_id: int) -> bool:
-        """The peer knows nothing of a QoS 2 message that it sent before. Whether it was open."""
-        if packet_id in self._stored:
+        """The peer has forgotten a QoS 2 message that it sent. Returns whether it was open."""
+        if packet_id in self.stored_ids:
             self._free(packet_id)
             return True
         self._drop_pubrecs(packet_id)
-        return self._pending.pop(packet_id, None) is not None
+        return self.pending.pop(packet_id, None) is not None
 
     def accept(
         self,
@@ -565,43 +544,43 @@ class Session:
     ) -> None:
         """The owner has the message, or refuses it with a code of 0x80 or more (5.0 only).
 
-        In 3.1.1 an acknowledgement has no code: it says yes [MQTT-3.3.5-2]. A Receipt that its
-        session has forgotten (`begin_anew`, `forget_received`) may be accepted, and that counts for
-        nothing: the identifier may be another message's by now.
+        In 3.1.1 an acknowledgement has no code and always means success [MQTT-3.3.5-2]. Accepting
+        a Receipt that its session has forgotten (`reset`, `forget_received`) has no effect: another
+        message may have the identifier by now.
         """
-        if receipt.settled:
+        if receipt.is_accepted:
             if receipt.qos:
-                raise ValueError("this Receipt was accepted before")
+                raise ValueError("this Receipt has already been accepted")
             return
         if self.version == MQTT5:
             receipt.reason = reason
             receipt.properties = properties
-        receipt.settled = True
+        receipt.is_accepted = True
         if receipt.qos == 1:
             self._send_pubacks()
             return
-        if self._pending.get(receipt.packet_id) is not receipt:
+        if self.pending.get(receipt.packet_id) is not receipt:
             return
-        del self._pending[receipt.packet_id]
+        del self.pending[receipt.packet_id]
         if receipt.reason < FAILURE:
             self._store(receipt.packet_id)
         self._send_pubrecs()
 
     def _send_pubacks(self) -> None:
-        while self._pubacks and self._pubacks[0].settled:
+        while self._pubacks and self._pubacks[0].is_accepted:
             receipt = self._pubacks.popleft()
             ack = PubAck(receipt.packet_id, receipt.reason, properties=receipt.properties)
             self._packets.append(ack)
 
     def _send_pubrecs(self) -> None:
-        while self._pubrecs and self._pubrecs[0].settled:
+        while self._pubrecs and self._pubrecs[0].is_accepted:
             receipt = self._pubrecs.popleft()
             ack = PubRec(receipt.packet_id, receipt.reason, properties=receipt.properties)
             self._packets.append(ack)
 
     def receive_pubrel(self, packet: PubRel) -> None:
-        """[MQTT-4.3.3-11] PUBCOMP in any case; from here on the identifier is a new message's."""
-        if packet.packet_id in self._stored:
+        """[MQTT-4.3.3-11] Send PUBCOMP in any case; the identifier is free for a new message."""
+        if packet.packet_id in self.stored_ids:
             self._free(packet.packet_id)
             self._packets.append(PubComp(packet.packet_id))
         else:
@@ -610,15 +589,15 @@ class Session:
     # --- ordinary packets, as bytes ---------------------------------------------------------------
 
     def is_new(self, qos: int, packet_id: int) -> bool:
-        """Whether a PUBLISH that came in is a new message that may be acknowledged at once."""
+        """Whether a PUBLISH is a new message that may be acknowledged at once."""
         if qos == 1:
             return not self._pubacks
         return (
-            not self._pubrecs and packet_id not in self._stored and packet_id not in self._pending
+            not self._pubrecs and packet_id not in self.stored_ids and packet_id not in self.pending
         )
 
     def acknowledge(self, qos: int, packet_id: int, reason: int) -> None:
-        """The owner has such a message, and answers it with a code below 0x80."""
+        """The owner has the message that `is_new` was asked about; `reason` is below 0x80."""
         if qos == 2:
             self._store(packet_id)
         if reason == SUCCESS or self.version != MQTT5:
@@ -629,23 +608,23 @@ class Session:
             self._packets.append(PubRec(packet_id, reason))
 
     def answered(self, packet_type: int, packet_id: int) -> bool:
-        """PUBACK, PUBREC, PUBREL or PUBCOMP came in, without a reason code, for what awaits it.
+        """Receive a PUBACK, PUBREC, PUBREL or PUBCOMP without a reason code.
 
-        False if nothing does; then nothing has happened.
+        False, and nothing has changed, if no exchange awaits it.
         """
         if packet_type == PUBREL:
-            if packet_id not in self._stored:
+            if packet_id not in self.stored_ids:
                 return False
             self._free(packet_id)
             self._packets.append(encode_success(PUBCOMP, packet_id))
             return True
-        delivery = self._in_flight.get(packet_id)
+        delivery = self.flights.get(packet_id)
         if delivery is None:
             return False
         if packet_type == PUBREC:
             if delivery.qos != 2 or delivery.released:
                 return False
-            self._move(delivery)
+            self._release(delivery)
             self._packets.append(encode_success(PUBREL, packet_id))
             return True
         if (packet_type == PUBACK) != (delivery.qos == 1):
@@ -655,97 +634,18 @@ class Session:
         self._complete(delivery)
         return True
 
-    # --- a queue that is partly in a store --------------------------------------------------------
-
-    def keep_at_hand(self, window: int) -> None:
-        """Keep no more than so many of the waiting deliveries in memory, 0: all of them.
-
-        Only for an owner that stores every change, and that gives back with `refill` what waits
-        beyond the window.
-        """
-        self._waiting.window = window
-
-    @property
-    def wanted(self) -> int:
-        """How many deliveries the owner should give back, from number `first_wanted` on."""
-        return self._waiting.wants()
-
-    @property
-    def first_wanted(self) -> int:
-        """See `wanted`."""
-        return self._waiting.first_beyond
-
-    def refill(self, deliveries: list[Delivery]) -> None:
-        """The next deliveries that waited in the store, in the order of their numbers."""
-        self._waiting.refill(deliveries)
-
-    def forget_waiting(self) -> None:
-        """Let go of what waits at hand: its session is over."""
-        self._waiting.take_all()
-
-    def may_expire_beyond(self, now: float) -> bool:
-        """Whether something that only the store has may have expired."""
-        waiting = self._waiting
-        return waiting.beyond_expiry is not None and now >= waiting.beyond_expiry
-
-    def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
-        """Let go of deliveries that only the store has: numbers and sizes of all that it names.
-
-        `next_expiry` is when the first of the others expires.
-        """
-        self._waiting.beyond_expiry = next_expiry
-        for number in self._waiting.give_up_beyond(expired):
-            self._changes.append(Change(FINISHED, number=number))
-
-    def restore_queue(
-        self, count: int, size: int, first: int, next_expiry: float | None, last_number: int
-    ) -> None:
-        """The queue of a session that was stored: all of it is beyond the window."""
-        waiting = self._waiting
-        waiting.beyond = count
-        waiting.beyond_size = size
-        waiting.size = size
-        waiting.first_beyond = first
-        waiting.beyond_expiry = next_expiry
-        self._number = last_number
-
-    def restore_end(self, ends_at: float | None, expiry_interval: int, now: float) -> None:
-        """When a stored session is over: as it was, or reckoned from now if it was connected."""
-        self.ends_at = ends_at
-        if ends_at is None and expiry_interval != NEVER_EXPIRES:
-            self._end_at(now + expiry_interval)
-
-    def restore_pending(self, packet_id: int) -> Receipt:
-        """The owner of a stored session has this QoS 2 message, and has not accepted it yet."""
-        receipt = self._pending[packet_id] = Receipt(packet_id, 2)
-        return receipt
-
-    def restore_exchanges(self, in_flight: list[Delivery], stored: list[int]) -> None:
-        """What was open in a session that was stored, deliveries by their numbers."""
-        for delivery in in_flight:
-            self._in_flight[delivery.packet_id] = delivery
-            self.in_flight_bytes += _bytes_in_flight(delivery)
-            self._last_id = delivery.packet_id
-            self._released = max(self._released, delivery.released)
-        for packet_id in stored:
-            self._stored.add(packet_id)
-
     # --- durable state ----------------------------------------------------------------------------
 
     def _queue(self, number: int, message: Message, share: str) -> None:
         """QUEUED"""
-        self._number = number
-        self._waiting.add(Delivery(number, message, share, message.qos))
+        self.last_number = number
+        self.backlog.add(Delivery(number, message, share, message.qos))
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
 
-    def _assign(self, number: int, packet_id: int) -> None:
-        """ASSIGNED"""
-        self._fly(self._waiting.take(number), packet_id)
-
     def _launch(self, number: int, message: Message, share: str, packet_id: int) -> None:
-        """QUEUED and ASSIGNED in one: the message leaves without having waited."""
-        self._number = number
+        """QUEUED and ASSIGNED in one: the message is sent without having been in the backlog."""
+        self.last_number = number
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
         delivery = Delivery(number, message, share, message.qos)
@@ -756,9 +656,9 @@ class Session:
 
     def _fly(self, delivery: Delivery, packet_id: int) -> None:
         delivery.packet_id = packet_id
-        self._in_flight[packet_id] = delivery
-        self.in_flight_bytes += _bytes_in_flight(delivery)
-        self._last_id = packet_id
+        self.flights[packet_id] = delivery
+        self.in_flight_bytes += bytes_in_flight(delivery)
+        self.last_id = packet_id
         if self.durable:
             number = delivery.number
             self._changes.append(Change(ASSIGNED, number=number, packet_id=packet_id))
@@ -766,45 +666,45 @@ class Session:
     def _recall(self, delivery: Delivery) -> None:
         """RECALLED"""
         number, packet_id = delivery.number, delivery.packet_id
-        del self._in_flight[packet_id]
-        self.in_flight_bytes -= _bytes_in_flight(delivery)
+        del self.flights[packet_id]
+        self.in_flight_bytes -= bytes_in_flight(delivery)
         delivery.packet_id = 0
         delivery.counts = False
-        self._waiting.put_back(delivery)
+        self.backlog.put_back(delivery)
         if self.durable:
             self._changes.append(Change(RECALLED, number=number, packet_id=packet_id))
 
-    def _move(self, delivery: Delivery) -> None:
-        """MOVED"""
-        self._released += 1
-        delivery.released = self._released
-        self.in_flight_bytes -= _bytes_in_flight(delivery)
+    def _release(self, delivery: Delivery) -> None:
+        """RELEASED"""
+        self.last_release += 1
+        delivery.released = self.last_release
+        self.in_flight_bytes -= bytes_in_flight(delivery)
         delivery.message = None
         if self.durable:
             number, packet_id = delivery.number, delivery.packet_id
-            self._changes.append(Change(MOVED, number=number, packet_id=packet_id))
+            self._changes.append(Change(RELEASED, number=number, packet_id=packet_id))
 
     def _finish(self, delivery: Delivery) -> None:
         """FINISHED"""
         if delivery.packet_id:
-            del self._in_flight[delivery.packet_id]
-            self.in_flight_bytes -= _bytes_in_flight(delivery)
+            del self.flights[delivery.packet_id]
+            self.in_flight_bytes -= bytes_in_flight(delivery)
         else:
-            self._waiting.take(delivery.number)
+            self.backlog.take_first()
         if self.durable:
             number, packet_id = delivery.number, delivery.packet_id
             self._changes.append(Change(FINISHED, number=number, packet_id=packet_id))
 
     def _store(self, packet_id: int) -> None:
         """STORED"""
-        self._stored.add(packet_id)
+        self.stored_ids.add(packet_id)
         if self.durable:
             self._changes.append(Change(STORED, packet_id=packet_id))
 
     def _free(self, packet_id: int) -> None:
         """FREED"""
-        self._stored.discard(packet_id)
-        # PUBREL has answered what waits its turn for a PUBLISH sent again.
+        self.stored_ids.discard(packet_id)
+        # After PUBREL, a PUBLISH that was sent again needs no PUBREC.
         self._drop_pubrecs(packet_id)
         if self.durable:
             self._changes.append(Change(FREED, packet_id=packet_id))
@@ -813,55 +713,15 @@ class Session:
         if self._pubrecs:
             self._pubrecs = deque([r for r in self._pubrecs if r.packet_id != packet_id])
 
-    def _end_at(self, at: float | None) -> None:
+    def end_at(self, at: float | None) -> None:
         """ENDS"""
         self.ends_at = at
         if self.durable:
             self._changes.append(Change(ENDS, at=at))
 
-    def apply(self, change: Change) -> None:
-        """Make one durable change that a store replays."""
-        noted = self._changes
-        self._changes = []
-        kind = change.kind
-        if kind == QUEUED:
-            assert change.message is not None
-            self._queue(change.number, change.message, change.share)
-        elif kind == ASSIGNED:
-            self._assign(change.number, change.packet_id)
-        elif kind == MOVED:
-            self._move(self._in_flight[change.packet_id])
-        elif kind == FINISHED:
-            if change.packet_id:
-                self._finish(self._in_flight[change.packet_id])
-            else:
-                self._waiting.take(change.number)
-        elif kind == STORED:
-            self._store(change.packet_id)
-        elif kind == FREED:
-            self._free(change.packet_id)
-        elif kind == RECALLED:
-            self._recall(self._in_flight[change.packet_id])
-        else:
-            self._end_at(change.at)
-        self._changes = noted
 
-    def facts(self) -> tuple[object, ...]:
-        """The durable state, as values that can be compared."""
-        waiting = self._waiting.listed()
-        return (
-            tuple((each.number, each.message, each.share) for each in waiting),
-            tuple(
-                (packet_id, each.number, each.qos, each.released, each.message, each.share)
-                for packet_id, each in self._in_flight.items()
-            ),
-            tuple(self._stored.listed()),
-            (self._number, self._last_id, self._released, self.ends_at),
-        )
-
-
-def _bytes_in_flight(delivery: Delivery) -> int:
-    """What a delivery in flight takes; next to nothing once PUBREC has come."""
+def bytes_in_flight(delivery: Delivery) -> int:
+    """Memory that a delivery in flight takes; none once PUBREC has come."""
     message = delivery.message
     return 0 if message is None else message.size + DELIVERY_BYTES
 

@@ -1,4 +1,4 @@
-"""One side of a connection, as an Exchange sees it: what it takes, and what it has open."""
+"""One side of a connection, as an Exchange sees it: its limits, and what it has open."""
 
 from typing import Final, final
 
@@ -9,33 +9,33 @@ CLIENT: Final = 0
 SERVER: Final = 1
 SIDES: Final = ("client", "server")
 
-# How far a PUBLISH with QoS 1 or 2 has got.
+# The stages of a PUBLISH with QoS 1 or 2.
 SENT_QOS_1: Final = 1
 SENT_QOS_2: Final = 2
 RECEIVED: Final = 3
 RELEASED: Final = 4
 
-# Added to a stage: the PUBLISH had DUP 1 when it was first seen, or its identifier is all that was
-# kept of it, so that nobody knows its place among the others. (An acknowledgement that was seen may
-# have been lost: then it is sent again.)
+# Added to a stage if the order among the others is unknown: the PUBLISH had DUP 1 when it was first
+# seen, or only its identifier was kept. (An acknowledgement that was seen may have been lost: then
+# the PUBLISH is sent again.)
 PLACE_UNKNOWN: Final = 8
 
-# (who sent the PUBLISH, packet identifier, how far it got)
+# (sender of the PUBLISH, packet identifier, stage)
 Open = tuple[int, int, int]
 
 DEFAULT_RECEIVE_MAXIMUM: Final = 65_535
 
-# With more than this many open, those that wait for PUBREL are kept as one bit each, and their
-# order is forgotten: in 3.1.1 a peer may leave all 65,535 of them open.
+# With more than this many open, those that await PUBREL are kept as one bit each, without their
+# order: in 3.1.1 a peer may leave all 65,535 of them open.
 MANY_OPEN: Final = 500
 
 
 @final
 class Side:
-    """One side of a connection: what it takes, and what it is in the middle of sending.
+    """One side of a connection: its limits, and the exchanges that it has begun.
 
-    Each step of an exchange takes the next `serial`, so that the order of any two steps can be
-    told without a queue: what has a smaller serial came first.
+    Each step of an exchange takes the next `serial`, which gives the order of any two steps without
+    a queue: the smaller serial came first.
     """
 
     receive_maximum: int
@@ -47,8 +47,8 @@ class Side:
     # Its open PUBLISH packets in the order first seen: identifier to
     # serial << 4 | PLACE_UNKNOWN or 0 | stage.
     opened: dict[int, int]
-    # Others that wait for PUBREL, when there are many; those of them that an earlier connection
-    # left open, and to which nothing has happened here.
+    # Others that await PUBREL, when there are many; those of them that an earlier connection left
+    # open and that have not changed on this one.
     received: PacketIds
     received_before: PacketIds
     serial: int
@@ -61,17 +61,17 @@ class Side:
     last_pubrel: int
     # Identifiers that it has used for a PUBLISH on this connection; kept in 3.1.1 alone.
     used: PacketIds
-    # Answers still to come for a packet that was sent again while it was open.
+    # How many more answers to expect for a packet that was sent again while it was open.
     repeats: dict[int, int]
-    # Identifiers for which its peer sent PUBREC though nothing waited for it: a PUBREL answers it
-    # [MQTT-4.3.3-4], whatever becomes of the identifier meanwhile. Those for which it has left and
-    # is to be answered with PUBCOMP.
+    # Identifiers for which its peer sent PUBREC though nothing awaited it: a PUBREL answers it
+    # [MQTT-4.3.3-4], whatever happens to the identifier meanwhile. Those for which that PUBREL was
+    # sent and PUBCOMP is expected.
     strays: PacketIds
     stray_pubrels: PacketIds
     # Open SUBSCRIBE (positive) and UNSUBSCRIBE (negative) requests: how many filters.
     requests: dict[int, int]
     aliases: dict[int, str]
-    # About what their topics take in memory.
+    # About how many bytes of memory their topics take.
     alias_bytes: int
     disconnected: bool
 
@@ -99,12 +99,12 @@ class Side:
         self.disconnected = False
 
     def stage(self, packet_id: int) -> int:
-        """How far the PUBLISH with that identifier has got, 0 if none is open."""
+        """The stage of the PUBLISH with that identifier, 0 if none is open."""
         stage = self.opened.get(packet_id, 0) & 7
         return RECEIVED if stage == 0 and packet_id in self.received else stage
 
     def order(self, packet_id: int) -> int:
-        """The serial of its latest step; 0 if nobody knows it."""
+        """The serial of its latest step, 0 if it is unknown."""
         return self.opened.get(packet_id, 0) >> 4
 
     def has_place(self, packet_id: int) -> bool:
@@ -164,20 +164,20 @@ class Side:
         return opened
 
     def sent_here(self) -> int:
-        """How many PUBLISH packets are open that this connection has seen."""
+        """How many open PUBLISH packets were sent on this connection."""
         return sum(1 for packet_id in self.opened if not self.is_carried(packet_id))
 
     def forget_carried(self) -> None:
-        """The session turned out to be new: what an earlier one left open is no more."""
+        """The session is new: discard what an earlier one left open."""
         for packet_id in list(self.opened):
             if self.is_carried(packet_id):
                 del self.opened[packet_id]
-        # What is received here is received after CONNACK.
+        # What this connection receives, it receives after CONNACK.
         self.received = PacketIds()
         self.received_before = PacketIds()
 
     def repeat(self, packet_id: int) -> None:
-        """An open packet was sent once more: one answer more will come."""
+        """An open packet was sent again: expect one more answer."""
         self.repeats[packet_id] = self.repeats.get(packet_id, 0) + 1
 
     def answer_repeat(self, packet_id: int) -> None:
@@ -189,20 +189,3 @@ class Side:
     def answers_stray(self, packet_id: int) -> bool:
         """Whether a PUBREL for what is not open answers a PUBREC, or one that came twice."""
         return packet_id in self.strays or packet_id in self.stray_pubrels
-
-    def facts(self) -> tuple[object, ...]:
-        """All that it knows, as values that can be compared."""
-        return (
-            (self.receive_maximum, self.maximum_packet_size, self.topic_alias_maximum),
-            (self.quota, self.serial, self.carried_until, self.disconnected),
-            (self.last_resend, self.last_puback, self.last_pubrec, self.last_pubrel),
-            tuple(self.opened.items()),
-            tuple(self.received.listed()),
-            tuple(self.received_before.listed()),
-            tuple(self.used.listed()),
-            tuple(self.repeats.items()),
-            tuple(self.strays.listed()),
-            tuple(self.stray_pubrels.listed()),
-            tuple(self.requests.items()),
-            tuple(self.aliases.items()),
-        )

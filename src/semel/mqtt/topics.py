@@ -1,4 +1,4 @@
-"""Topic Names and Topic Filters: what may be one, and which filter matches which name.
+"""Topic Names and Topic Filters: which are valid, and which filter matches which name.
 
 Levels are separated by `/`; `+` stands for one level, a last `#` for any number of levels, the
 parent included. Nothing here recurses, so a topic of 65,000 slashes costs time in proportion and
@@ -38,10 +38,10 @@ def quoted(text: str) -> str:
 
 
 def is_ordinary(topic: str) -> bool:
-    """A quick look that tells of most topics that no rule speaks of anything in them.
+    """Whether a topic certainly has no character that a rule is about, as most topics.
 
     NUL, # and + all come before the comma; surrogates cannot be encoded. One loop over the bytes
-    costs half of what asking for each of them does.
+    costs half of what searching for each of them does.
     """
     try:
         data = topic.encode("utf-8")
@@ -94,7 +94,7 @@ def is_shared(topic_filter: str) -> bool:
 def check_share(topic_filter: str, version: int, found: list[Violation] | None) -> None:
     """In 5.0, what follows `$share/` is ShareName/filter [4.8.2].
 
-    To 3.1.1 `$share/` means nothing, so that every filter is as good as another there.
+    In 3.1.1 `$share/` has no meaning.
     """
     if version != MQTT5 or not is_shared(topic_filter):
         return

@@ -1,6 +1,6 @@
-"""What a rule is, and what it is to break one.
+"""What a rule is, and what a violation is.
 
-A `Rule` has a name that says what it demands, the numbers of the statements it stands for in each
+A `Rule` has a name that states what it demands, the numbers of the statements it covers in each
 version, one sentence in our words, the reason code that goes on the wire when a peer breaks it,
 and the boundaries it holds at:
 
@@ -53,7 +53,7 @@ class Rule:
 
     @property
     def closes(self) -> bool:
-        """Whether a receiver ends the connection over it."""
+        """Whether a receiver that sees it broken closes the connection."""
         return self.reason != SUCCESS
 
     def statements(self, version: int = 0, packet_type: int = 0) -> tuple[str, ...]:
@@ -86,8 +86,8 @@ class Rule:
 class Violation(Exception):
     """A rule was broken: which one, and what was seen (never a payload or a password).
 
-    Raised when our caller is wrong; handed out as an event when the peer is. `version` and
-    `packet_type` are 0 until a boundary that knows them fills them in.
+    Raised when our caller is wrong; returned as an event when the peer is. `version` and
+    `packet_type` are 0 until a boundary that knows them sets them.
     """
 
     def __init__(self, rule: Rule, seen: str, packet_type: int = 0) -> None:
@@ -99,20 +99,20 @@ class Violation(Exception):
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """Statement numbers for the version and packet type at hand."""
+        """Statement numbers for its version and packet type."""
         return self.rule.statements(self.version, self.packet_type)
 
     def __str__(self) -> str:
         numbers = self.statements
         shown = ", ".join(numbers[:3]) + (", …" if len(numbers) > 3 else "")
         where = f" [{shown}]" if numbers else ""
-        # Will Properties travel inside CONNECT; 0 is also "not known".
+        # Will Properties are part of CONNECT; 0 also means unknown.
         packet = f"{PACKET_NAMES[self.packet_type]}: " if self.packet_type else ""
         return f"{packet}{self.rule.name}{where}: {self.rule.sentence} Seen: {self.seen}."
 
 
 def report(found: list[Violation] | None, violation: Violation) -> None:
-    """Raise `violation`, or, where someone collects all that is wrong, note it and go on."""
+    """Raise `violation`, or append it to `found` if the caller collects violations."""
     if found is None:
         raise violation
     found.append(violation)

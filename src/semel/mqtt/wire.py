@@ -1,15 +1,15 @@
 """The data types of the standard's section 1.5, as bytes: a reader bound to its packet, a writer.
 
-    Reader   reads one packet and cannot leave it: a field that ends past the packet is a violation,
-             never a reason to wait for more bytes. It judges framing only; whether a value is
-             allowed is for the `check_*` functions that a packet's constructor calls as well.
-    Writer   the only place that knows how bytes are gathered.
+    Reader   reads one packet and nothing beyond it: a field that ends past the packet is a
+             violation, never a reason to wait for more bytes. It checks framing only; the `check_*`
+             functions, which a packet's constructor calls too, check values.
+    Writer   collects bytes; nothing else depends on how.
 
 Ill-formed UTF-8 is read with its bad bytes kept as lone surrogates. `check_text` refuses
-surrogates, so one line guards both ends: a string nobody may send and bytes nobody may have sent.
+surrogates, so that one check holds for both ends: for strings to send and for received bytes.
 
 While packets are observed rather than decoded, a Reader also keeps the fields that it has read,
-under the standard's names, so that a packet broken in its middle still shows what came before.
+under the standard's names, to show what comes before a violation.
 """
 
 from typing import Final, final
@@ -43,7 +43,7 @@ FieldValue = int | str | bytes
 
 
 def check_text(value: str, name: str, found: list[Violation] | None) -> None:
-    """A string may travel: well-formed, without NUL, short enough for its two length bytes."""
+    """A string may be sent: well-formed, without NUL, short enough for its two length bytes."""
     try:
         size = len(value.encode("utf-8"))
     except UnicodeEncodeError as error:
@@ -56,17 +56,17 @@ def check_text(value: str, name: str, found: list[Violation] | None) -> None:
         report(found, Violation(TEXT_WITHOUT_NUL, f"{name} has U+0000 at {value.index(chr(0))}"))
 
 
-# What an empty text takes, and a place for it in a dictionary.
+# What an empty string and its entry in a dictionary take.
 _TEXT_BYTES: Final = 100
 
 
 def memory_size(text: str) -> int:
-    """About how many bytes a text takes in memory: one character beyond ASCII makes all wide."""
+    """About how many bytes a string takes in memory; one character beyond ASCII widens all."""
     return _TEXT_BYTES + (len(text) if text.isascii() else 4 * len(text))
 
 
 def text_size(value: str) -> int:
-    """How many bytes a string takes, without its length."""
+    """How many bytes a string takes on the wire, without its length."""
     return len(value) if value.isascii() else len(value.encode("utf-8"))
 
 
@@ -123,11 +123,11 @@ class Reader:
         self.fields = fields
 
     def left(self) -> int:
-        """How many bytes of the packet are still unread."""
+        """How many bytes of the packet are unread."""
         return self.end - self.at
 
     def count_item(self) -> None:
-        """A topic filter or a property begins: each is an object of its own, and costs as such."""
+        """Count a topic filter or a property: each costs an object, not only its bytes."""
         self._items += 1
         if self._items > self.maximum_items:
             raise Violation(PACKET_ITEMS_WITHIN_LIMIT, f"more than {self.maximum_items}")
@@ -180,13 +180,13 @@ class Reader:
             if shift == 28:
                 check_variable_byte_integer(MAXIMUM_VARIABLE_BYTE_INTEGER + 1, name)
         if digit == 0 and shift:
-            self.note_long_form(name)
+            self.check_shortest_form(name)
         if self.fields is not None:
             self.fields.append((name, value))
         return value
 
-    def note_long_form(self, name: str) -> None:
-        """A Variable Byte Integer took more bytes than it needs: 3.1.1 has no rule against it."""
+    def check_shortest_form(self, name: str) -> None:
+        """A Variable Byte Integer took more bytes than it needs, which only 5.0 forbids."""
         if self.version == MQTT5:
             report(self.found, Violation(VARIABLE_BYTE_INTEGER_SHORTEST, name))
 
@@ -219,7 +219,7 @@ class Reader:
         return value
 
     def rest(self, name: str) -> bytes:
-        """All that is left: an application message."""
+        """The remaining bytes: an application message."""
         at = self.at
         self.at = self.end
         value = self.data[at : self.end]
@@ -241,7 +241,7 @@ class Reader:
         self.end = end
 
     def check_end(self) -> None:
-        """Nothing is left."""
+        """No bytes are left."""
         if self.at < self.end:
             surplus = self.end - self.at
             report(
@@ -253,7 +253,7 @@ class Reader:
 @final
 @mypyc_attr(acyclic=True, free_list_len=1)
 class Writer:
-    """Gathers the bytes of a packet. The values have been checked by whoever holds them."""
+    """Collects the bytes of a packet. The caller has checked the values."""
 
     _bytes: Final[BytesWriter]
 
@@ -290,7 +290,7 @@ class Writer:
         self._bytes.write(value)
 
     def value(self) -> bytes:
-        """The bytes gathered so far."""
+        """The bytes collected so far."""
         return self._bytes.getvalue()
 
 

@@ -1,15 +1,15 @@
-"""The normative statements of MQTT 3.1.1 and 5.0, in our words, and who answers for each.
+"""The normative statements of MQTT 3.1.1 and 5.0, in our words, and what covers each.
 
 `statements` gives the numbered ones of a version and those requirements that have no number (keys
 U3-nn and U5-nn are ours). 121 numbers exist in both versions and about half of them say something
-else there, so a statement is known by version and id together.
+else there, so that version and id together identify a statement.
 
 A statement that a packet or a sequence of packets can break is claimed by a rule of semel.mqtt.
-`accounts` says what becomes of the others, and of what a rule leaves open:
+`accounts` tells how the others are covered, and what a rule leaves open:
 
     duty      a test, named in `by`, exercises it
-    owed      the room in `by` will have to do what `why` says
-    neither   nobody can be held to it, for the reason in `why`
+    owed      not yet implemented: the room in `by` will do what `why` describes
+    neither   it cannot be tested, for the reason in `why`
 """
 
 import csv
@@ -28,7 +28,7 @@ NEITHER = "neither"
 
 @dataclass(frozen=True)
 class Statement:
-    """One demand. `observable` says where it shows: encode, decode, exchange, trace, or no."""
+    """One statement. `observable` is where it shows: encode, decode, exchange, trace, or no."""
 
     version: str
     id: str
@@ -42,7 +42,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class StatementAccount:
-    """What becomes of a statement that no rule claims, or not all of it."""
+    """How a statement is covered that no rule claims, or only in part."""
 
     version: str
     id: str

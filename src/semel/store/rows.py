@@ -16,9 +16,9 @@ from semel.mqtt.delivery import (
     ENDS,
     FINISHED,
     FREED,
-    MOVED,
     QUEUED,
     RECALLED,
+    RELEASED,
     STORED,
     Change,
     Delivery,
@@ -294,7 +294,7 @@ class WriteBatch:
             self._assign(session, change.number, change.packet_id)
         elif kind == RECALLED:
             self._assign(session, change.number, 0)
-        elif kind == MOVED:
+        elif kind == RELEASED:
             self.last_release += 1
             low = delivery_low(session, change.number, 0, None)
             self.moved.append((self.last_release, session, change.number, low))

@@ -1,4 +1,4 @@
-"""Conformance vectors: bytes and what the standard says of them, as JSON, one file per packet type.
+"""Conformance vectors: bytes and their meaning in the standard, as JSON, one file per packet type.
 
 A vector is an object with these keys:
 
@@ -19,14 +19,14 @@ A vector with `build` in the place of `bytes` is a packet that cannot be built o
 
 A packet is an object with its `type` and the arguments of its constructor, those left out that
 have their default. Binary data is "hex:" and the notation of `parse_bytes`; "text:a*65536" is a
-text of so many a's. `properties` is an object with the arguments of `Properties`, or, where order
+text of 65,536 a's. `properties` is an object with the arguments of `Properties`, or, where order
 matters or a property is repeated, a list of [name or identifier, value].
 
 The file "exchange" holds traces instead: `steps` are [direction, bytes] on one connection. With
 `rule`, the last step breaks it and all others are right; without, all are right. `carried` lists
 [who sent the PUBLISH, packet identifier, how far it got] of what the session had open before: for
 PUBLISH_QOS_1 and PUBLISH_QOS_2 nothing was answered yet, for PUBREC that had come, for PUBREL that
-had been sent. Where it is absent, nobody knows what was open.
+had been sent. Where it is absent, it is unknown what was open.
 """
 
 import json

@@ -315,10 +315,10 @@ def test_a_will_topic_is_a_topic_name(version: int) -> None:
 
 def test_a_will_said_to_be_utf8_is_utf8() -> None:
     said = Properties(payload_format_indicator=1)
-    with refuses(rules.PAYLOAD_IS_UTF8_AS_SAID):
+    with refuses(rules.PAYLOAD_IS_UTF8_AS_INDICATED):
         Will("w", b"\xff", properties=said)
     start = text("a") + section("0101") + text("w")
-    check_refused(connect(5, 0x06, start + "0001 ff"), MQTT5, rules.PAYLOAD_IS_UTF8_AS_SAID)
+    check_refused(connect(5, 0x06, start + "0001 ff"), MQTT5, rules.PAYLOAD_IS_UTF8_AS_INDICATED)
     packet = Connect("a", keep_alive=60, will=Will("w", "é".encode(), properties=said))
     check_both_ways(connect(5, 0x06, start + "0002 c3a9"), MQTT5, packet)
     unsaid = Properties(payload_format_indicator=0)
@@ -400,7 +400,7 @@ def test_an_observer_sees_every_fault_of_a_connect() -> None:
         rules.CONNECT_RESERVED_FLAG,
         rules.WILL_QOS_NOT_3,
         rules.TOPIC_NAME_WITHOUT_WILDCARDS,
-        rules.PAYLOAD_IS_UTF8_AS_SAID,
+        rules.PAYLOAD_IS_UTF8_AS_INDICATED,
         rules.TOPIC_ALIAS_NOT_ZERO,
         rules.TEXT_WITHOUT_NUL,
         rules.PROPERTY_IN_ITS_PACKET,

@@ -281,10 +281,10 @@ def test_a_payload_said_to_be_utf8_is_utf8() -> None:
         packet = Publish("a", payload, properties=Properties(payload_format_indicator=1))
         check_both_ways(framed(0x30, "0001 61 020101" + payload.hex()), MQTT5, packet)
     for payload in (b"\xff", b"a\xed\xa0\x80", b"\xc0\x80"):
-        with refuses(rules.PAYLOAD_IS_UTF8_AS_SAID):
+        with refuses(rules.PAYLOAD_IS_UTF8_AS_INDICATED):
             Publish("a", payload, properties=Properties(payload_format_indicator=1))
         data = framed(0x30, "0001 61 020101" + payload.hex())
-        check_refused(data, MQTT5, rules.PAYLOAD_IS_UTF8_AS_SAID)
+        check_refused(data, MQTT5, rules.PAYLOAD_IS_UTF8_AS_INDICATED)
 
 
 def test_a_payload_of_which_nothing_is_said_is_any_bytes() -> None:

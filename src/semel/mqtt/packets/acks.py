@@ -9,7 +9,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBREC, PUBREL
+from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBREC, PUBREL, first_byte
 from semel.mqtt.packets.fields import check_packet_id, check_reason
 from semel.mqtt.properties import (
     NO_PROPERTIES,
@@ -171,11 +171,6 @@ def encode_ack(
     if properties.present:
         writer.raw(encode_properties(properties))
     return frame(first_byte(packet_type), writer.value())
-
-
-def first_byte(packet_type: int) -> int:
-    """[MQTT-3.6.1-1] PUBREL has a flag, the others have none."""
-    return packet_type << 4 | (2 if packet_type == PUBREL else 0)
 
 
 def encode_success(packet_type: int, packet_id: int) -> bytes:

@@ -5,7 +5,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import AUTH
+from semel.mqtt.packet_types import AUTH, first_byte
 from semel.mqtt.packets.fields import check_reason
 from semel.mqtt.properties import (
     AUTHENTICATION_METHOD,
@@ -75,4 +75,4 @@ def encode_auth(packet: Auth) -> bytes:
     writer = Writer()
     writer.byte(packet.reason)
     writer.raw(encode_properties(packet.properties))
-    return frame(AUTH << 4, writer.value())
+    return frame(first_byte(AUTH), writer.value())

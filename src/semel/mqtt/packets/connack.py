@@ -5,7 +5,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import CONNACK, MQTT5
+from semel.mqtt.packet_types import CONNACK, MQTT5, first_byte
 from semel.mqtt.packets.fields import check_reason
 from semel.mqtt.properties import (
     NO_PROPERTIES,
@@ -99,4 +99,4 @@ def encode_connack(packet: ConnAck, version: int) -> bytes:
     writer.byte(packet.reason)
     if version == MQTT5:
         writer.raw(encode_properties(packet.properties))
-    return frame(CONNACK << 4, writer.value())
+    return frame(first_byte(CONNACK), writer.value())

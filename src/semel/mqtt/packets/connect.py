@@ -1,6 +1,6 @@
 """CONNECT [3.1], and the will that it can carry.
 
-A CONNECT says itself which version it speaks, so it is read without being told one.
+A CONNECT names its own version, by which it is read.
 """
 
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import CONNECT, MQTT5, MQTT311, WILL
-from semel.mqtt.packets.publish import check_payload, says_utf8
+from semel.mqtt.packet_types import CONNECT, MQTT5, MQTT311, WILL, first_byte
+from semel.mqtt.packets.publish import check_payload, indicates_utf8
 from semel.mqtt.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
@@ -92,7 +92,7 @@ class Will:
         self.payload = payload
         self.qos = qos
         self.retain = retain
-        # A server keeps it for as long as the client is connected, or longer.
+        # A server keeps it while the client is connected, or longer.
         self.properties = properties.compact()
 
 
@@ -157,13 +157,13 @@ class Connect:
 
 
 def check_protocol_name(name: str) -> None:
-    """It is MQTT that is spoken: otherwise nothing that follows can be understood."""
+    """The protocol is MQTT; otherwise nothing that follows can be read."""
     if name != PROTOCOL_NAME:
         raise Violation(PROTOCOL_NAME_IS_MQTT, quoted(name), CONNECT)
 
 
 def check_protocol_level(level: int) -> None:
-    """It is a version known here: otherwise nothing that follows can be understood."""
+    """The version is 3.1.1 or 5.0; otherwise nothing that follows can be read."""
     if level != MQTT311 and level != MQTT5:
         raise Violation(PROTOCOL_LEVEL_SUPPORTED, f"level {level}", CONNECT)
 
@@ -187,7 +187,7 @@ def check_will(
 
 
 def check_connect_flags(flags: int, found: list[Violation] | None) -> None:
-    """The Connect Flags agree with each other; no constructor could make them disagree."""
+    """The Connect Flags agree with each other; a constructor cannot make them disagree."""
     if flags & _RESERVED:
         report(found, Violation(CONNECT_RESERVED_FLAG, f"flags 0x{flags:02x}", CONNECT))
     if not flags & _WILL:
@@ -279,7 +279,7 @@ def observe_connect(reader: Reader, found: list[Violation]) -> None:
     if will is not None:
         topic_name, payload, will_items = will
         will_present = check_properties(will_items, found)
-        utf8 = says_utf8(will_items)
+        utf8 = indicates_utf8(will_items)
         check_will(topic_name, payload, flags >> 3 & 3, will_present, utf8, found)
     present = check_properties(items, found)
     clean_start = flags & _CLEAN_START != 0
@@ -314,4 +314,4 @@ def encode_connect(packet: Connect) -> bytes:
         writer.text(packet.user_name)
     if packet.password is not None:
         writer.binary(packet.password)
-    return frame(CONNECT << 4, writer.value())
+    return frame(first_byte(CONNECT), writer.value())

@@ -5,7 +5,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import DISCONNECT, MQTT5
+from semel.mqtt.packet_types import DISCONNECT, MQTT5, first_byte
 from semel.mqtt.packets.fields import check_reason
 from semel.mqtt.properties import (
     NO_PROPERTIES,
@@ -77,4 +77,4 @@ def encode_disconnect(packet: Disconnect, version: int) -> bytes:
         writer.byte(packet.reason)
         if packet.properties.present:
             writer.raw(encode_properties(packet.properties))
-    return frame(DISCONNECT << 4, writer.value())
+    return frame(first_byte(DISCONNECT), writer.value())

@@ -1,4 +1,4 @@
-"""PINGREQ and PINGRESP [3.12, 3.13]: packets that say nothing but "I am here"."""
+"""PINGREQ and PINGRESP [3.12, 3.13]: packets without content."""
 
 from dataclasses import dataclass
 from typing import final
@@ -10,7 +10,7 @@ from mypy_extensions import mypyc_attr
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class PingReq:
-    """A client's question."""
+    """A client checks that the server is there."""
 
     def __init__(self) -> None:
         pass

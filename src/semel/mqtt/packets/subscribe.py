@@ -6,7 +6,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import MQTT5, SUBACK, SUBSCRIBE
+from semel.mqtt.packet_types import MQTT5, SUBACK, SUBSCRIBE, first_byte
 from semel.mqtt.packets.fields import check_packet_id, check_reason
 from semel.mqtt.properties import (
     NO_PROPERTIES,
@@ -188,8 +188,8 @@ def check_reasons(
     """All that a SUBACK or UNSUBACK can do wrong, under one version or (0) under any."""
     check_packet_id(packet_id, found)
     if packet_type == SUBACK or version:
-        wanted = packet_type == SUBACK or version == MQTT5
-        if (len(reasons) > 0) != wanted:
+        has_reasons = packet_type == SUBACK or version == MQTT5
+        if (len(reasons) > 0) != has_reasons:
             seen = f"{len(reasons)} reason codes"
             report(found, Violation(REASON_CODES_PRESENT, seen, packet_type))
     for reason in reasons:
@@ -229,7 +229,7 @@ def observe_subscribe(reader: Reader, found: list[Violation]) -> None:
     packet_id, items, fields = read_subscribe(reader)
     for topic_filter, options in fields:
         check_subscription_version(topic_filter, options, reader.version, found)
-        # Options that 3.1.1 reserves mean nothing there: the line above has spoken.
+        # Options that 3.1.1 reserves have no meaning there; the line above reports them.
         handling = options >> 4 & 3 if reader.version == MQTT5 else 0
         no_local = reader.version == MQTT5 and options & _NO_LOCAL != 0
         check_subscription(topic_filter, options & 3, no_local, handling, found)
@@ -252,7 +252,7 @@ def encode_subscribe(packet: Subscribe, version: int) -> bytes:
         check_subscription_version(subscription.topic_filter, options, version, None)
         writer.text(subscription.topic_filter)
         writer.byte(options)
-    return frame(SUBSCRIBE << 4 | 2, writer.value())
+    return frame(first_byte(SUBSCRIBE), writer.value())
 
 
 def read_reasons(reader: Reader, packet_type: int) -> tuple[int, list[PropertyItem], list[int]]:
@@ -297,4 +297,4 @@ def encode_reasons(
         writer.raw(encode_properties(properties))
     for reason in reasons:
         writer.byte(reason)
-    return frame(packet_type << 4, writer.value())
+    return frame(first_byte(packet_type), writer.value())

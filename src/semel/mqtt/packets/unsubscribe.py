@@ -6,7 +6,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from semel.mqtt.packet_types import MQTT5, UNSUBACK, UNSUBSCRIBE
+from semel.mqtt.packet_types import MQTT5, UNSUBACK, UNSUBSCRIBE, first_byte
 from semel.mqtt.packets.fields import check_packet_id
 from semel.mqtt.packets.subscribe import check_reasons, read_reasons
 from semel.mqtt.properties import (
@@ -30,7 +30,7 @@ from semel.mqtt.wire import Reader, Writer, frame
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Unsubscribe:
-    """A client gives up subscriptions."""
+    """A client removes subscriptions."""
 
     packet_id: Final[int]
     topic_filters: Final[tuple[str, ...]]
@@ -44,7 +44,7 @@ class Unsubscribe:
         properties: Properties = NO_PROPERTIES,
     ) -> None:
         if isinstance(topic_filters, str):
-            raise TypeError("topic_filters must be several: put the one filter into a list")
+            raise TypeError("topic_filters must be a list of filters, not one string")
         self.packet_id = packet_id
         self.topic_filters = tuple(topic_filters)
         self.properties = properties
@@ -82,7 +82,7 @@ def check_unsubscribe(
 ) -> None:
     """All that an UNSUBSCRIBE can do wrong.
 
-    [4.8.2] binds SUBSCRIBE alone: to give up a filter that nobody can hold does no harm.
+    [4.8.2] is about SUBSCRIBE only: removing a filter that cannot exist is harmless.
     """
     check_packet_id(packet_id, found)
     if not topic_filters:
@@ -122,7 +122,7 @@ def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
         writer.raw(encode_properties(packet.properties))
     for topic_filter in packet.topic_filters:
         writer.text(topic_filter)
-    return frame(UNSUBSCRIBE << 4 | 2, writer.value())
+    return frame(first_byte(UNSUBSCRIBE), writer.value())
 
 
 def decode_unsuback(reader: Reader) -> UnsubAck:

@@ -28,7 +28,10 @@ from semel.mqtt.delivery import (
     Change,
 )
 from semel.mqtt.session import NEVER_EXPIRES
-from tests.mqtt.schedules import only_packets, rebuilt
+from semel.mqtt.session_restore import restore_exchanges
+from tests.mqtt.schedules import only_packets
+from tests.mqtt.snapshots import session_snapshot
+from tests.mqtt.stored_session import restored
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
 
@@ -51,13 +54,13 @@ def sending(version: int, *messages: tuple[bytes, int], receive_maximum: int = 6
 
 
 @VERSIONS
-def test_what_was_sent_is_sent_anew_in_its_order_before_all_that_waits(version: int) -> None:
+def test_what_was_sent_is_sent_again_in_its_order_before_the_backlog(version: int) -> None:
     session = sending(version, (b"1", 1), (b"2", 2), (b"3", 1), (b"4", 2), receive_maximum=3)
     session.disconnect(0.0, NEVER_EXPIRES)
     packets(session)
-    complete, again = session.begin_anew()
+    complete, again = session.reset()
     assert (numbers(complete), numbers(again)) == ([], [1, 2, 3])
-    assert (session.in_flight, session.waiting, session.waiting_bytes) == (0, 4, 8)
+    assert (session.in_flight, len(session.backlog), session.backlog.size) == (0, 4, 8)
     assert session.open_exchanges(0, 1) == []
     session.connect(version)
     session.poll(0.0)
@@ -76,7 +79,7 @@ def test_what_the_peer_has_acknowledged_with_pubrec_is_complete(version: int) ->
     session.receive_pubrec(PubRec(2))
     session.disconnect(0.0, NEVER_EXPIRES)
     session.drain()
-    complete, again = session.begin_anew()
+    complete, again = session.reset()
     assert (numbers(complete), numbers(again)) == ([2], [1, 3])
     session.connect(version)
     session.poll(0.0)
@@ -92,8 +95,8 @@ def test_deliveries_come_back_in_the_order_of_their_numbers_however_they_are_kep
     late.packet_id = 9
     early = Delivery(1, Message("t", b"1", qos=1), "", 1)
     early.packet_id = 3
-    session.restore_exchanges([late, early], [])
-    assert numbers(session.begin_anew()[1]) == [1, 2]
+    restore_exchanges(session, [late, early], [])
+    assert numbers(session.reset()[1]) == [1, 2]
     session.connect(MQTT5)
     session.poll(0.0)
     assert [packet.payload for packet in packets(session) if isinstance(packet, Publish)] == [
@@ -106,7 +109,7 @@ def test_what_comes_back_is_counted_against_the_receive_maximum_like_any_other()
     session = sending(MQTT5, (b"1", 1), (b"2", 1))
     session.disconnect(0.0, NEVER_EXPIRES)
     session.drain()
-    session.begin_anew()
+    session.reset()
     session.connect(MQTT5, receive_maximum=1)
     session.poll(0.0)
     (packet,) = packets(session)
@@ -122,7 +125,7 @@ def test_a_message_that_comes_back_may_expire_again() -> None:
     session.connect(MQTT5)
     session.send(Message("t", b"1", qos=1, expires_at=5.0), 0.0)
     session.disconnect(0.0, NEVER_EXPIRES)
-    session.begin_anew()
+    session.reset()
     session.connect(MQTT5)
     session.drain()
     assert numbers(session.poll(5.0)) == [1]
@@ -140,7 +143,7 @@ def test_the_identifiers_of_what_came_in_are_free(version: int) -> None:
             session.accept(receipt)
     session.disconnect(0.0, NEVER_EXPIRES)
     session.drain()
-    session.begin_anew()
+    session.reset()
     assert session.drain() == ([Change(FREED, packet_id=7)], [])
     session.connect(version)
     for packet_id in (7, 8):
@@ -154,9 +157,9 @@ def test_with_nothing_open_nothing_happens() -> None:
     session = Session()
     session.send(Message("t", b"1", qos=1), 0.0)
     session.drain()
-    assert session.begin_anew() == ([], [])
+    assert session.reset() == ([], [])
     assert session.drain() == ([], [])
-    assert session.waiting == 1
+    assert len(session.backlog) == 1
 
 
 def test_its_changes_rebuild_the_session() -> None:
@@ -167,7 +170,7 @@ def test_its_changes_rebuild_the_session() -> None:
     session.accept(receipt)
     session.disconnect(0.0, NEVER_EXPIRES)
     changes = session.drain()[0]
-    session.begin_anew()
+    session.reset()
     fresh = session.drain()[0]
     # From the last to the first, each before all others.
     assert [(each.kind, each.number, each.packet_id) for each in fresh] == [
@@ -177,20 +180,20 @@ def test_its_changes_rebuild_the_session() -> None:
         (FREED, 0, 7),
     ]
     changes += fresh
-    assert rebuilt(changes).facts() == session.facts()
+    assert session_snapshot(restored(changes)) == session_snapshot(session)
     session.connect(MQTT5)
     session.poll(0.0)
     changes += session.drain()[0]
-    assert rebuilt(changes).facts() == session.facts()
+    assert session_snapshot(restored(changes)) == session_snapshot(session)
 
 
-def test_a_session_that_is_not_durable_begins_anew_and_lists_nothing() -> None:
+def test_a_session_that_is_not_durable_is_reset_and_lists_nothing() -> None:
     session = Session()
     session.durable = False
     session.connect(MQTT5)
     session.send(Message("t", b"1", qos=1), 0.0)
     session.disconnect(0.0, NEVER_EXPIRES)
-    assert numbers(session.begin_anew()[1]) == [1]
+    assert numbers(session.reset()[1]) == [1]
     assert session.drain() == ([], [])
     session.connect(MQTT5)
     session.poll(0.0)
@@ -199,20 +202,20 @@ def test_a_session_that_is_not_durable_begins_anew_and_lists_nothing() -> None:
 
 def test_of_a_queue_that_is_partly_stored_what_comes_back_is_the_first() -> None:
     session = Session()
-    session.keep_at_hand(2)
+    session.backlog.window = 2
     session.connect(MQTT5, receive_maximum=3)
     for number in range(1, 8):
         session.send(Message("t", b"%d" % number, qos=1), 0.0)
     session.disconnect(0.0, NEVER_EXPIRES)
     session.drain()
-    session.begin_anew()
+    session.reset()
     # More than the window is at hand; beyond it are 6 and 7 as before.
-    assert (session.waiting, session.wanted) == (7, 0)
+    assert (len(session.backlog), session.backlog.missing()) == (7, 0)
     session.connect(MQTT5)
     session.poll(0.0)
     sent = [packet.payload for packet in packets(session) if isinstance(packet, Publish)]
     assert sent == [b"1", b"2", b"3", b"4", b"5"]
-    assert (session.wanted, session.first_wanted) == (2, 6)
+    assert (session.backlog.missing(), session.backlog.first_beyond) == (2, 6)
 
 
 # --- a packet that may not be sent ----------------------------------------------------------------

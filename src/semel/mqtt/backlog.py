@@ -1,8 +1,8 @@
-"""Deliveries that wait to be sent: in their order, counted, with an eye on what expires.
+"""The backlog of a session: QoS 1 and 2 messages that have no packet identifier yet.
 
-A queue can be longer than what is kept of it in memory. With a `window`, the first deliveries are
-at hand, and those *beyond* it only in the owner's store, which was told of them: they are counted
-here, and come back by `refill` when the window has emptied. Their order is that of their numbers.
+A backlog can be longer than what is kept of it in memory. With a `window`, its first deliveries are
+in memory. Those *beyond* the window are only in the owner's store: the backlog counts them, and the
+owner loads them with `refill` when the window has emptied. Deliveries are ordered by their numbers.
 """
 
 from collections import deque
@@ -13,10 +13,11 @@ from semel.mqtt.delivery import Delivery
 
 @final
 class Backlog:
-    """A session's queue. `size` is that of all its messages."""
+    """Deliveries in their order, counted, with the time at which the first of them expires."""
 
+    # As `Message.size` counts, of all deliveries.
     size: int
-    # How many are kept at hand; 0: all of them.
+    # How many are kept in memory; 0: all of them. Only for an owner that stores every change.
     window: int
     # Those beyond the window: how many, of what size, and the number of the first.
     beyond: int
@@ -24,12 +25,12 @@ class Backlog:
     first_beyond: int
     # No later than the first expiry among them; None: none of them expires.
     beyond_expiry: float | None
-    # The same of those at hand.
+    # The same for those in memory.
     next_expiry: float | None
-    # Numbers of those that were given up there and that the store still had when it was last asked:
-    # they may come back yet. None: there are none.
-    _gone: set[int] | None
-    # None while nothing is at hand: an empty deque alone takes 760 bytes.
+    # Numbers of those that expired beyond the window and that the store still had when it was last
+    # asked: `refill` may bring them back. None: there are none.
+    _expired_beyond_window: set[int] | None
+    # None while nothing is in memory: an empty deque alone takes 760 bytes.
     _deliveries: deque[Delivery] | None
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class Backlog:
         self.beyond_size = 0
         self.first_beyond = 0
         self.beyond_expiry = None
-        self._gone = None
+        self._expired_beyond_window = None
         self._deliveries = None
         self.next_expiry = None
 
@@ -47,24 +48,24 @@ class Backlog:
         return self.beyond + (0 if self._deliveries is None else len(self._deliveries))
 
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether there is no delivery, in memory or beyond the window."""
         return self._deliveries is None and not self.beyond
 
-    def is_at_hand(self) -> bool:
-        """Whether the first that waits is here."""
+    def has_first(self) -> bool:
+        """Whether the first delivery is in memory."""
         return self._deliveries is not None
 
-    def listed(self) -> list[Delivery]:
-        """All that are at hand."""
+    def in_memory(self) -> list[Delivery]:
+        """The deliveries that are in memory."""
         return [] if self._deliveries is None else list(self._deliveries)
 
     def first(self) -> Delivery:
-        """The one that is next; it must be at hand."""
+        """The first delivery, which must be in memory."""
         assert self._deliveries is not None
         return self._deliveries[0]
 
     def add(self, delivery: Delivery) -> None:
-        """One more, at the end."""
+        """Append a delivery."""
         if self.window and (self.beyond or len(self) >= self.window):
             message = delivery.message
             assert message is not None
@@ -78,9 +79,9 @@ class Backlog:
             self.beyond_size += message.size
             self.size += message.size
         else:
-            self._put(delivery)
+            self._keep(delivery)
 
-    def _put(self, delivery: Delivery) -> None:
+    def _keep(self, delivery: Delivery) -> None:
         if self._deliveries is None:
             self._deliveries = deque()
         self._deliveries.append(delivery)
@@ -92,67 +93,72 @@ class Backlog:
             self.next_expiry = at
 
     def put_back(self, delivery: Delivery) -> None:
-        """One that was sent waits again, before all others."""
-        self._put(delivery)
+        """Put a delivery that was sent before all others."""
+        self._keep(delivery)
         assert self._deliveries is not None
         self._deliveries.rotate(1)
 
-    def wants(self) -> int:
-        """How many should come from beyond the window: none until half of it is free."""
-        at_hand = 0 if self._deliveries is None else len(self._deliveries)
-        return self.window - at_hand if self.beyond and at_hand * 2 <= self.window else 0
+    # --- beyond the window ------------------------------------------------------------------------
+
+    def missing(self) -> int:
+        """How many deliveries the owner should load, from `first_beyond` on.
+
+        It is 0 until half of the window is free.
+        """
+        kept = 0 if self._deliveries is None else len(self._deliveries)
+        return self.window - kept if self.beyond and kept * 2 <= self.window else 0
 
     def refill(self, deliveries: list[Delivery]) -> None:
-        """The next ones from beyond the window, in the order of their numbers."""
+        """Load the next deliveries from beyond the window, in the order of their numbers."""
         for delivery in deliveries:
             self.first_beyond = delivery.number + 1
-            if self._gone is not None and delivery.number in self._gone:
-                self._gone.remove(delivery.number)
+            expired = self._expired_beyond_window
+            if expired is not None and delivery.number in expired:
+                expired.remove(delivery.number)
                 continue
             message = delivery.message
             assert message is not None
             self.beyond -= 1
             self.beyond_size -= message.size
             self.size -= message.size
-            self._put(delivery)
+            self._keep(delivery)
         if not self.beyond:
-            self._gone = None
+            self._expired_beyond_window = None
             self.beyond_expiry = None
 
-    def give_up_beyond(self, given_up: list[tuple[int, int]]) -> list[int]:
-        """Numbers and sizes of all beyond the window that the store has and nobody wants.
+    def may_expire_beyond(self, now: float) -> bool:
+        """Whether a delivery beyond the window may have expired."""
+        return self.beyond_expiry is not None and now >= self.beyond_expiry
 
-        Returns those that were not known. What was given up before and is not among them has left
-        the store, and is forgotten: it cannot come back.
+    def expire_beyond(self, expired: list[tuple[int, int]]) -> list[int]:
+        """Drop these deliveries (number, size): all beyond the window that expired in the store.
+
+        Returns the numbers of those that were not dropped before. What was dropped before and is
+        not among them has left the store, and cannot come back.
         """
-        known = self._gone
-        gone: set[int] = set()
+        known = self._expired_beyond_window
+        numbers: set[int] = set()
         fresh: list[int] = []
-        for number, size in given_up:
-            gone.add(number)
+        for number, size in expired:
+            numbers.add(number)
             if known is None or number not in known:
                 fresh.append(number)
                 self.beyond -= 1
                 self.beyond_size -= size
                 self.size -= size
-        self._gone = gone if gone else None
+        self._expired_beyond_window = numbers if numbers else None
         if not self.beyond:
-            self._gone = None
+            self._expired_beyond_window = None
             self.beyond_expiry = None
         return fresh
 
-    def take(self, number: int) -> Delivery:
-        """Take out the one with that number: nearly always the first."""
+    # --- in memory --------------------------------------------------------------------------------
+
+    def take_first(self) -> Delivery:
+        """Remove and return the first delivery, which must be in memory."""
         deliveries = self._deliveries
         assert deliveries is not None
-        at = 0
-        while deliveries[at].number != number:
-            at += 1
-        delivery = deliveries[at]
-        if at == 0:
-            deliveries.popleft()
-        else:
-            deliveries.remove(delivery)
+        delivery = deliveries.popleft()
         assert delivery.message is not None
         self.size -= delivery.message.size
         if not deliveries:
@@ -160,7 +166,7 @@ class Backlog:
         return delivery
 
     def take_expired(self, now: float) -> list[Delivery]:
-        """Take out those at hand whose Message Expiry Interval has passed."""
+        """Remove and return those in memory whose Message Expiry Interval has passed."""
         expired: list[Delivery] = []
         if self.next_expiry is not None and now >= self.next_expiry:
             for delivery in self.take_all():
@@ -169,22 +175,22 @@ class Backlog:
                 if message.is_expired(now):
                     expired.append(delivery)
                 else:
-                    self._put(delivery)
+                    self._keep(delivery)
         return expired
 
     def take_shared(self, shares: set[str] | None) -> list[Delivery]:
-        """Take out those at hand that came by these shared subscriptions, None: by any."""
+        """Remove and return those in memory that came by these shared subscriptions; None: any."""
         shared: list[Delivery] = []
         for delivery in self.take_all():
             if delivery.is_of(shares):
                 shared.append(delivery)
             else:
-                self._put(delivery)
+                self._keep(delivery)
         return shared
 
     def take_all(self) -> list[Delivery]:
-        """Take out all that are at hand."""
-        deliveries = self.listed()
+        """Remove and return all that are in memory."""
+        deliveries = self.in_memory()
         self.size = self.beyond_size
         self._deliveries = None
         self.next_expiry = None

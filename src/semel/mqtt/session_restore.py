@@ -1,0 +1,54 @@
+"""A Session from what a store has of it.
+
+The owner makes an empty `Session` and calls, in any order, what it has rows for. Deliveries of the
+backlog are not loaded here: the session counts them, and the owner loads them with
+`Backlog.refill` when they are due.
+"""
+
+from semel.mqtt.delivery import Delivery, Receipt
+from semel.mqtt.session import NEVER_EXPIRES, Session, bytes_in_flight
+
+
+def restore_backlog(
+    session: Session,
+    count: int,
+    size: int,
+    first: int,
+    next_expiry: float | None,
+    last_number: int,
+) -> None:
+    """Deliveries that had no packet identifier: how many, of what size, from number `first` on.
+
+    `last_number` is the highest number that a delivery of this session has had.
+    """
+    backlog = session.backlog
+    backlog.beyond = count
+    backlog.beyond_size = size
+    backlog.size = size
+    backlog.first_beyond = first
+    backlog.beyond_expiry = next_expiry
+    session.last_number = last_number
+
+
+def restore_end(session: Session, ends_at: float | None, expiry_interval: int, now: float) -> None:
+    """When the session ends: as stored, or `expiry_interval` from now if it was connected."""
+    session.ends_at = ends_at
+    if ends_at is None and expiry_interval != NEVER_EXPIRES:
+        session.end_at(now + expiry_interval)
+
+
+def restore_receipt(session: Session, packet_id: int) -> Receipt:
+    """A QoS 2 message that the owner has, and has not accepted yet."""
+    receipt = session.pending[packet_id] = Receipt(packet_id, 2)
+    return receipt
+
+
+def restore_exchanges(session: Session, in_flight: list[Delivery], stored_ids: list[int]) -> None:
+    """Deliveries in flight, in the order of their numbers, and inbound QoS 2 identifiers."""
+    for delivery in in_flight:
+        session.flights[delivery.packet_id] = delivery
+        session.in_flight_bytes += bytes_in_flight(delivery)
+        session.last_id = delivery.packet_id
+        session.last_release = max(session.last_release, delivery.released)
+    for packet_id in stored_ids:
+        session.stored_ids.add(packet_id)
