@@ -27,7 +27,7 @@ from semel.mqtt import (
 from semel.mqtt.delivery import Delivery
 from semel.store.commit import Commit
 from semel.store.database import Database
-from semel.store.store import Saved, Store
+from semel.store.store import RestoredState, Store
 from semel.store.streams import Stream, Streams
 from tests.broker.by_hand import memory
 from tests.broker.world import Client, World
@@ -41,7 +41,7 @@ class Crashing(Store):
     """The real tables, and commits that are applied at once, or only when `holding` ends."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.database = database
         self.holding = False
         self.held: list[Commit] = []
@@ -53,7 +53,7 @@ class Crashing(Store):
         self.database.apply([commit])
         return True
 
-    def restore(self) -> Saved:
+    def restore(self) -> RestoredState:
         return self.database.restore()
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:

@@ -412,7 +412,7 @@ class Schedule:
         assert in_order(self.handed_out)
         for table in ("delivery", "particular", "body", "inbound", "inbox"):
             assert self.world.rows(f"SELECT * FROM {table}") == [], table
-        assert self.world.rows("SELECT filter FROM subscription") == [("down",)]
+        assert self.world.rows("SELECT topic_filter FROM subscription") == [("down",)]
 
 
 def in_order(payloads: list[bytes]) -> bool:

@@ -23,7 +23,7 @@ from semel.mqtt.delivery import (
 from semel.mqtt.packets.publish import Publish
 from semel.store.commit import Commit
 from semel.store.database import Database
-from semel.store.store import Saved
+from semel.store.store import RestoredState
 from tests.simulation.faults import MARK
 from tests.simulation.ledger import Snapshot
 from tests.simulation.record import FOLDER, SYNC, Sealer
@@ -178,7 +178,7 @@ class ForgetfulStore(SimulatedStore):
         super().__init__(empty_database(), noted)
         self._what = what
 
-    def restore(self) -> Saved:
+    def restore(self) -> RestoredState:
         saved = super().restore()
         if self._what == "wills":
             saved.wills.clear()

@@ -36,10 +36,10 @@ def loaded(text: str, folder: Path) -> Settings:
 def test_by_default_nothing_lasts_and_with_data_it_lasts_on_the_disk() -> None:
     assert StoreSettings().data is None
     assert StoreSettings().durability == DISK
-    assert not StoreSettings().lasts
-    assert KEPT.lasts
-    assert StoreSettings(data=Path("data"), durability=OS).lasts
-    assert not StoreSettings(data=Path("data"), durability=MEMORY).lasts
+    assert not StoreSettings().is_durable
+    assert KEPT.is_durable
+    assert StoreSettings(data=Path("data"), durability=OS).is_durable
+    assert not StoreSettings(data=Path("data"), durability=MEMORY).is_durable
 
 
 def test_the_defaults_are_those_that_were_measured() -> None:

@@ -78,7 +78,7 @@ def command(
     logging.getLogger().setLevel(settings.of(BrokerSettings).log_level.upper())
     log_ignored_signals()
     try:
-        if not kept.lasts:
+        if not kept.is_durable:
             run(settings.of(BrokerSettings))
             return
         opened = open_store(kept, streams)
@@ -87,7 +87,7 @@ def command(
             # The loop has taken its handlers with it.
             log_ignored_signals()
             if kept.seal_after < SEAL_SECONDS:
-                opened.settle(SEAL_SECONDS)
+                opened.wait_until_sealed(SEAL_SECONDS)
         finally:
             opened.close()
     except (CannotListen, StoreFailed, Unusable) as problem:

@@ -20,18 +20,17 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from semel.mqtt.violation import Violation
-from semel.store.facts import get_fact
-from semel.store.folder import STREAMS, explained, known_version, read_only
+from semel.store.folder import STREAMS, known_version, read_only, store_errors
 from semel.store.gaps import Range, known_gaps
+from semel.store.metadata import get_metadata
 from semel.store.opening import NODE_CHARACTERS
 from semel.store.retention import delete_through
 from semel.store.roots import LocalRoot, Root, Segment, open_root
-from semel.store.rows import check_records
+from semel.store.rows import SELECT_RECORDS, check_records
 from semel.store.schema import Damaged, Unusable
 from semel.store.segments import (
     BATCH_ROWS,
     CHUNK_BYTES,
-    COLUMNS,
     LISTINGS,
     RecordError,
     arrow,
@@ -42,10 +41,7 @@ from semel.store.segments import (
     table_of,
 )
 
-_ROWS: Final = (
-    f"SELECT checksum, {COLUMNS} FROM record"
-    " WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
-)
+_ROWS: Final = f"{SELECT_RECORDS} WHERE stream_id = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
 
 
 @dataclass(frozen=True)
@@ -136,7 +132,7 @@ class StoreRows:
     def __init__(self, folder: Path) -> None:
         """Raises Unusable."""
         self.folder = folder
-        with explained(folder):
+        with store_errors(folder):
             self._connection = read_only(folder)
             try:
                 known_version(self._connection)
@@ -150,12 +146,12 @@ class StoreRows:
         self._connection.close()
 
     def _ask(self, question: str, *arguments: object) -> list[Any]:
-        with explained(self.folder):
+        with store_errors(self.folder):
             return self._connection.execute(question, arguments).fetchall()
 
     def _fact(self, name: str) -> str | None:
-        with explained(self.folder):
-            return get_fact(self._connection, name)
+        with store_errors(self.folder):
+            return get_metadata(self._connection, name)
 
     def node(self) -> str | None:
         """What the broker called its node when it last ran, if it noted that."""
@@ -167,14 +163,17 @@ class StoreRows:
 
     def extent(self, stream: int) -> tuple[int, int]:
         """The last seq that is committed, and up to which one all rows are sealed."""
-        ((last, sealed),) = self._ask("SELECT last_seq, sealed FROM stream WHERE id = ?", stream)
+        ((last, sealed),) = self._ask(
+            "SELECT last_seq, sealed_seq FROM stream WHERE id = ?", stream
+        )
         return last, sealed
 
     def ends(self, stream: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
         """The seq and the time of the first and the last row that is here."""
         ends = [
             self._ask(
-                f"SELECT seq, received FROM record WHERE stream = ? ORDER BY seq {order} LIMIT 1",
+                "SELECT seq, received_at FROM record"
+                f" WHERE stream_id = ? ORDER BY seq {order} LIMIT 1",
                 stream,
             )
             for order in ("ASC", "DESC")
@@ -186,7 +185,7 @@ class StoreRows:
     def first_since(self, stream: int, received: int) -> int | None:
         """The lowest seq here of a row that was received then (in microseconds) or later."""
         rows = self._ask(
-            "SELECT seq FROM record WHERE stream = ? AND received >= ? ORDER BY seq LIMIT 1",
+            "SELECT seq FROM record WHERE stream_id = ? AND received_at >= ? ORDER BY seq LIMIT 1",
             stream,
             received,
         )
@@ -196,7 +195,7 @@ class StoreRows:
         """Rows without a gap from `first` on, as many as are good at a time; none: not here."""
         found: list[tuple[Any, ...]] = []
         size = 0
-        with explained(self.folder):
+        with store_errors(self.folder):
             cursor = self._connection.execute(_ROWS, (stream, first, last, BATCH_ROWS))
             for row in cursor:
                 if row[1] != first + len(found):
@@ -211,13 +210,13 @@ class StoreRows:
     def next_after(self, stream: int, seq: int) -> int | None:
         """The next row that is here after this one."""
         ((found,),) = self._ask(
-            "SELECT min(seq) FROM record WHERE stream = ? AND seq > ?", stream, seq
+            "SELECT min(seq) FROM record WHERE stream_id = ? AND seq > ?", stream, seq
         )
         return None if found is None else int(found)
 
     def table(self, rows: list[tuple[Any, ...]], node: str) -> Any:
         """Such rows as an Arrow table."""
-        with explained(self.folder):
+        with store_errors(self.folder):
             try:
                 return table_of(rows, node)
             except (ValueError, Violation) as problem:
@@ -226,7 +225,7 @@ class StoreRows:
 
     def lost(self, stream: int) -> list[Range]:
         """What a repair could not save, in order."""
-        with explained(self.folder):
+        with store_errors(self.folder):
             return known_gaps(self._connection).get(stream, [])
 
 

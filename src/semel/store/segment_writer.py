@@ -4,12 +4,11 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.store.rows import check_records
+from semel.store.rows import SELECT_RECORDS, check_records
 from semel.store.schema import Damaged
 from semel.store.segment_checksums import KEY, VERSION, add_checksums
 from semel.store.segments import (
     CHUNK_BYTES,
-    COLUMNS,
     WITH_STATISTICS,
     RecordError,
     arrow,
@@ -22,10 +21,7 @@ from semel.store.segments import (
 if TYPE_CHECKING:
     from semel.store.roots import Root
 
-_ROWS: Final = (
-    f"SELECT checksum, {COLUMNS} FROM record"
-    " WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
-)
+_ROWS: Final = f"{SELECT_RECORDS} WHERE stream_id = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
 
 # What is read from the database at a time: one short transaction each, so that a checkpoint never
 # waits long. The number of rows follows the size of those before.

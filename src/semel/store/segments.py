@@ -41,6 +41,7 @@ from semel.mqtt.properties import (
     Properties,
 )
 from semel.store.commit import RecordedMessage
+from semel.store.row_flags import DUP, QOS_MASK, RETAIN
 from semel.store.rows import properties_from
 from semel.store.segment_checksums import KEY, VERSION, CheckedFile
 
@@ -53,10 +54,6 @@ Range = tuple[int, int]
 MAXIMUM_SEQ: Final = 2**63 - 1
 _NAME: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet", re.ASCII)
 
-# The columns of table `record` that a segment is made of, in the order of `_table`.
-COLUMNS: Final = (
-    "seq, received, flags, packet_id, version, client_id, user_name, topic, properties, payload"
-)
 # Bytes of rows that are read from the database at a time.
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 # Rows that a reader decodes at a time.
@@ -178,7 +175,7 @@ def schema() -> Any:
 
 
 def table_of(rows: Sequence[tuple[Any, ...]], node: str) -> Any:
-    """An Arrow table of rows of table `record`, whose columns are COLUMNS in this order.
+    """An Arrow table of rows of table `record`, as `check_records` returns them.
 
     Texts may be str, or bytes in UTF-8. Nothing is done for each row, but where there are
     properties: those are decoded once for each different value.
@@ -206,9 +203,9 @@ def table_of(rows: Sequence[tuple[Any, ...]], node: str) -> Any:
         "received": pa.array(received, pa.int64()).view(pa.timestamp("us", tz="UTC")),
         "topic": pa.array(topic, pa.string()),
         "payload": pa.array(payload, pa.binary()),
-        "qos": pc.bit_wise_and(bits, pa.scalar(3, pa.int32())),
-        "retain": pc.not_equal(pc.bit_wise_and(bits, pa.scalar(4, pa.int32())), 0),
-        "dup": pc.not_equal(pc.bit_wise_and(bits, pa.scalar(8, pa.int32())), 0),
+        "qos": pc.bit_wise_and(bits, pa.scalar(QOS_MASK, pa.int32())),
+        "retain": pc.not_equal(pc.bit_wise_and(bits, pa.scalar(RETAIN, pa.int32())), 0),
+        "dup": pc.not_equal(pc.bit_wise_and(bits, pa.scalar(DUP, pa.int32())), 0),
         "client_id": pa.array(client_id, pa.string()),
         "user_name": pa.array(user_name, pa.string()),
         "packet_id": pc.if_else(pc.equal(packet_ids, 0), pa.scalar(None, pa.int32()), packet_ids),
