@@ -423,7 +423,7 @@ def test_while_the_root_is_gone_those_who_need_it_wait_and_nobody_else(place: Pl
         assert seqs(Reader().read(new, 130)) == list(range(101, 131))
         place.publish(5)
         assert seqs(Reader().read(new, 135)) == list(range(131, 136))
-        place.wait_for(lambda: any("is tried again" in line for line in place.broker.log))
+        place.wait_for(lambda: any("retrying" in line for line in place.broker.log))
         old.ping()
         assert old.waiting == []
         # The sealer may have made the folder anew meanwhile: what was there comes back.

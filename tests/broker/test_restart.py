@@ -234,7 +234,7 @@ def test_a_session_that_ended_does_not_come_back_with_anything() -> None:
     client.send(Publish("t", b"x", 2, 5))
     world.connect("a", clean_start=True)
     world.crash()
-    for table in ("session", "subscription", "delivery", "particular", "inbound"):
+    for table in ("session", "subscription", "delivery", "delivery_extra", "inbound"):
         assert world.rows(table) == 0, table
     world.connect("a", clean_start=False, properties=KEPT)
 
@@ -489,7 +489,7 @@ def test_what_expired_on_disk_makes_room_for_what_is_new() -> None:
     assert world.broker.router.dropped == 2
     reader = world.durable("r", present=True)
     assert payloads(reader.take()) == [b"0", b"1", b"2", b"5", b"6", b"7"]
-    assert world.rows("delivery") == world.rows("particular") + 6 == 6
+    assert world.rows("delivery") == world.rows("delivery_extra") + 6 == 6
 
 
 def test_what_expired_on_disk_is_forgotten_in_memory() -> None:

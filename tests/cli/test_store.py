@@ -138,7 +138,7 @@ def test_check_lists_what_is_wrong_and_exits_with_1(small: Path) -> None:
     result = run("check", small)
     assert result.exit_code == 1
     assert re.search(
-        r"^retained +place 1 +TOPIC_NAME_WITHOUT_WILDCARDS", result.stdout, re.MULTILINE
+        r"^retained +position 1 +TOPIC_NAME_WITHOUT_WILDCARDS", result.stdout, re.MULTILINE
     )
     assert f"semel store repair {small}" in result.stdout
     result = run("check", "--json", small)
@@ -359,7 +359,7 @@ def test_a_session_is_deleted_with_all_that_is_kept_for_it_and_nothing_else(smal
     assert (result.exit_code, result.stdout) == (0, "1 session deleted\n")
     assert clients(small) == ["b"]
     for table in ("subscription", "delivery", "delivery_extra"):
-        assert rows(small, f"SELECT DISTINCT session FROM {table}") == [(2,)]
+        assert rows(small, f"SELECT DISTINCT session_id FROM {table}") == [(2,)]
     for table in ("inbound", "inbox"):
         assert rows(small, f"SELECT * FROM {table}") == []
     # The payload that both waited for has one use left; the will is published at the next start.
@@ -408,8 +408,8 @@ def test_nothing_is_deleted_because_an_option_was_forgotten(small: Path, kind: s
 def test_what_is_not_there_cannot_be_deleted(small: Path, tmp_path: Path) -> None:
     assert "nothing was deleted" in refused("sessions", "delete", small, "--client-id", "x")
     assert "no retained message" in refused("retained", "delete", small, "--filter", "x")
-    assert "no data folder" in refused("sessions", "delete", tmp_path / "no", "--all")
-    assert "no data folder" in refused("retained", "list", tmp_path / "no")
+    assert "not a data folder" in refused("sessions", "delete", tmp_path / "no", "--all")
+    assert "not a data folder" in refused("retained", "list", tmp_path / "no")
 
 
 @pytest.mark.parametrize("kind", ["sessions", "retained"])

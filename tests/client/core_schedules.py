@@ -410,7 +410,7 @@ class Schedule:
                 assert len(keys.get(payload, ())) <= 1, f"{payload!r} has {keys[payload]}"
         assert set(keys) <= set(self.sent)
         assert in_order(self.handed_out)
-        for table in ("delivery", "particular", "body", "inbound", "inbox"):
+        for table in ("delivery", "delivery_extra", "shared_payload", "inbound", "inbox"):
             assert self.world.rows(f"SELECT * FROM {table}") == [], table
         assert self.world.rows("SELECT topic_filter FROM subscription") == [("down",)]
 

@@ -58,7 +58,7 @@ def test_a_check_changes_nothing(small: Path) -> None:
         "packet_id = 0",
         "packet_id = 65535",
         "flags = 14",
-        "version = 4, properties = NULL",
+        "protocol_version = 4, properties = NULL",
         "topic = '$SYS/x'",
         "payload = x''",
         "number = number + 1000000",
@@ -104,16 +104,16 @@ def test_a_key_tells_which_row_it_is(small: Path) -> None:
     change(small, "UPDATE delivery SET flags = 3 WHERE session_id = 1 AND number = 3")
     assert ("delivery", "session 1, number 3", "flags is 3") in findings(small)
     change(small, "UPDATE retained SET topic = 'a/+' WHERE topic = 't'")
-    assert ("retained", "place 1", "TOPIC_NAME_WITHOUT_WILDCARDS: topic_name 'a/+'") in findings(
+    assert ("retained", "position 1", "TOPIC_NAME_WITHOUT_WILDCARDS: topic_name 'a/+'") in findings(
         small
     )
 
 
 def test_a_gap_that_a_repair_noted_is_no_finding(small: Path) -> None:
     change(small, "DELETE FROM record WHERE seq BETWEEN 2 AND 3")
-    assert findings(small) == [("record", "stream 1, seq 2 to 3", "are not there")]
+    assert findings(small) == [("record", "stream 1, seq 2 to 3", "are missing")]
     change(small, f"INSERT INTO metadata VALUES ('{gap_name(1, 3, 3)}', 0, 'now')")
-    assert findings(small) == [("record", "stream 1, seq 2 to 2", "are not there")]
+    assert findings(small) == [("record", "stream 1, seq 2 to 2", "are missing")]
     change(small, f"INSERT INTO metadata VALUES ('{gap_name(1, 1, 2)}', 0, 'now')")
     assert findings(small) == []
 
@@ -185,7 +185,7 @@ def test_a_newer_store_is_not_judged(small: Path) -> None:
 
 def test_an_older_store_is_not_judged(small: Path) -> None:
     change(small, "PRAGMA user_version = 0")
-    with pytest.raises(Unusable, match="a broker brings it to"):
+    with pytest.raises(Unusable, match="a broker upgrades it to"):
         check_store(small)
 
 
@@ -240,7 +240,7 @@ def test_a_store_in_use_can_be_looked_at_checked_printed_and_copied(
         sessions = describe(large)["sessions"]
         assert isinstance(sessions, int)
         assert sessions >= before
-        printed = [each["number"] for each in export(large) if each["table"] == "session"]
+        printed = [each["id"] for each in export(large) if each["table"] == "session"]
         # All of one moment.
         own = sorted(n for n in printed if isinstance(n, int) and 100 <= n < 5_000)
         assert own == list(range(100, 100 + len(own)))
@@ -370,9 +370,9 @@ def test_every_row_is_printed_with_its_table_first(small: Path) -> None:
     session = next(each for each in printed if each["table"] == "session")
     assert session == {
         "table": "session",
-        "number": 1,
+        "id": 1,
         "client_id": "a",
-        "expiry": 4294967295,
+        "expiry_interval": 4294967295,
         "ends_at": 60.0,
     }
 
@@ -381,12 +381,12 @@ def test_what_a_program_has_not_acknowledged_is_printed_with_its_key(small: Path
     first, second = (each for each in export(small) if each["table"] == "inbox")
     assert first == {
         "table": "inbox",
-        "session": 1,
+        "session_id": 1,
         "number": 1,
         "key": "run-1",
         "flags": 9,
         "packet_id": 3,
-        "version": 5,
+        "protocol_version": 5,
         "topic": "t",
         "properties": None,
         "payload_base64": "/w==",
@@ -397,7 +397,7 @@ def test_what_a_program_has_not_acknowledged_is_printed_with_its_key(small: Path
 
 def test_payloads_are_text_or_base64(small: Path) -> None:
     deliveries = {
-        (each["session"], each["number"]): each
+        (each["session_id"], each["number"]): each
         for each in export(small)
         if each["table"] == "delivery"
     }
@@ -495,7 +495,7 @@ def test_nothing_is_discarded_where_nothing_is_in_the_way(small: Path) -> None:
 
 def test_numbers_only_go_up(small: Path) -> None:
     adopt(small, "yard", 100)
-    with pytest.raises(Unusable, match="numbers only go up"):
+    with pytest.raises(Unusable, match="numbers only increase"):
         adopt(small, "yard", 99)
     adopt(small, "yard", 100)
     assert streams(small)[1] == ("yard", 100, 100, 100)

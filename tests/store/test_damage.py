@@ -324,14 +324,14 @@ def test_an_update_does_not_make_damage_right(small: Path, wrong: str, act: str)
             database.write(batch)
 
     table = wrong.split()[1]
-    key = {"delivery": "session = 1 AND number = 1", "stream": "id = 1"}.get(table, "1")
+    key = {"delivery": "session_id = 1 AND number = 1", "stream": "id = 1"}.get(table, "1")
     question = f"SELECT * FROM {table} WHERE {key}"
     update()
     assert "checksum" not in words(small)
     damage(small, wrong)
     update()
     assert rows(small, question)
-    assert "checksum is wrong" in words(small)
+    assert "wrong checksum" in words(small)
 
 
 def test_damage_of_one_session_does_not_keep_others_from_their_messages(small: Path) -> None:

@@ -49,7 +49,7 @@ def count(database: Database, table: str) -> int:
 def facts_of(session: Session) -> Facts:
     """The facts of a session, but for numbers that only have to be large enough.
 
-    Of `released` the order counts, not the number; a share matters until PUBREC.
+    Of `release_number` the order counts, not the number; a share matters until PUBREC.
     """
     waiting, in_flight, stored, _ = session.facts()
     assert isinstance(in_flight, tuple)

@@ -303,11 +303,9 @@ def test_a_name_that_is_no_text_is_refused_before_anything_is_made(tmp_path: Pat
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     with pytest.raises(Unusable) as caught:
         open_folder(path)
-    assert str(caught.value).startswith(
-        f"{tmp_path}/caf\\xe9 has bytes in its name that are no UTF"
-    )
+    assert str(caught.value).startswith(f"{tmp_path}/caf\\xe9 is not valid UTF-8")
     assert not path.exists()
-    with pytest.raises(Unusable, match="there is a NUL in it"):
+    with pytest.raises(Unusable, match="contains a NUL"):
         open_folder(Path(f"{tmp_path}/a\0b"))
     assert os.listdir(tmp_path) == []
     assert opens(tmp_path / "café") == []
@@ -318,14 +316,14 @@ def test_a_folder_that_is_not_for_us_is_refused(folder: Path) -> None:
         (folder / "lock").unlink()
         folder.chmod(0o500)
     with as_nobody():
-        assert "is not for this user" in sentence(folder)
+        assert "is not accessible to this user" in sentence(folder)
     folder.chmod(0o700)
     assert opens(folder) == []
 
 
 def test_a_folder_where_a_file_should_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
-    assert "is a folder, but a file should be there" in sentence(tmp_path)
+    assert "is a folder, but should be a file" in sentence(tmp_path)
 
 
 # A file system of our own, which we may fill or close.
@@ -383,7 +381,7 @@ def test_a_disk_without_space_is_refused_until_it_has_some(tmp_path: Path) -> No
 def test_a_file_system_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     said = mounted(tmp_path, "mount -t tmpfs none $M; OPEN; mount -o remount,ro $M; OPEN; CHECK")
     assert said[0] == "open"
-    assert "is on a file system that cannot be written" in said[1]
+    assert "is on a read-only file system" in said[1]
     # Reading needs no more than it has.
     assert said[2] == "open"
 
@@ -391,13 +389,13 @@ def test_a_file_system_that_cannot_be_written_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (errno.EACCES, "is not for this user"),
-        (errno.EPERM, "is not for this user"),
+        (errno.EACCES, "is not accessible to this user"),
+        (errno.EPERM, "is not accessible to this user"),
         (errno.ENOTDIR, "is not a folder"),
-        (errno.ENOENT, "is not there"),
-        (errno.EROFS, "cannot be written"),
-        (errno.ENOSPC, "no space is left"),
-        (errno.EDQUOT, "no space is left"),
+        (errno.ENOENT, "does not exist"),
+        (errno.EROFS, "read-only file system"),
+        (errno.ENOSPC, "is full: free some space"),
+        (errno.EDQUOT, "is full: free some space"),
         (errno.ENOLCK, "choose a folder on a local disk"),
         (errno.EOPNOTSUPP, "choose a folder on a local disk"),
         (errno.EIO, "cannot be used: Input/output error"),
@@ -412,12 +410,12 @@ def test_each_error_of_the_system_is_one_sentence(code: int, words: str) -> None
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (sqlite3.SQLITE_FULL, "no space is left"),
+        (sqlite3.SQLITE_FULL, "is full: free some space"),
         (sqlite3.SQLITE_BUSY, "is locked by another program"),
-        (sqlite3.SQLITE_CANTOPEN_ISDIR, "look at its owner and mode"),
-        (sqlite3.SQLITE_READONLY, "look at its owner and mode"),
+        (sqlite3.SQLITE_CANTOPEN_ISDIR, "check its owner and mode"),
+        (sqlite3.SQLITE_READONLY, "check its owner and mode"),
         (sqlite3.SQLITE_PROTOCOL, "choose a folder on a local disk"),
-        (sqlite3.SQLITE_IOERR_READ, "look for errors of the disk"),
+        (sqlite3.SQLITE_IOERR_READ, "check the disk for errors"),
         (sqlite3.SQLITE_CORRUPT, "semel store repair /data"),
         (sqlite3.SQLITE_NOTADB, "semel store check /data"),
         (sqlite3.SQLITE_INTERRUPT, "cannot be used"),
@@ -457,7 +455,7 @@ def test_a_newer_store_is_refused_and_left_alone(folder: Path) -> None:
     change(folder, f"PRAGMA user_version = {VERSION + 1}", "CREATE TABLE later (x)")
     before = (folder / "store.db").read_bytes()
     said = sentence(folder)
-    assert f"written by a newer semel (format {VERSION + 1}, this one knows {VERSION})" in said
+    assert f"written by a newer semel (format {VERSION + 1}, this version knows {VERSION})" in said
     assert (folder / "store.db").read_bytes() == before
 
 
@@ -512,7 +510,9 @@ def test_an_older_store_is_brought_to_our_format_after_a_copy(folder: Path) -> N
 def test_a_step_that_fails_leaves_the_store_as_it_was(folder: Path, step: tuple[str, ...]) -> None:
     change(folder, "PRAGMA user_version = 1")
     before = (folder / "store.db").read_bytes()
-    with pytest.raises(Unusable, match="could not be brought from format 1 to 2, and is as it was"):
+    with pytest.raises(
+        Unusable, match="could not be upgraded from format 1 to 2, and is unchanged"
+    ):
         open_folder(folder, steps={1: step_of(*step)})
     assert (folder / "store.db").read_bytes() == before
     # The copy of the first attempt stays beside that of the next.
@@ -523,7 +523,7 @@ def test_a_step_that_fails_leaves_the_store_as_it_was(folder: Path, step: tuple[
 
 def test_a_store_of_a_format_that_nobody_knows_is_refused(folder: Path) -> None:
     change(folder, "PRAGMA user_version = 0")
-    assert f"it has format 0, and this semel knows {VERSION} only" in sentence(folder)
+    assert "it has format 0, which this semel cannot upgrade" in sentence(folder)
     assert not list(folder.glob("*.bak"))
 
 
@@ -555,16 +555,16 @@ def test_an_empty_store_keeps_its_log(killed: Path) -> None:
 
 def test_a_store_that_is_gone_while_its_log_is_there_is_not_begun_anew(killed: Path) -> None:
     (killed / "store.db").unlink()
-    assert "it is gone, but its log store.db-wal is there" in sentence(killed)
+    assert "it is missing, but its log store.db-wal exists" in sentence(killed)
     assert not (killed / "store.db").exists()
 
 
 def test_a_store_that_is_gone_in_the_middle_of_a_repair_is_not_begun_anew(folder: Path) -> None:
     (folder / "store.db").rename(folder / "store.db.damaged-20240101T000000")
-    assert "it is gone, but store.db.damaged-20240101T000000 is there" in sentence(folder)
+    assert "it is missing, but store.db.damaged-20240101T000000 exists" in sentence(folder)
     (folder / "store.db.damaged-20240101T000000").rename(folder / "elsewhere")
     said = sentence(folder)
-    assert "it is gone, but store.mark says that it had 3 commits; to begin anew, move" in said
+    assert "it is missing, but store.mark records 3 commits; to start a new one, move" in said
     (folder / "store.mark").unlink()
     assert opens(folder) == []
 
@@ -669,8 +669,8 @@ def test_without_a_sync_for_each_commit_a_broken_log_is_what_loss_of_power_leave
     with open_folder(killed, durability=DISK) as opened:
         first, second = opened.warnings
         assert f"4 of its {len(ends)} commits are lost" in first
-        assert "commits 17 to 20 of it are lost" in second
-        assert "as loss of power does with durability os" in second
+        assert "commits 17 to 20, which were acknowledged, are lost" in second
+        assert "as expected after a loss of power with durability os" in second
         assert 0 < sessions_in(opened) < 20
     assert opens(killed) == []
 
@@ -699,7 +699,7 @@ def test_a_last_commit_that_is_not_whole_was_never_acknowledged(killed: Path) ->
     set_mark(killed, 19)
     with open_folder(killed) as opened:
         (warning,) = opened.warnings
-        assert "the last commit in store.db-wal is not whole" in warning
+        assert "the last commit in store.db-wal is incomplete" in warning
         assert sessions_in(opened) == 19
     assert opens(killed) == []
 
@@ -714,7 +714,7 @@ def test_a_log_that_ends_in_the_middle_of_a_frame_is_what_a_crash_leaves(killed:
 
 def test_a_log_without_its_header_is_damage(killed: Path) -> None:
     flip(log_path(killed / "store.db"), 20)
-    assert "its log, has no header" in sentence(killed)
+    assert "the header of its log store.db-wal is damaged" in sentence(killed)
 
 
 def test_a_log_that_was_just_begun_is_none(folder: Path) -> None:
@@ -728,7 +728,7 @@ def test_a_log_that_was_just_begun_is_none(folder: Path) -> None:
 def test_a_reader_says_that_there_is_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match=r"it has no store\.db"):
         read_only(tmp_path)
-    with pytest.raises(Unusable, match="it is not a folder, or not there"):
+    with pytest.raises(Unusable, match="it is not a folder, or is missing"):
         read_only(tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
 

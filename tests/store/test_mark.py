@@ -110,7 +110,7 @@ def test_an_older_copy_in_its_place_is_noticed(killed: Path, tmp_path: Path) -> 
     (killed / "store.db").write_bytes(older)
     said = sentence(killed)
     assert "commit 21, which was acknowledged, is lost" in said
-    assert "if an older copy was put in its place, a repair accepts that" in said
+    assert "if it was replaced by an older copy, a repair accepts that" in said
 
 
 def test_a_mark_that_cannot_be_read_is_damage_and_a_repair_makes_a_new_one(killed: Path) -> None:
@@ -118,11 +118,11 @@ def test_a_mark_that_cannot_be_read_is_damage_and_a_repair_makes_a_new_one(kille
     data[60] ^= 1
     (killed / MARK).write_bytes(data)
     assert "store.mark, which records its commits, is damaged" in sentence(killed)
-    assert "cannot be read" in str(problems(killed))
+    assert "is damaged" in str(problems(killed))
     before = contents(killed)
     result = repair_store(killed, WHEN)
     assert result.is_complete
-    assert any("there is a new one now" in note for note in result.notes)
+    assert any("it was replaced" in note for note in result.notes)
     assert contents(killed) == before
     assert problems(killed) == []
 
@@ -254,7 +254,7 @@ def test_without_a_mark_nobody_can_tell_and_that_is_said_once(killed: Path) -> N
     assert report.is_clean
     assert "a log that has lost its end cannot be detected" in str(report.notes)
     with open_folder(killed) as opened:
-        assert "there was no store.mark" in str(opened.warnings)
+        assert "store.mark is missing" in str(opened.warnings)
         assert sessions_in(opened) == 20
     with open_folder(killed) as opened:
         assert opened.warnings == []

@@ -404,7 +404,7 @@ def test_a_damaged_segment_is_told_once_in_a_while_and_tried_again(
             waits.append(seconds)
             again()
     assert len(caplog.records) == 1
-    assert "tried again" in caplog.text
+    assert "retrying" in caplog.text
     assert segment.name in caplog.text
     assert "Traceback" not in caplog.text
     assert waits == sorted(waits)

@@ -134,7 +134,7 @@ def test_of_two_sessions_with_one_client_identifier_the_first_stays(small: Path)
     result = repaired(small)
     assert rows(small, "SELECT id, client_id FROM session") == [(1, "a")]
     assert result.dropped["session"] == 1
-    assert ("session", "number 2", "another row has its place") in [
+    assert ("session", "id 2", "another row has its key") in [
         (each.table, each.row, each.problem) for each in result.details.findings
     ]
 
@@ -339,7 +339,7 @@ def test_a_store_that_lost_its_id_has_a_new_one_and_says_so(small: Path) -> None
     old = rows(small, question)
     wipe(small, [root_of(small, "metadata")])
     result = repaired(small)
-    assert any("the id of the store is lost" in note for note in result.notes)
+    assert any("the store has lost its id" in note for note in result.notes)
     assert len(old) == len(rows(small, question)) == 1
     assert old != rows(small, question)
 
@@ -404,7 +404,7 @@ def test_of_a_log_that_is_broken_in_the_middle_no_commit_is_lost(
     log.write_bytes(data)
     result = repair_store(killed, WHEN)
     assert log_path(killed / SAVED).read_bytes() == bytes(data)
-    assert any("the log has 1 page not as written" in note for note in result.notes)
+    assert any("the log has 1 damaged page" in note for note in result.notes)
     assert not result.is_complete
     works(killed)
     assert contents(killed) == before
@@ -435,7 +435,7 @@ def test_a_last_commit_that_is_not_whole_is_left_out_and_told(
     data[found.offset(4) + 8] ^= 1
     log.write_bytes(data)
     result = repair_store(killed, WHEN)
-    assert any("last commit in the log is not whole" in note for note in result.notes)
+    assert any("last commit in the log is incomplete" in note for note in result.notes)
     works(killed)
     assert contents(killed) != before
 
@@ -470,7 +470,7 @@ def test_where_there_is_no_store_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match=r"it has no store\.db"):
         repair_store(tmp_path, WHEN)
     assert not (tmp_path / "store.db").exists()
-    with pytest.raises(Unusable, match="it is not a folder, or not there"):
+    with pytest.raises(Unusable, match="it is not a folder, or is missing"):
         repair_store(tmp_path / "nowhere", WHEN)
     assert not (tmp_path / "nowhere").exists()
 

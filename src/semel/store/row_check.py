@@ -45,6 +45,8 @@ _TYPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "BLOB": ((bytes,), "bytes"),
 }
 _LARGEST: Final = 2**63 - 1
+# How messages name these columns.
+_LABELS: Final = {"session_id": "session", "stream_id": "stream"}
 
 
 class _Fault(Exception):
@@ -52,11 +54,11 @@ class _Fault(Exception):
 
 
 def describe_key(table: str, row: Row) -> str:
-    """The key of a row, for messages: `session_id 1, number 3`."""
+    """The key of a row, for messages: `session 1, number 3`."""
     parts: list[str] = []
     for name, value in zip(TABLES[table].key_names, row, strict=False):
         shown = quoted(value) if isinstance(value, str) else str(value)
-        parts.append(f"{name} {shown}")
+        parts.append(f"{_LABELS.get(name, name)} {shown}")
     return ", ".join(parts)
 
 

@@ -197,7 +197,7 @@ CHECKSUM: Final = "checksum"
 
 
 @dataclass(frozen=True)
-class Column:
+class StoreColumn:
     """A column: `type` is INTEGER, REAL, TEXT or BLOB."""
 
     name: str
@@ -206,11 +206,11 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class StoreTable:
     """A table. The first `key_size` columns identify a row; the next one is its checksum."""
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[StoreColumn, ...]
     key_size: int
     # Whether SQLite keeps the only key column as its rowid.
     has_rowid: bool
@@ -231,7 +231,7 @@ class Table:
         return self.column_names[: self.key_size]
 
 
-def _read_tables() -> dict[str, Table]:
+def _read_tables() -> dict[str, StoreTable]:
     """The tables as SQLite understands their definitions, in the order of these."""
     found = {}
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
@@ -240,17 +240,17 @@ def _read_tables() -> dict[str, Table]:
         for (name,) in names.fetchall():
             rows = connection.execute(f"PRAGMA table_info({name})").fetchall()
             columns = tuple(
-                Column(column, kind, is_nullable=not (not_null or key))
+                StoreColumn(column, kind, is_nullable=not (not_null or key))
                 for _, column, kind, not_null, _, key in rows
             )
             key_size = sum(key > 0 for *_, key in rows)
             assert columns[key_size].name == CHECKSUM
             has_rowid = key_size == 1 and columns[0].type == "INTEGER"
-            found[name] = Table(name, columns, key_size, has_rowid)
+            found[name] = StoreTable(name, columns, key_size, has_rowid)
     return found
 
 
-TABLES: Final[Mapping[str, Table]] = _read_tables()
+TABLES: Final[Mapping[str, StoreTable]] = _read_tables()
 
 
 def content_of(table: str, row: Row) -> Row:

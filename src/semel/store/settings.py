@@ -124,7 +124,7 @@ class StoreSettings:
     )
     compact_below: int = setting(
         64 * MIB,
-        "Segments smaller than this are merged into larger ones; 0: none are.",
+        "Segments smaller than this are merged into larger ones; 0 turns merging off.",
         unit=BYTES,
     )
     compact_to: int = setting(

@@ -239,8 +239,8 @@ class _Repair:
             )
         if self._pages.broken_frames:
             self._report.notes.append(
-                f"{count(self._pages.broken_frames, 'page')} of the log differ from what was"
-                " written: their intact rows were used"
+                f"the log has {count(self._pages.broken_frames, 'damaged page')}, whose intact rows"
+                " were used"
             )
             self._count_unreadable("log")
 
