@@ -1,4 +1,4 @@
-"""Imports between rooms point one way, as DESIGN.md section 1 draws it.
+"""Imports between rooms point one way, as DESIGN.md section 1 draws it, and so do those of files.
 
 The checker reads source text, so it also sees imports inside functions, under TYPE_CHECKING, and
 modules named by a string in `import_module`, `__import__` and `need`.
@@ -30,6 +30,26 @@ FRONT_DOOR = {"client", "mqtt"}
 # What compiled code needs at run time: all that mqtt may import beside the standard library.
 RUN_TIME = {"mypy_extensions", "librt"}
 IMPORTING_CALLS = {"import_module", "__import__", "need"}
+# Examines files of a damaged store without SQLite: for the command, never for a running broker.
+FORENSICS = "semel.store.forensics"
+MAY_IMPORT_FORENSICS = {"semel.cli.store"}
+# Files that import each other. None is meant to stay: take out what has been mended.
+KNOWN_CYCLES: list[set[str]] = [
+    {"semel.client.transport", "semel.client.websocket"},
+    {"semel.store.roots", "semel.store.segments"},
+    # `semel.store.sealing` imports the package, whose front door imports the client.
+    {
+        "semel",
+        "semel.client",
+        "semel.client.client",
+        "semel.client.link",
+        "semel.client.outbox",
+        "semel.store.archive",
+        "semel.store.disk",
+        "semel.store.opening",
+        "semel.store.sealing",
+    },
+]
 
 
 def room_of(module: str) -> str:
@@ -133,8 +153,78 @@ def bad_arrows(root: Path) -> list[str]:
     return found
 
 
+def module_of(path: Path, root: Path) -> str:
+    """The dotted name of a file; a package is its ``__init__``."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(("semel", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def imports_of_files(root: Path) -> dict[str, set[str]]:
+    """By module: the modules of the package that it imports."""
+    files = {module_of(path, root): path for path in sorted(root.rglob("*.py"))}
+    found = {}
+    for module, path in files.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        targets = {target for _, target in imported(path, root, tree)}
+        # `from a import b` imports the module a.b, or the name b of the module a.
+        found[module] = {
+            name
+            for target in targets
+            for name in (target if target in files else target.rpartition(".")[0],)
+            if name in files and name != module
+        }
+    return found
+
+
+def cycles(root: Path) -> list[set[str]]:
+    """Groups of files that import each other, directly or through others (Tarjan's algorithm)."""
+    graph = imports_of_files(root)
+    found: list[set[str]] = []
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        stack.append(module)
+        for target in sorted(graph[module]):
+            if target not in order:
+                visit(target)
+                lowest[module] = min(lowest[module], lowest[target])
+            elif target in stack:
+                lowest[module] = min(lowest[module], order[target])
+        if lowest[module] == order[module]:
+            group = set(stack[stack.index(module) :])
+            del stack[stack.index(module) :]
+            if len(group) > 1:
+                found.append(group)
+
+    for module in graph:
+        if module not in order:
+            visit(module)
+    return sorted(found, key=min)
+
+
+def forensic_imports(root: Path) -> list[str]:
+    """Modules that import the forensics of the store, and may not."""
+    return [
+        module
+        for module, targets in imports_of_files(root).items()
+        if not f"{module}.".startswith(f"{FORENSICS}.") and module not in MAY_IMPORT_FORENSICS
+        if any(f"{target}.".startswith(f"{FORENSICS}.") for target in targets)
+    ]
+
+
 def test_every_import_follows_the_design() -> None:
     assert bad_arrows(SOURCES) == []
+
+
+def test_no_files_import_each_other() -> None:
+    assert cycles(SOURCES) == sorted(KNOWN_CYCLES, key=min)
+
+
+def test_only_the_store_command_imports_forensics() -> None:
+    assert forensic_imports(SOURCES) == []
 
 
 def plant(root: Path, place: str, text: str) -> None:
@@ -194,6 +284,31 @@ def plant(root: Path, place: str, text: str) -> None:
 def test_a_bad_arrow_is_caught(tmp_path: Path, place: str, text: str) -> None:
     plant(tmp_path, place, text)
     assert len(bad_arrows(tmp_path)) == 1
+
+
+def test_a_cycle_is_caught(tmp_path: Path) -> None:
+    plant(tmp_path, "__init__.py", "")
+    plant(tmp_path, "store/__init__.py", "")
+    plant(tmp_path, "store/rows.py", "from semel.store.schema import Row")
+    plant(tmp_path, "store/schema.py", "def f():\n    from .log import frames")
+    plant(tmp_path, "store/log.py", "if TYPE_CHECKING:\n    from semel.store import rows")
+    plant(tmp_path, "store/mark.py", "import semel.store.log")
+    assert cycles(tmp_path) == [{"semel.store.rows", "semel.store.schema", "semel.store.log"}]
+    plant(tmp_path, "store/log.py", "from semel import store")
+    assert cycles(tmp_path) == []
+    plant(tmp_path, "store/__init__.py", "from semel.store.mark import Mark")
+    assert cycles(tmp_path) == [{"semel.store", "semel.store.log", "semel.store.mark"}]
+
+
+def test_an_import_of_forensics_is_caught(tmp_path: Path) -> None:
+    plant(tmp_path, "store/forensics/__init__.py", "")
+    plant(tmp_path, "store/forensics/pages.py", "")
+    plant(tmp_path, "store/forensics/repair.py", "from semel.store.forensics import pages")
+    plant(tmp_path, "cli/store.py", "from semel.store.forensics.repair import repair_store")
+    assert forensic_imports(tmp_path) == []
+    plant(tmp_path, "store/folder.py", "def f():\n    from .forensics.pages import Pages")
+    plant(tmp_path, "store/care.py", "from semel.store import forensics")
+    assert forensic_imports(tmp_path) == ["semel.store.care", "semel.store.folder"]
 
 
 @pytest.mark.parametrize(

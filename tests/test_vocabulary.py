@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.store.schema import COLUMNS
+from semel.store.schema import TABLES
 
 HOME = Path(__file__).resolve().parent.parent
 SOURCES = sorted((HOME / "src").rglob("*.py"))
@@ -67,8 +67,8 @@ def test_a_replaced_word_is_noticed_in_every_kind_of_name() -> None:
 
 
 def test_no_table_or_column_of_the_store_uses_a_replaced_word() -> None:
-    for table, columns in COLUMNS.items():
-        for name in (table, *(column.partition(":")[0] for column in columns.split())):
+    for table in TABLES.values():
+        for name in (table.name, *table.column_names):
             assert not set(words_of(name)) & replaced_words(), name
 
 

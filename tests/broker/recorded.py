@@ -20,7 +20,7 @@ from semel.mqtt.delivery import Delivery
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
 from semel.store.record import committed_records, committed_since
-from semel.store.store import Saved, Store
+from semel.store.store import RestoredState, Store
 from semel.store.streams import Stream, Streams
 from tests.broker.world import Client, World
 
@@ -33,7 +33,7 @@ class Tables(Store):
     once, or, while it is `late`, after `answer`. Rows before `begins` are not kept any more."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.database = database
         self.holding = False
         self.held: list[Commit] = []
@@ -50,7 +50,7 @@ class Tables(Store):
         self.database.apply([commit])
         return True
 
-    def restore(self) -> Saved:
+    def restore(self) -> RestoredState:
         return self.database.restore()
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:

@@ -321,7 +321,7 @@ class Recorder(Store):
     """Keeps what it was given."""
 
     def __init__(self) -> None:
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.sessions: list[tuple[str, int]] = []
         self.wills: list[tuple[str, Will | None]] = []
 

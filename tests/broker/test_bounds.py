@@ -30,7 +30,7 @@ from semel.mqtt import (
 )
 from semel.mqtt.delivery import Delivery
 from semel.store.commit import Commit
-from semel.store.store import Saved, SavedSession, Store
+from semel.store.store import RestoredSession, RestoredState, Store
 from tests.broker.test_admission import Refusing
 from tests.broker.test_core import VERSIONS, payloads, persistent
 from tests.broker.test_restart import Lasting
@@ -163,13 +163,13 @@ def test_discarded_sessions_are_logged_once_in_a_while_with_their_number() -> No
 class Stubborn(Store):
     """Cannot read the first sessions."""
 
-    def __init__(self, saved: list[SavedSession], damaged: int = 1) -> None:
-        super().__init__(lasts=True)
+    def __init__(self, saved: list[RestoredSession], damaged: int = 1) -> None:
+        super().__init__(is_durable=True)
         self.saved = saved
         self.damaged = damaged
 
-    def restore(self) -> Saved:
-        saved = Saved()
+    def restore(self) -> RestoredState:
+        saved = RestoredState()
         saved.sessions.extend(self.saved)
         saved.next_session = len(self.saved) + 1
         return saved
@@ -181,14 +181,14 @@ class Stubborn(Store):
 
 
 def test_a_session_that_cannot_be_read_is_discarded_as_any_other() -> None:
-    saved = [SavedSession(number, f"s{number}", 100, 1_050.0) for number in (1, 2)]
+    saved = [RestoredSession(number, f"s{number}", 100, 1_050.0) for number in (1, 2)]
     world = World(TWO, store=Stubborn(saved))
     world.connect("new")
     assert set(world.broker.router.sessions) == {"s2", "new"}
 
 
 def test_a_session_that_cannot_be_discarded_is_nobody_elses_fault() -> None:
-    saved = [SavedSession(number, f"s{number}", 100, 1_050.0) for number in (1, 2)]
+    saved = [RestoredSession(number, f"s{number}", 100, 1_050.0) for number in (1, 2)]
     world = World(TWO, store=Stubborn(saved))
     # A mistake of ours, which no client can bring about.
     world.broker.router.subscriptions._clients["s1"] = {"t": None}  # type: ignore[dict-item]
@@ -202,7 +202,7 @@ def test_a_session_that_cannot_be_discarded_is_nobody_elses_fault() -> None:
 
 
 def test_a_broker_starts_with_no_more_sessions_than_it_may_have_damaged_or_not() -> None:
-    saved = [SavedSession(number, f"s{number}", 100, 1_050.0) for number in (1, 2, 3)]
+    saved = [RestoredSession(number, f"s{number}", 100, 1_050.0) for number in (1, 2, 3)]
     world = World(BrokerSettings(maximum_sessions=1), store=Stubborn(saved, damaged=3))
     assert set(world.broker.router.sessions) == {"s3"}
 
@@ -262,18 +262,18 @@ def test_a_connected_session_is_never_discarded() -> None:
 # --- sessions at a start --------------------------------------------------------------------------
 
 
-def restored(settings: BrokerSettings, *saved: SavedSession) -> World:
-    return World(settings, store=Stubborn([SavedSession(1, "", 0, None), *saved]))
+def restored(settings: BrokerSettings, *saved: RestoredSession) -> World:
+    return World(settings, store=Stubborn([RestoredSession(1, "", 0, None), *saved]))
 
 
 def test_sessions_are_cut_to_the_present_limit_at_the_start() -> None:
     """Whatever they were granted, for the limit is there to end them; counted from the start"""
     world = restored(
         BrokerSettings(maximum_session_expiry=60),
-        SavedSession(2, "for ever", 0xFFFF_FFFF, None),
-        SavedSession(3, "long", 1_000, 1_900.0),
-        SavedSession(4, "short", 50, 1_040.0),
-        SavedSession(5, "soon over", 1_000, 1_010.0),
+        RestoredSession(2, "for ever", 0xFFFF_FFFF, None),
+        RestoredSession(3, "long", 1_000, 1_900.0),
+        RestoredSession(4, "short", 50, 1_040.0),
+        RestoredSession(5, "soon over", 1_000, 1_010.0),
     )
     sessions = world.broker.router.sessions
     ends = {name: state.session.ends_at for name, state in sessions.items()}
@@ -292,8 +292,8 @@ def test_sessions_are_cut_to_the_present_limit_at_the_start() -> None:
 def test_sessions_are_as_they_were_if_the_limit_is_not_lower() -> None:
     world = restored(
         BrokerSettings(maximum_session_expiry=0xFFFF_FFFF),
-        SavedSession(2, "for ever", 0xFFFF_FFFF, None),
-        SavedSession(3, "long", 1_000, 1_900.0),
+        RestoredSession(2, "for ever", 0xFFFF_FFFF, None),
+        RestoredSession(3, "long", 1_000, 1_900.0),
     )
     sessions = world.broker.router.sessions
     assert {name: state.session.ends_at for name, state in sessions.items()} == {
@@ -303,7 +303,9 @@ def test_sessions_are_as_they_were_if_the_limit_is_not_lower() -> None:
 
 
 def test_a_limit_of_nothing_ends_sessions_at_the_start() -> None:
-    world = restored(BrokerSettings(maximum_session_expiry=0), SavedSession(2, "a", 100, 1_050.0))
+    world = restored(
+        BrokerSettings(maximum_session_expiry=0), RestoredSession(2, "a", 100, 1_050.0)
+    )
     assert not world.broker.router.sessions
 
 
@@ -311,10 +313,10 @@ def test_more_sessions_than_there_may_be_now_are_cut_at_the_start() -> None:
     """Those whose clients were there last stay"""
     world = restored(
         BrokerSettings(maximum_sessions=2),
-        SavedSession(2, "connected", 1_000, None),
-        SavedSession(3, "long ago", 5_000, 1_500.0),
-        SavedSession(4, "just now", 100, 1_090.0),
-        SavedSession(5, "a while ago", 1_000, 1_900.0),
+        RestoredSession(2, "connected", 1_000, None),
+        RestoredSession(3, "long ago", 5_000, 1_500.0),
+        RestoredSession(4, "just now", 100, 1_090.0),
+        RestoredSession(5, "a while ago", 1_000, 1_900.0),
     )
     assert set(world.broker.router.sessions) == {"connected", "just now"}
 
@@ -454,7 +456,7 @@ class Recorder(Store):
     """Keeps the retained messages that it was given, as one that lasts would."""
 
     def __init__(self) -> None:
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.retained: dict[str, Message] = {}
         self.ended: list[int] = []
 
@@ -529,7 +531,7 @@ class Narrow(Store):
     """Takes few bytes at a time; what it has written makes room again."""
 
     def __init__(self, room: int) -> None:
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.room = room
         self.sizes: list[int] = []
 
@@ -649,17 +651,17 @@ def test_subscriptions_of_all_clients_are_bounded_by_what_they_take(version: int
 
 
 def test_subscriptions_that_were_kept_count_at_the_start() -> None:
-    saved = Saved()
-    saved.sessions.append(SavedSession(1, "kept", 1_000, None))
+    saved = RestoredState()
+    saved.sessions.append(RestoredSession(1, "kept", 1_000, None))
     saved.subscriptions.append((1, Subscription("a"), 0))
     saved.next_session = 2
 
     class Keeping(Store):
-        def restore(self) -> Saved:
+        def restore(self) -> RestoredState:
             return saved
 
     settings = BrokerSettings(maximum_client_subscription_bytes=subscription_cost("a") + 10)
-    world = World(settings, store=Keeping(lasts=True))
+    world = World(settings, store=Keeping(is_durable=True))
     client = world.connect("kept", clean_start=False, present=True)
     assert not granted(client, "b")
     client.send(Unsubscribe(2, ["a"]))

@@ -222,7 +222,7 @@ def test_nothing_of_an_ended_session_is_kept() -> None:
             written.append(commit)
             return True
 
-    world = World(store=Recorder(lasts=True))
+    world = World(store=Recorder(is_durable=True))
     client = world.connect("a", properties=KEPT)
     client.subscribe("t", qos=1)
     client.send(Publish("t", qos=2, packet_id=1))

@@ -123,7 +123,7 @@ class FaultyStore(Store):
     """Keeps nothing, and fails over the next commit that holds what `failing` names."""
 
     def __init__(self) -> None:
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.failing: set[str] = set()
         self.victims: set[int] = set()
 

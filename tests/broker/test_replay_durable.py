@@ -39,7 +39,7 @@ from tests.broker.recorded import (
 from tests.broker.world import Client
 from tests.modes import repeats
 
-CURSOR = "SELECT filter, cursor FROM subscription"
+CURSOR = "SELECT topic_filter, cursor FROM subscription"
 
 
 def back(world: Plant, *, receive_maximum: int | None = None) -> Client:

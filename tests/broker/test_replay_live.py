@@ -113,7 +113,7 @@ class Place:
 
     def seal(self) -> None:
         """Wait until all is in segments and nowhere else; what comes now stays in the table."""
-        self.wait_for(lambda: self.ask("SELECT last_seq - sealed FROM stream") == 0)
+        self.wait_for(lambda: self.ask("SELECT last_seq - sealed_seq FROM stream") == 0)
         self.wait_for(lambda: self.ask("SELECT count(*) FROM record") == 0)
         self.end()
         self.seal_after = UNSEALED
@@ -382,7 +382,7 @@ def test_a_time_and_a_seq_that_wait_survive_a_kill(place: Place) -> None:
 def test_what_retention_has_deleted_is_told_to_the_client_and_to_the_log(place: Place) -> None:
     for _ in range(4):
         place.publish(100)
-        place.wait_for(lambda: place.ask("SELECT last_seq - sealed FROM stream") == 0)
+        place.wait_for(lambda: place.ask("SELECT last_seq - sealed_seq FROM stream") == 0)
     place.seal()
     place.publish(50)
     with place.link() as client:
@@ -423,7 +423,7 @@ def test_while_the_root_is_gone_those_who_need_it_wait_and_nobody_else(place: Pl
         assert seqs(Reader().read(new, 130)) == list(range(101, 131))
         place.publish(5)
         assert seqs(Reader().read(new, 135)) == list(range(131, 136))
-        place.wait_for(lambda: any("is tried again" in line for line in place.broker.log))
+        place.wait_for(lambda: any("retrying" in line for line in place.broker.log))
         old.ping()
         assert old.waiting == []
         # The sealer may have made the folder anew meanwhile: what was there comes back.

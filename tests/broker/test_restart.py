@@ -27,7 +27,7 @@ from semel.mqtt import (
 from semel.mqtt.delivery import Delivery
 from semel.store.commit import Commit
 from semel.store.database import Database
-from semel.store.store import Saved, Store
+from semel.store.store import RestoredState, Store
 from semel.store.streams import Stream, Streams
 from tests.broker.by_hand import memory
 from tests.broker.world import Client, World
@@ -41,7 +41,7 @@ class Crashing(Store):
     """The real tables, and commits that are applied at once, or only when `holding` ends."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.database = database
         self.holding = False
         self.held: list[Commit] = []
@@ -53,7 +53,7 @@ class Crashing(Store):
         self.database.apply([commit])
         return True
 
-    def restore(self) -> Saved:
+    def restore(self) -> RestoredState:
         return self.database.restore()
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
@@ -234,7 +234,7 @@ def test_a_session_that_ended_does_not_come_back_with_anything() -> None:
     client.send(Publish("t", b"x", 2, 5))
     world.connect("a", clean_start=True)
     world.crash()
-    for table in ("session", "subscription", "delivery", "particular", "inbound"):
+    for table in ("session", "subscription", "delivery", "delivery_extra", "inbound"):
         assert world.rows(table) == 0, table
     world.connect("a", clean_start=False, properties=KEPT)
 
@@ -489,7 +489,7 @@ def test_what_expired_on_disk_makes_room_for_what_is_new() -> None:
     assert world.broker.router.dropped == 2
     reader = world.durable("r", present=True)
     assert payloads(reader.take()) == [b"0", b"1", b"2", b"5", b"6", b"7"]
-    assert world.rows("delivery") == world.rows("particular") + 6 == 6
+    assert world.rows("delivery") == world.rows("delivery_extra") + 6 == 6
 
 
 def test_what_expired_on_disk_is_forgotten_in_memory() -> None:

@@ -85,7 +85,7 @@ def test_after_a_kill_the_start_says_what_it_recovered_and_a_lost_log_is_refused
         reader.send(Subscribe(1, [Subscription("t", 1)]))
         assert published(reader.take(2)) == [b"3"]
     log = "".join(broker.log)
-    assert re.search(r"was not closed by the process that had it: recovered \d+ commits", log)
+    assert re.search(r"was not closed by its last process: recovered \d+ commits", log)
     with Process("--data", str(data)) as broker:
         pass
     assert "was not closed" not in "".join(broker.log)
@@ -317,7 +317,7 @@ def test_a_publisher_whose_message_waits_for_a_full_disk_is_told_while_it_is_ful
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE session SET expiry = 'x'",
+        "UPDATE session SET expiry_interval = 'x'",
         "UPDATE session SET ends_at = 'soon'",
         "UPDATE subscription SET options = 3",
         "INSERT INTO retained (checksum, topic, qos, payload) VALUES (0, 'a/+', 0, x'00')",

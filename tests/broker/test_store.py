@@ -45,7 +45,7 @@ class Held(Store):
     """Takes commits; while `holding`, they are safe when `settle` says so."""
 
     def __init__(self) -> None:
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.holding = False
         self.taken: list[Commit] = []
 

@@ -91,7 +91,7 @@ def test_where_there_is_no_store_each_says_so_and_makes_nothing(tmp_path: Path, 
         "backup": [tmp_path / "copy"],
         "adopt": ["--stream", "x", "--after", "1"],
     }
-    assert "is no data folder" in refused(name, tmp_path / "nowhere", *more.get(name, []))
+    assert "is not a data folder" in refused(name, tmp_path / "nowhere", *more.get(name, []))
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -138,7 +138,7 @@ def test_check_lists_what_is_wrong_and_exits_with_1(small: Path) -> None:
     result = run("check", small)
     assert result.exit_code == 1
     assert re.search(
-        r"^retained +place 1 +TOPIC_NAME_WITHOUT_WILDCARDS", result.stdout, re.MULTILINE
+        r"^retained +position 1 +TOPIC_NAME_WITHOUT_WILDCARDS", result.stdout, re.MULTILINE
     )
     assert f"semel store repair {small}" in result.stdout
     result = run("check", "--json", small)
@@ -148,7 +148,10 @@ def test_check_lists_what_is_wrong_and_exits_with_1(small: Path) -> None:
 
 
 def test_a_peers_text_is_escaped(small: Path) -> None:
-    change(small, "UPDATE session SET client_id = char(27) || '[31m', expiry = -1 WHERE number = 2")
+    change(
+        small,
+        "UPDATE session SET client_id = char(27) || '[31m', expiry_interval = -1 WHERE id = 2",
+    )
     for command in ("check", "repair"):
         assert "\x1b" not in run(command, small).output
 
@@ -177,7 +180,7 @@ def test_repair_says_what_is_lost_and_exits_with_1(damaged: Path) -> None:
 
 
 def test_repair_exits_with_0_if_nothing_is_lost(small: Path) -> None:
-    change(small, "UPDATE body SET uses = 5")
+    change(small, "UPDATE shared_payload SET use_count = 5")
     result = run("repair", "--json", small)
     assert result.exit_code == 0
     found = json.loads(result.stdout)
@@ -189,7 +192,7 @@ def test_repair_exits_with_0_if_nothing_is_lost(small: Path) -> None:
 def test_repair_tells_programs_by_client_and_stream(small: Path) -> None:
     change(
         small,
-        "UPDATE delivery SET flags = 3 WHERE session = 1 AND number = 3",
+        "UPDATE delivery SET flags = 3 WHERE session_id = 1 AND number = 3",
         "DELETE FROM record WHERE seq = 2",
     )
     result = run("repair", "--json", small)
@@ -264,7 +267,7 @@ def test_export_into_a_pipe_that_is_closed_is_no_accident(damaged: Path) -> None
 
 def test_backup_makes_a_data_folder_beside_a_broker(small: Path, tmp_path: Path) -> None:
     with open_folder(small) as opened, closing(opened.open()) as database:
-        database.set_fact("new", "yes")
+        database.set_metadata("new", "yes")
         result = run("backup", small, tmp_path / "copy")
     assert result.exit_code == 0
     assert f"{tmp_path / 'copy'} is a copy of {small} and nothing is wrong with it" in result.output
@@ -299,7 +302,7 @@ def test_adopt_goes_on_after_the_record_and_loses_nothing_silently(small: Path) 
 
 
 def clients(folder: Path) -> list[object]:
-    return [each for (each,) in rows(folder, "SELECT client_id FROM session ORDER BY number")]
+    return [each for (each,) in rows(folder, "SELECT client_id FROM session ORDER BY id")]
 
 
 def test_sessions_are_listed_for_people_and_for_programs(small: Path) -> None:
@@ -343,8 +346,8 @@ def test_the_sessions_that_are_meant_are_listed(
 def test_an_end_that_is_known_is_listed_as_a_time(small: Path) -> None:
     change(
         small,
-        "UPDATE session SET expiry = 60, ends_at = 1700000000.5 WHERE number = 1",
-        "UPDATE session SET expiry = 3600 WHERE number = 2",
+        "UPDATE session SET expiry_interval = 60, ends_at = 1700000000.5 WHERE id = 1",
+        "UPDATE session SET expiry_interval = 3600 WHERE id = 2",
     )
     _, first, second = run("sessions", "list", small).stdout.splitlines()
     assert "2023-11-14 22:13:20+00:00" in first
@@ -355,12 +358,12 @@ def test_a_session_is_deleted_with_all_that_is_kept_for_it_and_nothing_else(smal
     result = run("sessions", "delete", small, "--client-id", "a")
     assert (result.exit_code, result.stdout) == (0, "1 session deleted\n")
     assert clients(small) == ["b"]
-    for table in ("subscription", "delivery", "particular"):
-        assert rows(small, f"SELECT DISTINCT session FROM {table}") == [(2,)]
+    for table in ("subscription", "delivery", "delivery_extra"):
+        assert rows(small, f"SELECT DISTINCT session_id FROM {table}") == [(2,)]
     for table in ("inbound", "inbox"):
         assert rows(small, f"SELECT * FROM {table}") == []
     # The payload that both waited for has one use left; the will is published at the next start.
-    assert rows(small, "SELECT uses FROM body") == [(1,)]
+    assert rows(small, "SELECT use_count FROM shared_payload") == [(1,)]
     assert rows(small, "SELECT client_id FROM will") == [("a",)]
     assert run("check", small).exit_code == 0
     with open_folder(small) as opened, closing(opened.open()) as database:
@@ -405,8 +408,8 @@ def test_nothing_is_deleted_because_an_option_was_forgotten(small: Path, kind: s
 def test_what_is_not_there_cannot_be_deleted(small: Path, tmp_path: Path) -> None:
     assert "nothing was deleted" in refused("sessions", "delete", small, "--client-id", "x")
     assert "no retained message" in refused("retained", "delete", small, "--filter", "x")
-    assert "no data folder" in refused("sessions", "delete", tmp_path / "no", "--all")
-    assert "no data folder" in refused("retained", "list", tmp_path / "no")
+    assert "not a data folder" in refused("sessions", "delete", tmp_path / "no", "--all")
+    assert "not a data folder" in refused("retained", "list", tmp_path / "no")
 
 
 @pytest.mark.parametrize("kind", ["sessions", "retained"])
@@ -418,7 +421,7 @@ def test_what_a_broker_has_is_listed_but_not_deleted(small: Path, kind: str) -> 
 
 
 def test_sessions_of_a_client_are_not_deleted(small: Path) -> None:
-    change(small, "INSERT INTO fact VALUES ('keeper', 0, 'client')")
+    change(small, "INSERT INTO metadata VALUES ('keeper', 0, 'client')")
     assert "is the store of a client" in refused("sessions", "delete", small, "--all")
     assert len(json.loads(run("sessions", "list", small, "--json").stdout)["sessions"]) == 2
 
@@ -443,7 +446,7 @@ def test_a_filter_that_is_none_is_refused(small: Path) -> None:
 
 
 def test_a_damaged_row_is_not_listed_as_if_it_were_right(small: Path) -> None:
-    damage(small, "UPDATE session SET client_id = 'z' WHERE number = 2")
+    damage(small, "UPDATE session SET client_id = 'z' WHERE id = 2")
     damage(small, "UPDATE retained SET topic = 'z' WHERE topic = 't'")
     assert "is damaged" in refused("sessions", "list", small)
     assert "is damaged" in refused("retained", "list", small)

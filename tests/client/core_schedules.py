@@ -413,9 +413,9 @@ class Schedule:
                 assert len(keys.get(payload, ())) <= 1, f"{payload!r} has {keys[payload]}"
         assert set(keys) <= set(self.sent)
         assert in_order(self.handed_out)
-        for table in ("delivery", "particular", "body", "inbound", "inbox"):
+        for table in ("delivery", "delivery_extra", "shared_payload", "inbound", "inbox"):
             assert self.world.rows(f"SELECT * FROM {table}") == [], table
-        assert self.world.rows("SELECT filter FROM subscription") == [("down",)]
+        assert self.world.rows("SELECT topic_filter FROM subscription") == [("down",)]
 
 
 def in_order(payloads: list[bytes]) -> bool:

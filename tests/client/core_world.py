@@ -29,7 +29,7 @@ from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import NO_PROPERTIES
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
-from semel.store.store import Saved, Store
+from semel.store.store import RestoredState, Store
 from semel.store.streams import Stream
 
 # The number of the client's session in its store.
@@ -42,7 +42,7 @@ class Tables(Store):
     """The real tables, and commits that are applied at once, or only when `holding` ends."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.database = database
         self.holding = False
         self.held: list[Commit] = []
@@ -54,7 +54,7 @@ class Tables(Store):
         self.database.apply([commit])
         return True
 
-    def restore(self) -> Saved:
+    def restore(self) -> RestoredState:
         return self.database.restore()
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:

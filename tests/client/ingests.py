@@ -113,7 +113,7 @@ def rows_in(folder: Path) -> list[Row]:
     store = f"file:{folder / 'data' / 'store.db'}?mode=ro"
     with closing(sqlite3.connect(store, uri=True)) as connection:
         for seq, topic, payload, flags, *rest in connection.execute(
-            "SELECT seq, topic, payload, flags, version, packet_id, client_id FROM record"
+            "SELECT seq, topic, payload, flags, protocol_version, packet_id, client_id FROM record"
         ):
             flag = (flags & 3, bool(flags & 4), bool(flags & 8))
             found[seq] = Row(topic, payload.decode(), *flag, *rest)

@@ -75,7 +75,7 @@ def test_a_pubrel_leaves_when_its_pubrec_is_stored(version: int) -> None:
     world.hold()
     assert world.receive(PubRec(1)) == []
     assert world.settle() == [PubRel(1)]
-    assert world.rows("SELECT packet_id, released, payload FROM delivery") == [(1, 1, None)]
+    assert world.rows("SELECT packet_id, release_number, payload FROM delivery") == [(1, 1, None)]
 
 
 @VERSIONS
@@ -174,7 +174,7 @@ def test_a_subscribe_leaves_when_the_store_knows_that_the_server_may_have_it() -
     assert world.tick() == []
     (packet,) = world.settle()
     assert isinstance(packet, Subscribe)
-    assert world.rows("SELECT filter FROM subscription") == [("x",)]
+    assert world.rows("SELECT topic_filter FROM subscription") == [("x",)]
 
 
 def test_an_unsubscribed_filter_is_in_the_store_until_the_server_has_answered() -> None:
@@ -183,9 +183,9 @@ def test_an_unsubscribed_filter_is_in_the_store_until_the_server_has_answered() 
     world.core.unsubscribe("x")
     (packet,) = world.tick()
     assert isinstance(packet, Unsubscribe)
-    assert world.rows("SELECT filter FROM subscription") == [("x",)]
+    assert world.rows("SELECT topic_filter FROM subscription") == [("x",)]
     world.grant([packet])
-    assert world.rows("SELECT filter FROM subscription") == []
+    assert world.rows("SELECT topic_filter FROM subscription") == []
 
 
 def test_several_commits_at_once_let_everything_leave_in_order() -> None:
@@ -517,7 +517,7 @@ def test_a_subscription_that_the_server_does_not_offer_is_told_and_others_are_re
     assert violation is not None
     assert violation.rule.name == "WILDCARD_IF_AVAILABLE"
     if lasts:
-        assert world.rows("SELECT filter FROM subscription") == [("b",)]
+        assert world.rows("SELECT topic_filter FROM subscription") == [("b",)]
 
 
 def test_a_subscription_that_the_server_refuses_is_not_in_the_store() -> None:
@@ -526,7 +526,7 @@ def test_a_subscription_that_the_server_refuses_is_not_in_the_store() -> None:
     (packet,) = world.tick()
     assert isinstance(packet, Subscribe)
     world.receive(SubAck(packet.packet_id, [0x87]))
-    assert world.rows("SELECT filter FROM subscription") == []
+    assert world.rows("SELECT topic_filter FROM subscription") == []
     world.cut()
     assert world.connect() == []
 

@@ -407,7 +407,10 @@ def test_subscriptions_are_requested_again_when_the_server_has_lost_the_session(
     world.subscribe("a", "b")
     world.cut()
     left = world.connect(present=False)
-    assert world.rows("SELECT filter FROM subscription ORDER BY filter") == [("a",), ("b",)]
+    assert world.rows("SELECT topic_filter FROM subscription ORDER BY topic_filter") == [
+        ("a",),
+        ("b",),
+    ]
     assert sorted(filters(left)) == ["a", "b"]
 
 
@@ -501,7 +504,10 @@ def test_a_list_without_a_filter_that_the_session_has_ends_that_subscription(ver
     assert "c" in filters(left)
     assert "a" not in filters(left)
     world.grant(left)
-    assert world.rows("SELECT filter FROM subscription ORDER BY filter") == [("b",), ("c",)]
+    assert world.rows("SELECT topic_filter FROM subscription ORDER BY topic_filter") == [
+        ("b",),
+        ("c",),
+    ]
 
 
 def test_a_subscription_whose_request_had_left_before_a_crash_is_ended_by_another_list() -> None:
@@ -553,7 +559,7 @@ def test_a_loss_is_noted_with_the_row_before_which_messages_may_be_missing() -> 
     world.cut()
     world.connect(present=False)
     world.receive(Publish("t", b"2", 1, 7))
-    found = world.rows("SELECT name FROM fact WHERE name LIKE 'break:%'")
+    found = world.rows("SELECT name FROM metadata WHERE name LIKE 'break:%'")
     assert found == [("break:1:2",)]
     assert world.core.sessions_lost == 1
 
@@ -609,5 +615,5 @@ def test_the_record_tells_of_a_loss_that_only_a_new_message_showed() -> None:
     world.connect(present=True)
     world.receive(Publish("t", b"3", 2, 7), Publish("t", b"4", 2, 8))
     assert [row[0] for row in world.rows("SELECT payload FROM record")] == [b"1", b"2", b"3", b"4"]
-    assert world.rows("SELECT name FROM fact WHERE name LIKE 'break:%'") == [("break:1:3",)]
+    assert world.rows("SELECT name FROM metadata WHERE name LIKE 'break:%'") == [("break:1:3",)]
     assert world.core.sessions_lost == 1

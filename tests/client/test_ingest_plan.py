@@ -30,7 +30,7 @@ def plan_from(folder: Path, **changes: object) -> IngestPlan:
         ({"share": "a/b"}, "must be a name without /"),
         ({"share": "+"}, "is no topic filter"),
         ({"stream": None}, "say what the stream is called"),
-        ({"stream": "Plant"}, "small letters"),
+        ({"stream": "Plant"}, "lowercase letters"),
         ({"qos": 3}, "from 0 to 2"),
         ({"session_expiry": 0}, "session_expiry is 0"),
         ({"cafile": Path("x")}, "cafile is for TLS, which mqtts:// and wss:// ask for"),

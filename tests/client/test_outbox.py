@@ -20,7 +20,7 @@ from semel.mqtt import (
     Unsubscribe,
 )
 from semel.store.care import describe
-from semel.store.check import check_store
+from semel.store.forensics.check import check_store
 from semel.store.schema import Unusable
 from tests.client.listening import run
 from tests.client.outboxes import answer, first_visit, killed, lasting, made, rows, sent_to, until
@@ -335,7 +335,7 @@ def test_a_changed_list_of_subscriptions_is_applied_to_the_session_that_is_resum
                 assert gone == [("a",)]
                 asked = [each.subscriptions[0] for each in ended if isinstance(each, Subscribe)]
                 assert {each.topic_filter for each in asked} == {"b", "c"}
-                question = "SELECT filter FROM subscription ORDER BY filter"
+                question = "SELECT topic_filter FROM subscription ORDER BY topic_filter"
                 await until(lambda: rows(tmp_path, question) == [("b",), ("c",)])
 
     run(main())

@@ -11,7 +11,7 @@ import pytest
 
 from semel.client import Disconnected
 from semel.mqtt import PubAck, Publish, Subscribe
-from semel.store.check import check_store
+from semel.store.forensics.check import check_store
 from semel.store.schema import Unusable
 from tests.client.listening import run
 from tests.client.outboxes import change, killed, lasting, made, rows, until
@@ -24,7 +24,7 @@ from tests.kills.brokers import free_port
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE session SET expiry = 'x'",
+        "UPDATE session SET expiry_interval = 'x'",
         "UPDATE subscription SET options = 3",
         "UPDATE delivery SET topic = 'a/#' WHERE number = 1",
         "UPDATE inbox SET properties = x'05'",

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from semel.store.check import check_store
+from semel.store.forensics.check import check_store
 from tests.kills import clients
 from tests.kills.account import DUE, Key, Taker
 from tests.kills.brokers import PATIENCE, Broker
@@ -427,7 +427,7 @@ class Run:
         report = check_store(self.outbox)
         for finding in report.findings:
             self.result.blame("outbox", f"{finding.table} {finding.row}: {finding.problem}")
-        for table in ("delivery", "particular", "body", "inbox", "inbound"):
+        for table in ("delivery", "delivery_extra", "shared_payload", "inbox", "inbound"):
             if report.rows[table]:
                 self.result.blame("outbox", f"{report.rows[table]} rows left in {table}")
 

@@ -353,7 +353,7 @@ def rows_of(data: Path) -> list[Row]:
     with closing(sqlite3.connect(f"file:{data / 'store.db'}?mode=ro", uri=True)) as store:
         query = (
             "SELECT seq, payload, flags, client_id FROM record"
-            " WHERE stream = (SELECT id FROM stream WHERE name = ?)"
+            " WHERE stream_id = (SELECT id FROM stream WHERE name = ?)"
         )
         for seq, payload, flags, client_id in store.execute(query, (STREAM,)):
             found[seq] = Row(payload.decode(), flags & 3, bool(flags & 8), client_id)

@@ -49,7 +49,7 @@ def read_segment(path: Path) -> list[tuple[int, Row]]:
 def sealed_through(data: Path, stream: str) -> tuple[int, int]:
     """The last number that is in a segment, and the last of all."""
     with closing(sqlite3.connect(f"file:{data / 'store.db'}?mode=ro", uri=True)) as store:
-        query = "SELECT sealed, last_seq FROM stream WHERE name = ?"
+        query = "SELECT sealed_seq, last_seq FROM stream WHERE name = ?"
         sealed, last_seq = store.execute(query, (stream,)).fetchone()
     return sealed, last_seq
 
@@ -62,9 +62,9 @@ def read_record(data: Path, stream: str) -> Record:
         for (problem,) in store.execute("PRAGMA integrity_check"):
             if problem != "ok":
                 faults.append(f"the store is damaged: {problem}")
-        query = "SELECT id, last_seq, sealed FROM stream WHERE name = ?"
+        query = "SELECT id, last_seq, sealed_seq FROM stream WHERE name = ?"
         number, last_seq, sealed = store.execute(query, (stream,)).fetchone()
-        query = "SELECT seq, topic, payload, flags, client_id FROM record WHERE stream = ?"
+        query = "SELECT seq, topic, payload, flags, client_id FROM record WHERE stream_id = ?"
         for seq, topic, payload, flags, client_id in store.execute(query, (number,)):
             rows[seq] = Row(topic, payload, flags & 3, client_id)
     in_store = len(rows)

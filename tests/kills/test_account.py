@@ -155,8 +155,8 @@ def store_of(folder: Path, seqs: list[int], last_seq: int, sealed: int) -> None:
     """A store as far as the record is read from it."""
     store = sqlite3.connect(folder / "store.db")
     store.executescript(
-        "CREATE TABLE stream (id, name, last_seq, sealed);"
-        "CREATE TABLE record (stream, seq, topic, payload, flags, client_id);"
+        "CREATE TABLE stream (id, name, last_seq, sealed_seq);"
+        "CREATE TABLE record (stream_id, seq, topic, payload, flags, client_id);"
     )
     store.execute("INSERT INTO stream VALUES (1, 'all', ?, ?)", (last_seq, sealed))
     store.executemany(

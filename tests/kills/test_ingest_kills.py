@@ -79,11 +79,13 @@ def publish(broker: Broker, names: list[str], count: int) -> None:
         publisher.finish()
 
 
-def facts(ingester: Ingester) -> list[str]:
+def breaks(ingester: Ingester) -> list[str]:
     """The breaks that its store has noted."""
     store = f"file:{ingester.store / 'store.db'}?mode=ro"
     with closing(sqlite3.connect(store, uri=True)) as connection:
-        rows = connection.execute("SELECT name FROM fact WHERE name LIKE 'break:%' ORDER BY name")
+        rows = connection.execute(
+            "SELECT name FROM metadata WHERE name LIKE 'break:%' ORDER BY name"
+        )
         return [name for (name,) in rows]
 
 
@@ -117,7 +119,7 @@ def test_a_broker_that_keeps_its_sessions_may_restart(kind: str, tmp_path: Path)
         ingester.reaches(len(sent))
         assert ingester.terminate() == 0
         assert faults_of(ingester.store, sent) == []
-        assert facts(ingester) == []
+        assert breaks(ingester) == []
 
 
 @NEEDS_MOSQUITTO
@@ -141,7 +143,7 @@ def test_a_broker_that_forgets_its_sessions_leaves_a_note_before_which_row(tmp_p
         ingester.reaches(40)
         assert ingester.terminate() == 0
         assert faults_of(ingester.store, sent) == []
-        assert facts(ingester) == ["break:1:21"]
+        assert breaks(ingester) == ["break:1:21"]
 
 
 # --- the account ----------------------------------------------------------------------------------
@@ -171,12 +173,12 @@ def test_the_account_finds_what_is_lost_doubled_or_not_dense(tmp_path: Path) -> 
         return faults_of(ingester.store, sent, in_order=True)
 
     number = "(SELECT id FROM stream WHERE name = ?)"
-    again = f"UPDATE record SET payload = ? WHERE stream = {number} AND seq = ?"
+    again = f"UPDATE record SET payload = ? WHERE stream_id = {number} AND seq = ?"
     # Row 5 says what row 3 says; both are of QoS 1.
     assert "without DUP" in str(change(again, sent[2].encode(), STREAM, 5))
     change(again, sent[4].encode(), STREAM, 5)
     assert "there twice" in str(change(again, sent[3].encode(), STREAM, 6))
     assert "out of order" in str(change(again, sent[9].encode(), STREAM, 4))
     assert "no row" in str(
-        change(f"DELETE FROM record WHERE stream = {number} AND seq = 6", STREAM)
+        change(f"DELETE FROM record WHERE stream_id = {number} AND seq = 6", STREAM)
     )

@@ -205,7 +205,7 @@ def until_sealed(data: Path, count: int) -> None:
     sealed = left = -1
     with closing(sqlite3.connect(f"file:{data / 'store.db'}?mode=ro", uri=True)) as store:
         while time.monotonic() < until:
-            ((sealed,),) = store.execute("SELECT sealed FROM stream")
+            ((sealed,),) = store.execute("SELECT sealed_seq FROM stream")
             ((left,),) = store.execute("SELECT count(*) FROM record")
             if (sealed, left) == (count, 0):
                 return

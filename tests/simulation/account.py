@@ -221,7 +221,7 @@ def _check_disk(world: World) -> None:
     """Nothing is left open, and what stays is what it should be."""
     world.check_tables()
     ask = world.database.connection.execute
-    for table in ("delivery", "particular", "body", "inbound", "will"):
+    for table in ("delivery", "delivery_extra", "shared_payload", "inbound", "will"):
         rows = ask(f"SELECT * FROM {table}").fetchall()
         if rows:
             raise Broken(f"{len(rows)} rows are left in {table}: {rows[0][:4]}")
@@ -251,8 +251,8 @@ def _check_disk(world: World) -> None:
 
 def _check_sessions(world: World, ledger: Ledger) -> None:
     rows = world.database.connection.execute(
-        "SELECT client_id, expiry, filter, options & 3 FROM session"
-        " LEFT JOIN subscription ON session = number"
+        "SELECT client_id, expiry_interval, topic_filter, options & 3 FROM session"
+        " LEFT JOIN subscription ON session_id = id"
     )
     found: dict[str, tuple[int, dict[str, int]]] = {}
     for client, expiry, topic_filter, qos in rows:

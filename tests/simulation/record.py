@@ -38,7 +38,7 @@ def rows_of(database: Database, stream: int, after: int = 0) -> list[Row]:
     """What the database has of a stream, behind this seq."""
     found: list[Row] = []
     for *row, properties in database.connection.execute(
-        "SELECT seq, client_id, topic, payload, properties FROM record WHERE stream = ?"
+        "SELECT seq, client_id, topic, payload, properties FROM record WHERE stream_id = ?"
         " AND seq > ? ORDER BY seq",
         (stream, after),
     ):
@@ -166,7 +166,7 @@ class Sealer:
         """Up to which row it has sealed, and up to which it is about to."""
         for row in database.streams():
             if row.id == self.stream:
-                return row.sealed, row.sealing
+                return row.sealed_seq, row.sealing_seq
         raise Broken(f"stream {self.stream} is not there")
 
     def begin(self, database: Database, chance: int) -> None:

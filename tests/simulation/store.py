@@ -15,7 +15,7 @@ from functools import cache
 from semel.mqtt.delivery import Delivery
 from semel.store.commit import Commit
 from semel.store.database import Database
-from semel.store.store import BEHIND, FULL, OPEN, Saved, Store
+from semel.store.store import BEHIND, FULL, OPEN, RestoredState, Store
 from tests.simulation.clock import Broken, CountDown
 from tests.simulation.faults import Faults
 from tests.simulation.ledger import Snapshot
@@ -52,7 +52,7 @@ class SimulatedStore(Store):
 
     def __init__(self, database: Database, noted: Callable[[Commit, int], Snapshot]) -> None:
         """`noted` is told of every commit that is written, with its number."""
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.database = database
         self.pending: list[Pending] = []
         self.applied: list[Pending] = []
@@ -75,7 +75,7 @@ class SimulatedStore(Store):
         self.pending.append(Pending(commit, self._written, self._noted(commit, self._written)))
         return False
 
-    def restore(self) -> Saved:
+    def restore(self) -> RestoredState:
         return self.database.restore()
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:

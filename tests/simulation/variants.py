@@ -26,7 +26,7 @@ from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import TOPIC_ALIAS, Properties
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
-from semel.store.store import Saved
+from semel.store.store import RestoredState
 from tests.simulation.faults import MARK, Faults, Hooks
 from tests.simulation.ledger import Snapshot
 from tests.simulation.record import FOLDER, SYNC, Sealer
@@ -188,7 +188,7 @@ class ForgetfulStore(SimulatedStore):
         super().__init__(empty_database(), noted)
         self._what = what
 
-    def restore(self) -> Saved:
+    def restore(self) -> RestoredState:
         saved = super().restore()
         if self._what == "wills":
             saved.wills.clear()
@@ -197,7 +197,7 @@ class ForgetfulStore(SimulatedStore):
         elif self._what == "subscriptions":
             saved.subscriptions.clear()
         elif self._what == "numbers":
-            saved.next_session = max((each.number for each in saved.sessions), default=0) + 1
+            saved.next_session = max((each.store_id for each in saved.sessions), default=0) + 1
         return saved
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:

@@ -35,19 +35,18 @@ from tests.simulation.record import Sealer
 from tests.simulation.store import SimulatedStore
 
 _DELIVERY: Final = """
-    SELECT delivery.session, delivery.number, released, flags & 3,
-        CASE WHEN particular.body IS NULL THEN delivery.payload ELSE body.payload END
-    FROM session JOIN delivery ON delivery.session = session.number
-        LEFT JOIN particular ON particular.session = delivery.session
-            AND particular.number = delivery.number
-        LEFT JOIN body ON body.id = particular.body
+    SELECT session_id, number, release_number, flags & 3,
+        CASE WHEN shared_payload_id IS NULL THEN delivery.payload ELSE shared_payload.payload END
+    FROM session JOIN delivery ON session_id = session.id
+        LEFT JOIN delivery_extra USING (session_id, number)
+        LEFT JOIN shared_payload ON shared_payload.id = shared_payload_id
     WHERE client_id = ? AND packet_id = ?
 """
 _INBOUND: Final = """
-    SELECT packet_id FROM session JOIN inbound ON session = number WHERE client_id = ?
+    SELECT packet_id FROM session JOIN inbound ON session_id = id WHERE client_id = ?
 """
 _SUBSCRIPTIONS: Final = """
-    SELECT filter, options & 3 FROM session JOIN subscription ON session = number
+    SELECT topic_filter, options & 3 FROM session JOIN subscription ON session_id = id
     WHERE client_id = ?
 """
 
@@ -149,8 +148,8 @@ class Witness:
         if not self.looks_at_disk:
             return
         rows = self._ask(
-            "SELECT client_id, session, delivery.number, packet_id FROM delivery"
-            " JOIN session ON session = session.number WHERE packet_id > 0"
+            "SELECT client_id, session_id, number, packet_id FROM delivery"
+            " JOIN session ON session_id = id WHERE packet_id > 0"
         )
         epochs = {facts.client: facts.epoch for facts in self._ledger.durable.sessions}
         for client, session, number, packet_id in rows:
@@ -233,7 +232,7 @@ class Witness:
         facts = self._session(link, client)
         if facts is None or not self.looks_at_disk:
             return
-        rows = self._ask("SELECT expiry FROM session WHERE client_id = ?", client)
+        rows = self._ask("SELECT expiry_interval FROM session WHERE client_id = ?", client)
         wanted = [(facts.expiry,)] if facts.stored else []
         # One that ends with its connection is not there after a crash, whatever the disk says.
         if rows != wanted and (facts.stored or rows != [(0,)]):

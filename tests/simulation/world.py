@@ -24,9 +24,9 @@ from semel.mqtt import (
     Subscribe,
     Unsubscribe,
 )
-from semel.store.check import CheckReport, check_tables
 from semel.store.commit import Commit
 from semel.store.database import Database
+from semel.store.forensics.check import CheckReport, check_tables
 from semel.store.store import FULL
 from semel.store.streams import Stream, Streams
 from tests.simulation.client import Client
@@ -309,7 +309,7 @@ class World:
                 raise Broken(f"{len(state.session.backlog)} messages wait for {client}")
         if self.plan.bounded:
             for number, count in self.database.connection.execute(
-                "SELECT session, count(*) FROM delivery WHERE packet_id = 0 GROUP BY session"
+                "SELECT session_id, count(*) FROM delivery WHERE packet_id = 0 GROUP BY session_id"
             ):
                 if count > self.plan.maximum_queued:
                     raise Broken(f"{count} messages wait on disk for session {number}")

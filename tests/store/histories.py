@@ -57,7 +57,7 @@ class History:
         # By number of the stream: its records so far.
         self.records: dict[int, list[RecordedMessage]] = {1: [], 2: []}
         # What the store says of itself.
-        self.facts: dict[str, str] = {}
+        self.metadata: dict[str, str] = {}
         self._commit = Commit()
         self._touched: set[str] = set()
 
@@ -268,8 +268,8 @@ class History:
 
     def _note_something(self) -> None:
         name = f"break:1:{self.random.randrange(5)}"
-        self.facts[name] = self.random.choice(TEXTS)
-        self._commit.facts.append((name, self.facts[name]))
+        self.metadata[name] = self.random.choice(TEXTS)
+        self._commit.metadata.append((name, self.metadata[name]))
 
     def _subscribe_something(self, live: Live) -> None:
         choose = self.random

@@ -60,19 +60,23 @@ class Keeper:
         """The sealer makes a segment of the next rows, and nobody has heard of it yet."""
         (row,) = (each for each in self.database.streams() if each.id == self.row.id)
         # One range is under way at a time.
-        through = row.sealing if row.sealing > row.sealed else min(row.sealed + rows, self.last)
-        if through > row.sealed:
+        through = (
+            row.sealing_seq
+            if row.sealing_seq > row.sealed_seq
+            else min(row.sealed_seq + rows, self.last)
+        )
+        if through > row.sealed_seq:
             self.database.begin_sealing(row.id, through)
-            order = SealRequest(self.stream, row.id, row.sealed + 1, through)
+            order = SealRequest(self.stream, row.id, row.sealed_seq + 1, through)
             self.sealer.seal(order, now=LATER)
 
     def delete_rows(self, *, all_of_them: bool = True) -> None:
         """The broker hears of it."""
         (row,) = (each for each in self.database.streams() if each.id == self.row.id)
-        if row.sealing > row.sealed and all_of_them:
-            self.database.end_sealing(row.id, row.sealing)
-        elif row.sealing > row.sealed:
-            self.database.delete_sealed(row.id, row.sealing)
+        if row.sealing_seq > row.sealed_seq and all_of_them:
+            self.database.end_sealing(row.id, row.sealing_seq)
+        elif row.sealing_seq > row.sealed_seq:
+            self.database.delete_sealed(row.id, row.sealing_seq)
 
     def seal(self, *sizes: int) -> None:
         """Segments of so many rows each."""

@@ -13,8 +13,8 @@ from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.folder import open_folder
-from semel.store.pages import Page, Pages
-from semel.store.schema import COLUMNS, KEYS, column_names, content_of, with_checksum
+from semel.store.forensics.pages import Page, Pages
+from semel.store.schema import TABLES, content_of, with_checksum
 from tests.modes import repeats
 from tests.store.histories import History
 
@@ -116,7 +116,7 @@ def change(folder: Path, *statements: str) -> None:
     with closing(sqlite3.connect(folder / "store.db", isolation_level=None)) as connection:
         connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         there = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-        for table in COLUMNS:
+        for table in TABLES:
             if table in there:
                 write_checksums(connection, table)
 
@@ -130,8 +130,8 @@ def damage(folder: Path, *statements: str) -> None:
 
 def write_checksums(connection: sqlite3.Connection, table: str) -> None:
     """Give every row of a table the checksum that fits it."""
-    keys = KEYS[table]
-    same = " AND ".join(f"CAST({each} AS BLOB) = ?" for each in column_names(table)[:keys])
+    keys = TABLES[table].key_size
+    same = " AND ".join(f"CAST({each} AS BLOB) = ?" for each in TABLES[table].key_names)
     for row in connection.execute(f"SELECT * FROM {table}").fetchall():
         checksum = with_checksum(table, content_of(table, row))[keys]
         if checksum != row[keys]:
@@ -143,7 +143,8 @@ def contents(folder: Path) -> dict[str, list[tuple[object, ...]]]:
     """All rows of all tables; but for its epoch, which a copy does not have."""
     names = rows(folder, "SELECT name FROM sqlite_schema WHERE type = 'table'")
     found = {str(name): rows(folder, f"SELECT * FROM {name}") for (name,) in names}
-    found["fact"] = [row if row[0] != "epoch" else ("epoch", 0, "") for row in found["fact"]]
+    table = "metadata" if "metadata" in found else "fact"
+    found[table] = [row if row[0] != "epoch" else ("epoch", 0, "") for row in found[table]]
     return found
 
 

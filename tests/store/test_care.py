@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from semel.mqtt import Properties
-from semel.store.care import adopt, back_up, describe, export, salvage, shown
-from semel.store.check import MOST, check_store
+from semel.store.care import adopt, back_up, describe, export, row_as_json
 from semel.store.commit import Commit
 from semel.store.folder import open_folder
-from semel.store.gaps import gap_fact
-from semel.store.log import Log, log_of
-from semel.store.pages import Gap
+from semel.store.forensics.check import MAXIMUM_FINDINGS, check_store
+from semel.store.forensics.pages import Gap
+from semel.store.forensics.repair import repair_store
+from semel.store.forensics.salvage import salvage
+from semel.store.gaps import gap_name
 from semel.store.record import committed_records
-from semel.store.repair import repair_store
 from semel.store.rows import properties_value
 from semel.store.schema import VERSION, Unusable
+from semel.store.wal import WriteAheadLog, log_path
 from tests.store.faults import FAULTS
 from tests.store.stores import change, contents, pages_of, root_of, rows, wipe
 
@@ -57,7 +58,7 @@ def test_a_check_changes_nothing(small: Path) -> None:
         "packet_id = 0",
         "packet_id = 65535",
         "flags = 14",
-        "version = 4, properties = NULL",
+        "protocol_version = 4, properties = NULL",
         "topic = '$SYS/x'",
         "payload = x''",
         "number = number + 1000000",
@@ -100,36 +101,38 @@ def test_a_topic_alias_that_an_older_semel_recorded_is_no_fault_and_is_not_read(
 
 
 def test_a_key_tells_which_row_it_is(small: Path) -> None:
-    change(small, "UPDATE delivery SET flags = 3 WHERE session = 1 AND number = 3")
+    change(small, "UPDATE delivery SET flags = 3 WHERE session_id = 1 AND number = 3")
     assert ("delivery", "session 1, number 3", "flags is 3") in findings(small)
     change(small, "UPDATE retained SET topic = 'a/+' WHERE topic = 't'")
-    assert ("retained", "place 1", "TOPIC_NAME_WITHOUT_WILDCARDS: topic_name 'a/+'") in findings(
+    assert ("retained", "position 1", "TOPIC_NAME_WITHOUT_WILDCARDS: topic_name 'a/+'") in findings(
         small
     )
 
 
 def test_a_gap_that_a_repair_noted_is_no_finding(small: Path) -> None:
     change(small, "DELETE FROM record WHERE seq BETWEEN 2 AND 3")
-    assert findings(small) == [("record", "stream 1, seq 2 to 3", "are not there")]
-    change(small, f"INSERT INTO fact VALUES ('{gap_fact(1, 3, 3)}', 0, 'now')")
-    assert findings(small) == [("record", "stream 1, seq 2 to 2", "are not there")]
-    change(small, f"INSERT INTO fact VALUES ('{gap_fact(1, 1, 2)}', 0, 'now')")
+    assert findings(small) == [("record", "stream 1, seq 2 to 3", "are missing")]
+    change(small, f"INSERT INTO metadata VALUES ('{gap_name(1, 3, 3)}', 0, 'now')")
+    assert findings(small) == [("record", "stream 1, seq 2 to 2", "are missing")]
+    change(small, f"INSERT INTO metadata VALUES ('{gap_name(1, 1, 2)}', 0, 'now')")
     assert findings(small) == []
 
 
 def test_sealed_rows_that_are_still_there_are_no_finding(small: Path) -> None:
     """A crash between the note that they are sealed and their deletion leaves them."""
-    change(small, "UPDATE stream SET sealed = 3, sealing = 3 WHERE id = 1")
+    change(small, "UPDATE stream SET sealed_seq = 3, sealing_seq = 3 WHERE id = 1")
     assert findings(small) == []
     change(small, "DELETE FROM record WHERE seq <= 3")
     assert findings(small) == []
 
 
 def test_findings_beyond_measure_are_counted(small: Path) -> None:
-    many = ", ".join(f"(1, {number}, 0, 0, 0, 3, 't', x'')" for number in range(10, MOST + 110))
+    many = ", ".join(
+        f"(1, {number}, 0, 0, 0, 3, 't', x'')" for number in range(10, MAXIMUM_FINDINGS + 110)
+    )
     change(small, f"INSERT INTO delivery VALUES {many}")
     report = check_store(small)
-    assert len(report.findings) == MOST
+    assert len(report.findings) == MAXIMUM_FINDINGS
     assert report.more >= 100
 
 
@@ -155,20 +158,20 @@ def test_a_broken_log_is_a_finding_also_where_sqlite_says_nothing(small: Path) -
     with open_folder(small) as opened, closing(opened.open()) as database:
         for number in range(1, 6):
             database.connection.execute(f"UPDATE will SET due_at = {number}")
-        log = Log(log_of(opened.database))
+        log = WriteAheadLog(log_path(opened.database))
         assert findings(small) == []
         data = bytearray(log.path.read_bytes())
-        data[log.place(1) + 100] ^= 1
+        data[log.offset(1) + 100] ^= 1
         log.path.write_bytes(data)
         ((table, row, problem),) = findings(small)
         assert (table, row) == ("store.db-wal", "frame 2")
         assert "4 commits" in problem
-        data[log.place(1) + 100] ^= 1
+        data[log.offset(1) + 100] ^= 1
         # The last commit may be in the middle of being written.
-        data[log.place(len(log.frames) - 1) + 100] ^= 1
+        data[log.offset(len(log.frames) - 1) + 100] ^= 1
         log.path.write_bytes(data)
         assert findings(small) == []
-        data[log.place(len(log.frames) - 1) + 100] ^= 1
+        data[log.offset(len(log.frames) - 1) + 100] ^= 1
         data[9] ^= 1
         log.path.write_bytes(data)
         assert ("store.db-wal", "") in [each[:2] for each in findings(small)]
@@ -182,7 +185,7 @@ def test_a_newer_store_is_not_judged(small: Path) -> None:
 
 def test_an_older_store_is_not_judged(small: Path) -> None:
     change(small, "PRAGMA user_version = 0")
-    with pytest.raises(Unusable, match="a broker brings it to"):
+    with pytest.raises(Unusable, match="a broker upgrades it to"):
         check_store(small)
 
 
@@ -224,7 +227,7 @@ class Busy:
 
 
 def numbers(folder: Path) -> list[int]:
-    found = rows(folder, "SELECT number FROM session WHERE number >= 100 ORDER BY 1")
+    found = rows(folder, "SELECT id FROM session WHERE id >= 100 ORDER BY 1")
     return [int(str(number)) for (number,) in found]
 
 
@@ -237,16 +240,16 @@ def test_a_store_in_use_can_be_looked_at_checked_printed_and_copied(
         sessions = describe(large)["sessions"]
         assert isinstance(sessions, int)
         assert sessions >= before
-        printed = [each["number"] for each in export(large) if each["table"] == "session"]
+        printed = [each["id"] for each in export(large) if each["table"] == "session"]
         # All of one moment.
         own = sorted(n for n in printed if isinstance(n, int) and 100 <= n < 5_000)
         assert own == list(range(100, 100 + len(own)))
         assert len(own) >= before
         before = busy.committed
         steps: list[tuple[int, int]] = []
-        report = back_up(large, tmp_path / "copy", lambda *step: steps.append(step))
-        assert report.is_clean
+        back_up(large, tmp_path / "copy", lambda *step: steps.append(step))
         after = busy.committed
+    assert check_store(tmp_path / "copy").is_clean
     assert steps[-1][0] == steps[-1][1]
     copy = [n for n in numbers(tmp_path / "copy") if n < 5_000]
     assert copy == list(range(100, 100 + len(copy)))
@@ -259,7 +262,8 @@ def test_a_store_in_use_can_be_looked_at_checked_printed_and_copied(
 
 def test_a_copy_is_a_data_folder_of_its_own(small: Path, tmp_path: Path) -> None:
     target = tmp_path / "deep" / "copy"
-    assert back_up(small, target).is_clean
+    back_up(small, target)
+    assert check_store(target).is_clean
     assert contents(target) == contents(small)
     assert {file.name for file in target.iterdir()} == {"store.db", "store.mark"}
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
@@ -271,15 +275,17 @@ def test_a_copy_is_a_data_folder_of_its_own(small: Path, tmp_path: Path) -> None
 
 def test_a_copy_has_what_is_in_the_log_alone(small: Path, tmp_path: Path) -> None:
     with open_folder(small) as opened, closing(opened.open()) as database:
-        database.set_fact("new", "yes")
-        assert back_up(small, tmp_path / "copy").is_clean
-    assert rows(tmp_path / "copy", "SELECT value FROM fact WHERE name = 'new'") == [("yes",)]
+        database.set_metadata("new", "yes")
+        back_up(small, tmp_path / "copy")
+        assert check_store(tmp_path / "copy").is_clean
+    assert rows(tmp_path / "copy", "SELECT value FROM metadata WHERE name = 'new'") == [("yes",)]
 
 
 def test_nothing_is_overwritten_by_a_copy(small: Path, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     target.mkdir()
-    assert back_up(small, target).is_clean
+    back_up(small, target)
+    assert check_store(target).is_clean
     before = (target / "store.db").read_bytes()
     with pytest.raises(Unusable, match="is not empty, and nothing is overwritten"):
         back_up(small, target)
@@ -291,7 +297,7 @@ def test_nothing_is_overwritten_by_a_copy(small: Path, tmp_path: Path) -> None:
 
 
 def test_a_copy_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="is no data folder"):
+    with pytest.raises(Unusable, match="is not a data folder"):
         back_up(tmp_path / "nowhere", tmp_path / "copy")
     assert not (tmp_path / "copy" / "store.db").exists()
 
@@ -299,7 +305,8 @@ def test_a_copy_of_nothing_is_refused(tmp_path: Path) -> None:
 def test_a_copy_of_a_damaged_store_says_what_is_wrong(large: Path, tmp_path: Path) -> None:
     _, leaves = pages_of(large, "record")
     wipe(large, [leaves[3]])
-    assert not back_up(large, tmp_path / "copy").is_clean
+    back_up(large, tmp_path / "copy")
+    assert not check_store(tmp_path / "copy").is_clean
 
 
 # --- info -----------------------------------------------------------------------------------------
@@ -308,11 +315,11 @@ def test_a_copy_of_a_damaged_store_says_what_is_wrong(large: Path, tmp_path: Pat
 def test_a_store_is_described_in_numbers(small: Path) -> None:
     change(
         small,
-        "UPDATE stream SET sealed = 2 WHERE id = 1",
-        f"INSERT INTO fact VALUES ('{gap_fact(1, 1, 2)}', 0, 'now')",
-        "INSERT INTO fact VALUES ('node', 0, 'n1')",
-        "INSERT INTO fact VALUES ('break:1:10', 0, 'the server had no session')",
-        "INSERT INTO fact VALUES ('break:1:9', 0, 'the server had no session')",
+        "UPDATE stream SET sealed_seq = 2 WHERE id = 1",
+        f"INSERT INTO metadata VALUES ('{gap_name(1, 1, 2)}', 0, 'now')",
+        "INSERT INTO metadata VALUES ('node', 0, 'n1')",
+        "INSERT INTO metadata VALUES ('break:1:10', 0, 'the server had no session')",
+        "INSERT INTO metadata VALUES ('break:1:9', 0, 'the server had no session')",
     )
     found = describe(small)
     with open_folder(small) as opened, closing(opened.open()) as database:
@@ -363,9 +370,9 @@ def test_every_row_is_printed_with_its_table_first(small: Path) -> None:
     session = next(each for each in printed if each["table"] == "session")
     assert session == {
         "table": "session",
-        "number": 1,
+        "id": 1,
         "client_id": "a",
-        "expiry": 4294967295,
+        "expiry_interval": 4294967295,
         "ends_at": 60.0,
     }
 
@@ -374,12 +381,12 @@ def test_what_a_program_has_not_acknowledged_is_printed_with_its_key(small: Path
     first, second = (each for each in export(small) if each["table"] == "inbox")
     assert first == {
         "table": "inbox",
-        "session": 1,
+        "session_id": 1,
         "number": 1,
         "key": "run-1",
         "flags": 9,
         "packet_id": 3,
-        "version": 5,
+        "protocol_version": 5,
         "topic": "t",
         "properties": None,
         "payload_base64": "/w==",
@@ -390,7 +397,7 @@ def test_what_a_program_has_not_acknowledged_is_printed_with_its_key(small: Path
 
 def test_payloads_are_text_or_base64(small: Path) -> None:
     deliveries = {
-        (each["session"], each["number"]): each
+        (each["session_id"], each["number"]): each
         for each in export(small)
         if each["table"] == "delivery"
     }
@@ -401,20 +408,20 @@ def test_payloads_are_text_or_base64(small: Path) -> None:
 
 
 def test_properties_are_printed_by_their_names(small: Path) -> None:
-    (particular,) = [
-        each for each in export(small) if each["table"] == "particular" and each["number"] == 4
+    (extra,) = [
+        each for each in export(small) if each["table"] == "delivery_extra" and each["number"] == 4
     ]
-    assert particular["properties"] == {
+    assert extra["properties"] == {
         "content_type": "x",
         "correlation_data_base64": base64.b64encode(b"\xfe").decode(),
         "user_properties": (("k", "v"),),
     }
     row = ("c", None, None, 0, 0, "t", b"\x05bad", b"")
-    assert shown("will", row)["properties_base64"] == base64.b64encode(b"\x05bad").decode()
+    assert row_as_json("will", row)["properties_base64"] == base64.b64encode(b"\x05bad").decode()
     section = properties_value(
         Properties(payload_format_indicator=1, will_delay_interval=3, response_topic="r")
     )
-    assert shown("will", ("c", None, None, 0, 0, "t", section, b""))["properties"] == {
+    assert row_as_json("will", ("c", None, None, 0, 0, "t", section, b""))["properties"] == {
         "payload_format_indicator": 1,
         "response_topic": "r",
         "will_delay_interval": 3,
@@ -440,7 +447,7 @@ def test_a_damaged_store_in_use_is_not_salvaged(small: Path) -> None:
     with open_folder(small), pytest.raises(Unusable, match="in use by another process"):
         list(salvage(small))
     assert len(list(salvage(small))) == len(list(export(small)))
-    with pytest.raises(Unusable, match="is no data folder"):
+    with pytest.raises(Unusable, match="is not a data folder"):
         list(salvage(small / "nowhere"))
 
 
@@ -448,7 +455,7 @@ def test_a_damaged_store_in_use_is_not_salvaged(small: Path) -> None:
 
 
 def streams(folder: Path) -> list[tuple[object, ...]]:
-    return rows(folder, "SELECT name, last_seq, sealed, sealing FROM stream ORDER BY id")
+    return rows(folder, "SELECT name, last_seq, sealed_seq, sealing_seq FROM stream ORDER BY id")
 
 
 def test_a_stream_without_rows_of_its_own_goes_on_after_its_record(small: Path) -> None:
@@ -459,14 +466,14 @@ def test_a_stream_without_rows_of_its_own_goes_on_after_its_record(small: Path) 
 
 
 def test_rows_that_are_sealed_are_not_in_the_way(small: Path) -> None:
-    change(small, "UPDATE stream SET sealed = 5, sealing = 5 WHERE id = 1")
+    change(small, "UPDATE stream SET sealed_seq = 5, sealing_seq = 5 WHERE id = 1")
     adopt(small, "plant", 9)
     assert streams(small)[0] == ("plant", 9, 9, 9)
     assert findings(small) == []
 
 
 def test_rows_that_are_not_sealed_are_in_the_way_until_they_are_named(small: Path) -> None:
-    change(small, "UPDATE stream SET sealed = 2, sealing = 4 WHERE id = 1")
+    change(small, "UPDATE stream SET sealed_seq = 2, sealing_seq = 4 WHERE id = 1")
     before = contents(small)
     for discard in (None, (1, 5), (3, 4)):
         with pytest.raises(Unusable) as caught:
@@ -488,7 +495,7 @@ def test_nothing_is_discarded_where_nothing_is_in_the_way(small: Path) -> None:
 
 def test_numbers_only_go_up(small: Path) -> None:
     adopt(small, "yard", 100)
-    with pytest.raises(Unusable, match="numbers only go up"):
+    with pytest.raises(Unusable, match="numbers only increase"):
         adopt(small, "yard", 99)
     adopt(small, "yard", 100)
     assert streams(small)[1] == ("yard", 100, 100, 100)
@@ -501,7 +508,7 @@ def test_a_stream_that_is_not_there_is_not_adopted(small: Path, tmp_path: Path) 
         pass
     with pytest.raises(Unusable, match="it has none"):
         adopt(tmp_path / "empty", "plant", 9)
-    with pytest.raises(Unusable, match="is no data folder"):
+    with pytest.raises(Unusable, match="is not a data folder"):
         adopt(tmp_path / "nowhere", "plant", 9)
     assert not (tmp_path / "nowhere").exists()
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from semel.store.care import export, salvage
-from semel.store.check import check_store
+from semel.store.care import export
 from semel.store.database import Database
-from semel.store.folder import open_folder, rows_explained
+from semel.store.folder import open_folder, store_row_errors
+from semel.store.forensics.check import check_store
+from semel.store.forensics.repair import repair_store
+from semel.store.forensics.salvage import salvage
 from semel.store.record import committed_records
-from semel.store.repair import repair_store
 from semel.store.schema import Damaged, Unusable
 from semel.store.segment_writer import read_rows
 from semel.store.segments import RecordError
@@ -54,17 +55,17 @@ def everything(database: Database) -> Iterator[Read]:
     yield from (("retained", str(each)) for each in saved.retained)
     yield from (("will", *vars_of(each)) for each in saved.wills)
     for session in saved.sessions:
-        deliveries, stored = database.exchanges(session.number)
-        yield from (("inbound", session.number, each) for each in stored)
-        deliveries += database.queue(session.number, session.first_waiting, 10_000)
+        deliveries, stored = database.exchanges(session.store_id)
+        yield from (("inbound", session.store_id, each) for each in stored)
+        deliveries += database.queue(session.store_id, session.first_waiting, 10_000)
         for each in deliveries:
             about = (each.number, each.packet_id, each.released, each.qos, each.share)
-            yield ("delivery", session.number, *about, str(each.message))
-        for number, key, record in database.inbox(session.number):
-            yield ("inbox", session.number, number, key, fields(record))
+            yield ("delivery", session.store_id, *about, str(each.message))
+        for number, key, record in database.inbox(session.store_id):
+            yield ("inbox", session.store_id, number, key, fields(record))
         yield from (
-            ("expired", session.number, *each)
-            for each in database.expired(session.number, 0, 3_000_000_000.0)
+            ("expired", session.store_id, *each)
+            for each in database.expired(session.store_id, 0, 3_000_000_000.0)
         )
     for stream in database.streams():
         yield ("stream", *vars_of(stream))
@@ -87,7 +88,7 @@ def read_all(folder: Path) -> tuple[list[Read], bool]:
         with (
             open_folder(folder) as opened,
             closing(opened.open()) as database,
-            rows_explained(folder),
+            store_row_errors(folder),
         ):
             for each in everything(database):
                 found.append(each)
@@ -201,42 +202,42 @@ def test_what_another_program_changes_is_found(
 
 # --- values that could be right -------------------------------------------------------------------
 
-_D = "WHERE session = 1 AND number = "
+_D = "WHERE session_id = 1 AND number = "
 PLAUSIBLE = [
-    "UPDATE fact SET value = 'abc' WHERE name = 'id'",
-    "UPDATE fact SET value = '7' WHERE name = 'next_session'",
-    "UPDATE session SET client_id = 'c' WHERE number = 2",
-    "UPDATE session SET expiry = 5 WHERE number = 2",
-    "UPDATE session SET ends_at = 5.5 WHERE number = 2",
-    "UPDATE subscription SET options = 2 WHERE session = 2",
-    "UPDATE subscription SET identifier = 6 WHERE session = 2",
-    "UPDATE subscription SET cursor = 0 WHERE session = 2",
-    "UPDATE subscription SET filter = 'u/#' WHERE session = 2",
+    "UPDATE metadata SET value = 'abc' WHERE name = 'id'",
+    "UPDATE metadata SET value = '7' WHERE name = 'next_session'",
+    "UPDATE session SET client_id = 'c' WHERE id = 2",
+    "UPDATE session SET expiry_interval = 5 WHERE id = 2",
+    "UPDATE session SET ends_at = 5.5 WHERE id = 2",
+    "UPDATE subscription SET options = 2 WHERE session_id = 2",
+    "UPDATE subscription SET identifier = 6 WHERE session_id = 2",
+    "UPDATE subscription SET cursor = 0 WHERE session_id = 2",
+    "UPDATE subscription SET topic_filter = 'u/#' WHERE session_id = 2",
     "UPDATE inbound SET packet_id = 8",
     f"UPDATE delivery SET payload = x'00' {_D} 3",
     f"UPDATE delivery SET topic = 'u' {_D} 3",
     f"UPDATE delivery SET packet_id = 9 {_D} 1",
     f"UPDATE delivery SET flags = 5 {_D} 1",
-    f"UPDATE delivery SET released = 7 {_D} 2",
+    f"UPDATE delivery SET release_number = 7 {_D} 2",
     f"UPDATE delivery SET number = 77 {_D} 5",
-    f"UPDATE delivery SET session = 2 {_D} 3",
-    f"UPDATE particular SET expires_at = 5.0 {_D} 4",
-    f"UPDATE particular SET share = '$share/g/u' {_D} 4",
-    f"UPDATE particular SET properties = NULL {_D} 4",
-    f"DELETE FROM particular {_D} 4",
-    "UPDATE body SET payload = CAST(zeroblob(10000) AS BLOB)",
+    f"UPDATE delivery SET session_id = 2 {_D} 3",
+    f"UPDATE delivery_extra SET expires_at = 5.0 {_D} 4",
+    f"UPDATE delivery_extra SET share = '$share/g/u' {_D} 4",
+    f"UPDATE delivery_extra SET properties = NULL {_D} 4",
+    f"DELETE FROM delivery_extra {_D} 4",
+    "UPDATE shared_payload SET payload = CAST(zeroblob(10000) AS BLOB)",
     "UPDATE will SET payload = x'01'",
     "UPDATE will SET due_at = 6.0",
     "UPDATE will SET user_name = NULL",
     "UPDATE retained SET payload = x'01' WHERE topic = 't'",
     "UPDATE retained SET topic = 'v' WHERE topic = 't'",
     "UPDATE retained SET expires_at = 3.0 WHERE topic = 't'",
-    "UPDATE retained SET place = 9 WHERE topic = 't'",
+    "UPDATE retained SET position = 9 WHERE topic = 't'",
     "UPDATE stream SET name = 'other' WHERE id = 1",
     "UPDATE stream SET last_seq = 6 WHERE id = 2",
     "UPDATE record SET payload = x'01' WHERE seq = 3",
     "UPDATE record SET topic = 'u' WHERE seq = 3",
-    "UPDATE record SET received = 1 WHERE seq = 3",
+    "UPDATE record SET received_at = 1 WHERE seq = 3",
     "UPDATE record SET client_id = 'x' WHERE seq = 3",
     "UPDATE record SET user_name = '' WHERE seq = 3",
     "UPDATE record SET packet_id = 77 WHERE seq = 3",
@@ -265,7 +266,7 @@ def test_a_value_that_could_be_right_but_was_not_written_is_not_used(
 
 def test_the_same_values_are_used_if_they_were_written(small: Path) -> None:
     change(small, "UPDATE retained SET payload = x'01' WHERE topic = 't'")
-    change(small, "UPDATE record SET received = 1 WHERE seq = 3")
+    change(small, "UPDATE record SET received_at = 1 WHERE seq = 3")
     assert not is_noticed(small)
     assert read_all(small)[1]
     assert len(list(export(small))) > 20
@@ -276,7 +277,7 @@ def test_a_salvage_prints_a_damaged_row_and_says_so(small: Path) -> None:
     found = [each for each in salvage(small) if isinstance(each, dict)]
     (wrong,) = [each for each in found if "damaged" in each]
     assert (wrong["table"], wrong["payload"]) == ("retained", "A")
-    assert "its checksum is wrong" in str(wrong["damaged"])
+    assert "wrong checksum" in str(wrong["damaged"])
 
 
 def test_the_sealer_does_not_seal_a_row_that_was_not_written_so(small: Path) -> None:
@@ -285,7 +286,7 @@ def test_the_sealer_does_not_seal_a_row_that_was_not_written_so(small: Path) -> 
     damage(small, "UPDATE record SET payload = x'01' WHERE seq = 3")
     with (
         closing(reader(small / "store.db")) as connection,
-        pytest.raises(RecordError, match="seq 3: it is not what was written"),
+        pytest.raises(RecordError, match="seq 3: it differs from what was written"),
     ):
         list(read_rows(connection, 1, 1, 5))
 
@@ -296,10 +297,10 @@ def test_the_sealer_does_not_seal_a_row_that_was_not_written_so(small: Path) -> 
         ("UPDATE delivery SET packet_id = 9 WHERE number = 1", "assigned"),
         ("UPDATE delivery SET packet_id = 9 WHERE number = 1", "moved"),
         ("UPDATE delivery SET payload = x'00' WHERE number = 1", "assigned"),
-        ("UPDATE stream SET sealed = 1 WHERE id = 1", "stream"),
-        ("UPDATE body SET uses = 7", "body"),
-        ("UPDATE session SET client_id = 'z' WHERE number = 1", "session"),
-        ("UPDATE subscription SET options = 2 WHERE session = 1", "cursor"),
+        ("UPDATE stream SET sealed_seq = 1 WHERE id = 1", "stream"),
+        ("UPDATE shared_payload SET use_count = 7", "shared_payload"),
+        ("UPDATE session SET client_id = 'z' WHERE id = 1", "session"),
+        ("UPDATE subscription SET options = 2 WHERE session_id = 1", "cursor"),
     ],
 )
 def test_an_update_does_not_make_damage_right(small: Path, wrong: str, act: str) -> None:
@@ -314,7 +315,7 @@ def test_an_update_does_not_make_damage_right(small: Path, wrong: str, act: str)
                 batch.assigned.append((3, 1, 1))
             elif act == "stream":
                 batch.streams.append((6, 1))
-            elif act == "body":
+            elif act == "shared_payload":
                 batch.finished.append((1, 5, 5))
             elif act == "session":
                 batch.ends.append((7.5, 1))
@@ -323,14 +324,14 @@ def test_an_update_does_not_make_damage_right(small: Path, wrong: str, act: str)
             database.write(batch)
 
     table = wrong.split()[1]
-    key = {"delivery": "session = 1 AND number = 1", "stream": "id = 1"}.get(table, "1")
+    key = {"delivery": "session_id = 1 AND number = 1", "stream": "id = 1"}.get(table, "1")
     question = f"SELECT * FROM {table} WHERE {key}"
     update()
     assert "checksum" not in words(small)
     damage(small, wrong)
     update()
     assert rows(small, question)
-    assert "checksum is wrong" in words(small)
+    assert "wrong checksum" in words(small)
 
 
 def test_damage_of_one_session_does_not_keep_others_from_their_messages(small: Path) -> None:
@@ -338,9 +339,9 @@ def test_damage_of_one_session_does_not_keep_others_from_their_messages(small: P
     with open_folder(small) as opened, closing(opened.open()) as database:
         database.restore()
         database.connection.execute(
-            "UPDATE delivery SET payload = x'00' WHERE session = 1 AND number = 3"
+            "UPDATE delivery SET payload = x'00' WHERE session_id = 1 AND number = 3"
         )
-        with pytest.raises(Damaged, match="session 1, number 3: it is not what was written"):
+        with pytest.raises(Damaged, match="session 1, number 3: it differs from what was written"):
             database.queue(1, 3, 10)
         assert [each.number for each in database.queue(2, 1, 10)] == [1]
         assert database.exchanges(1)[1] == [7]

@@ -13,11 +13,12 @@ from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.session_restore import restore_backlog, restore_exchanges
-from semel.store.check import CheckReport, check_tables
 from semel.store.commit import SHARED_PAYLOAD, Commit, RecordedMessage
-from semel.store.database import Database, checked, is_lack_of_space
-from semel.store.rows import WriteBatch, properties_from
-from semel.store.store import Saved
+from semel.store.database import Database, checked, is_disk_full
+from semel.store.forensics.check import CheckReport, check_tables
+from semel.store.rows import properties_from
+from semel.store.store import RestoredState
+from semel.store.write_batch import WriteBatch
 from tests.modes import repeats
 from tests.mqtt.snapshots import session_snapshot
 from tests.store.histories import History
@@ -53,7 +54,7 @@ def facts_of(session: Session) -> Facts:
     return waiting, in_flight, stored, session.ends_at, session.backlog.size
 
 
-def restored(database: Database, saved: Saved) -> dict[str, Facts]:
+def restored(database: Database, saved: RestoredState) -> dict[str, Facts]:
     """Every session as a broker would have it back, by client identifier."""
     found: dict[str, Facts] = {}
     for each in saved.sessions:
@@ -67,11 +68,11 @@ def restored(database: Database, saved: Saved) -> dict[str, Facts]:
             each.last_delivery,
         )
         session.ends_at = each.ends_at
-        restore_exchanges(session, *database.exchanges(each.number))
+        restore_exchanges(session, *database.exchanges(each.store_id))
         assert len(session.backlog) == each.waiting
         if each.waiting:
             session.backlog.refill(
-                database.queue(each.number, each.first_waiting, each.waiting + 1)
+                database.queue(each.store_id, each.first_waiting, each.waiting + 1)
             )
         found[each.client_id] = facts_of(session)
     return found
@@ -86,12 +87,12 @@ def values_of(held: RecordedMessage) -> tuple[object, ...]:
 def compare(database: Database, history: History) -> None:
     saved = database.restore()
     assert [
-        (each.number, each.client_id, each.expiry_interval) for each in saved.sessions
+        (each.store_id, each.client_id, each.expiry_interval) for each in saved.sessions
     ] == sorted((live.number, live.client_id, live.expiry) for live in history.live.values())
     assert restored(database, saved) == {
         live.client_id: facts_of(live.session) for live in history.live.values()
     }
-    assert saved.next_session > max((each.number for each in saved.sessions), default=0)
+    assert saved.next_session > max((each.store_id for each in saved.sessions), default=0)
     assert sorted(saved.subscriptions, key=lambda each: (each[0], each[1].topic_filter)) == sorted(
         (
             (live.number, subscription, identifier)
@@ -116,12 +117,12 @@ def compare(database: Database, history: History) -> None:
         assert found == [
             (number, key, values_of(held)) for number, (key, held) in sorted(live.inbox.items())
         ]
-    for name, value in history.facts.items():
-        assert database.fact(name) == value
+    for name, value in history.metadata.items():
+        assert database.get_metadata(name) == value
     compare_expiries(database, saved, history)
 
 
-def compare_expiries(database: Database, saved: Saved, history: History) -> None:
+def compare_expiries(database: Database, saved: RestoredState, history: History) -> None:
     for each in saved.sessions:
         waiting = session_snapshot(history.live[each.client_id].session)[0]
         assert isinstance(waiting, tuple)
@@ -133,19 +134,19 @@ def compare_expiries(database: Database, saved: Saved, history: History) -> None
         assert each.next_expiry == min((at for at, _ in due.values()), default=None)
         if each.first_waiting:
             now = history.now
-            expired = database.expired(each.number, each.first_waiting, now)
+            expired = database.expired(each.store_id, each.first_waiting, now)
             assert sorted(expired) == sorted(
                 (n, size) for n, (at, size) in due.items() if at <= now
             )
             later = [at for at, _ in due.values() if at > now]
-            found = database.next_expiry(each.number, each.first_waiting, now)
+            found = database.next_expiry(each.store_id, each.first_waiting, now)
             assert found == min(later, default=None)
 
 
 def compare_records(database: Database, history: History) -> None:
     for stream, records in history.records.items():
         rows = database.connection.execute(
-            "SELECT * FROM record WHERE stream = ? ORDER BY seq", (stream,)
+            "SELECT * FROM record WHERE stream_id = ? ORDER BY seq", (stream,)
         ).fetchall()
         assert len(rows) == len(records)
         for row, record in zip(rows, records, strict=True):
@@ -182,8 +183,8 @@ def test_what_is_read_back_is_what_was_committed_in_groups_of_any_size(seed: int
             "subscription",
             "inbound",
             "delivery",
-            "particular",
-            "body",
+            "delivery_extra",
+            "shared_payload",
             "inbox",
         ):
             assert count(database, table) == 0
@@ -212,16 +213,19 @@ def test_one_group_leads_where_single_commits_lead(seed: int) -> None:
                 excluded.apply([other.commit()])
             for table in (
                 *("session", "subscription", "inbound", "retained", "will", "stream"),
-                *("delivery", "inbox", "fact"),
+                *("delivery", "inbox", "metadata"),
             ):
                 question = f"SELECT * FROM {table} ORDER BY 1, 2"
                 if table == "delivery":
-                    # Of `released` the order counts.
+                    # Of `release_number` the order counts.
                     question = (
-                        "SELECT session, number, packet_id, released > 0, flags FROM delivery"
+                        "SELECT session_id, number, packet_id, release_number > 0, flags"
+                        " FROM delivery"
                     )
-                if table == "fact":
-                    question = "SELECT * FROM fact WHERE name NOT IN ('commit', 'epoch') ORDER BY 1"
+                if table == "metadata":
+                    question = (
+                        "SELECT * FROM metadata WHERE name NOT IN ('commit', 'epoch') ORDER BY 1"
+                    )
                 rows = together.connection.execute(question).fetchall()
                 if table == "retained":
                     # The order counts, not the numbers.
@@ -258,7 +262,7 @@ def test_a_session_that_begins_anew_under_its_client_id_has_nothing_of_the_old()
         database.apply([first])
         database.apply([second])
         (session,) = database.restore().sessions
-        assert (session.number, session.client_id, session.waiting) == (2, "a", 0)
+        assert (session.store_id, session.client_id, session.waiting) == (2, "a", 0)
         assert database.restore().subscriptions == []
         assert database.exchanges(1) == ([], [])
         assert database.queue(1, 0, 10) == []
@@ -328,11 +332,11 @@ def test_a_large_payload_is_kept_once_until_nobody_waits_for_it(size: int) -> No
     with opened() as database:
         database.apply([commit])
         kept = 1 if size >= SHARED_PAYLOAD else 0
-        assert count(database, "body") == kept
+        assert count(database, "shared_payload") == kept
         assert [database.exchanges(n)[0][0].message for n in (1, 2, 3)] == [message] * 3
         # One is released, one ends, one is refused.
         for number, session in enumerate(sessions, 1):
-            assert count(database, "body") == kept
+            assert count(database, "shared_payload") == kept
             commit = Commit()
             if number == 2:
                 commit.ended.append(2)
@@ -341,7 +345,7 @@ def test_a_large_payload_is_kept_once_until_nobody_waits_for_it(size: int) -> No
                 commit.changes.extend([(number, change) for change in session.drain()[0]])
             database.apply([commit])
             assert findings(database) == []
-        assert count(database, "body") == 0
+        assert count(database, "shared_payload") == 0
         assert count(database, "delivery") == 1
 
 
@@ -462,7 +466,7 @@ def test_a_delivery_that_is_recalled_and_given_up_is_gone(together: bool) -> Non
     with opened() as database:
         for group in [commits] if together else [[commit] for commit in commits]:
             database.apply(group)
-        for table in ("delivery", "particular", "body"):
+        for table in ("delivery", "delivery_extra", "shared_payload"):
             assert count(database, table) == 0
 
 
@@ -471,14 +475,17 @@ def test_of_a_fact_the_last_value_is_kept(together: bool) -> None:
     commits = []
     for name, value in (("break:1:4", "a"), ("break:1:9", "b"), ("break:1:4", "c")):
         commit = Commit()
-        commit.facts.append((name, value))
+        commit.metadata.append((name, value))
         assert not commit.is_empty()
         commits.append(commit)
     with opened() as database:
         for group in [commits] if together else [[commit] for commit in commits]:
             database.apply(group)
-        assert (database.fact("break:1:4"), database.fact("break:1:9")) == ("c", "b")
-        assert database.fact("break:1:5") is None
+        assert (database.get_metadata("break:1:4"), database.get_metadata("break:1:9")) == (
+            "c",
+            "b",
+        )
+        assert database.get_metadata("break:1:5") is None
         assert findings(database) == []
 
 
@@ -529,7 +536,7 @@ def test_records_keep_every_property_and_the_time_of_their_commit() -> None:
     commit.records.append(RecordedMessage(1, 2, "t", b"", properties=NO_PROPERTIES))
     with opened() as database:
         database.apply([commit])
-        rows = database.connection.execute("SELECT received, properties FROM record").fetchall()
+        rows = database.connection.execute("SELECT received_at, properties FROM record").fetchall()
         assert [row[0] for row in rows] == [1_700_000_000_123_456] * 2
         assert properties_from(rows[0][1]) == properties
         assert rows[1][1] is None
@@ -600,7 +607,7 @@ def test_a_transaction_without_space_changes_nothing_and_succeeds_later(
             database.connection.execute(f"PRAGMA max_page_count = {limit}")
             if problem is not None:
                 full += 1
-                assert is_lack_of_space(problem)
+                assert is_disk_full(problem)
                 assert everything(database) == before
                 # The same, whole, when there is space again.
                 database.write(batch)
@@ -617,7 +624,7 @@ def test_a_transaction_that_breaks_a_rule_of_the_tables_changes_nothing() -> Non
         commit.sessions.append((3, "a", 0))
         with pytest.raises(sqlite3.IntegrityError) as caught:
             database.apply([commit])
-        assert not is_lack_of_space(caught.value)
+        assert not is_disk_full(caught.value)
         assert everything(database) == before
         assert not database.connection.in_transaction
         database.apply([session_commit(2, "b")])

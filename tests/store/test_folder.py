@@ -22,17 +22,17 @@ from semel.store.commit import Commit
 from semel.store.database import Database
 from semel.store.folder import (
     StoreFolder,
+    as_unusable,
     check_log_mode,
-    explain,
     open_folder,
     read_only,
-    rows_explained,
+    store_row_errors,
 )
-from semel.store.log import Log, log_of
 from semel.store.mark import put_mark, read_mark
 from semel.store.migration import Step
 from semel.store.schema import VERSION, Unusable
 from semel.store.settings import DISK, OS
+from semel.store.wal import WriteAheadLog, log_path
 from tests.store.stores import change, damage
 
 NOBODY = 65_534
@@ -135,7 +135,7 @@ def killed(tmp_path: Path) -> Path:
 def made_and_killed(path: Path, durability: str) -> Path:
     result = run(KILLED, path, 20, durability)
     assert result.returncode == -signal.SIGKILL, result.stderr
-    assert len(Log(log_of(path / "store.db")).frames) > 40
+    assert len(WriteAheadLog(log_path(path / "store.db")).frames) > 40
     return path
 
 
@@ -169,7 +169,7 @@ def test_folders_above_are_made_too(tmp_path: Path) -> None:
 
 def test_a_new_store_has_its_format_its_id_and_nothing_in_it(tmp_path: Path) -> None:
     with open_folder(tmp_path / "data") as opened, closing(opened.open()) as database:
-        assert database.fact("id") == database.identity()
+        assert database.get_metadata("id") == database.identity()
         assert database.restore().sessions == []
         version = database.connection.execute("PRAGMA user_version").fetchone()[0]
         page_size = database.connection.execute("PRAGMA page_size").fetchone()[0]
@@ -303,11 +303,9 @@ def test_a_name_that_is_no_text_is_refused_before_anything_is_made(tmp_path: Pat
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     with pytest.raises(Unusable) as caught:
         open_folder(path)
-    assert str(caught.value).startswith(
-        f"{tmp_path}/caf\\xe9 has bytes in its name that are no UTF"
-    )
+    assert str(caught.value).startswith(f"{tmp_path}/caf\\xe9 is not valid UTF-8")
     assert not path.exists()
-    with pytest.raises(Unusable, match="there is a NUL in it"):
+    with pytest.raises(Unusable, match="contains a NUL"):
         open_folder(Path(f"{tmp_path}/a\0b"))
     assert os.listdir(tmp_path) == []
     assert opens(tmp_path / "café") == []
@@ -318,21 +316,21 @@ def test_a_folder_that_is_not_for_us_is_refused(folder: Path) -> None:
         (folder / "lock").unlink()
         folder.chmod(0o500)
     with as_nobody():
-        assert "is not for this user" in sentence(folder)
+        assert "is not accessible to this user" in sentence(folder)
     folder.chmod(0o700)
     assert opens(folder) == []
 
 
 def test_a_folder_where_a_file_should_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
-    assert "is a folder, but a file should be there" in sentence(tmp_path)
+    assert "is a folder, but should be a file" in sentence(tmp_path)
 
 
 # A file system of our own, which we may fill or close.
 MOUNTED = """
 import sys
 from pathlib import Path
-from semel.store.check import check_store
+from semel.store.forensics.check import check_store
 from semel.store.folder import open_folder
 from semel.store.schema import Unusable
 try:
@@ -376,14 +374,14 @@ def test_a_disk_without_space_is_refused_until_it_has_some(tmp_path: Path) -> No
         "mount -t tmpfs -o size=16k none $M; OPEN; mount -o remount,size=4m $M; OPEN",
     )
     assert len(said) == 2
-    assert said[0].startswith("no space is left on the disk of")
+    assert said[0].startswith("the disk of")
     assert said[1] == "open"
 
 
 def test_a_file_system_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     said = mounted(tmp_path, "mount -t tmpfs none $M; OPEN; mount -o remount,ro $M; OPEN; CHECK")
     assert said[0] == "open"
-    assert "is on a file system that cannot be written" in said[1]
+    assert "is on a read-only file system" in said[1]
     # Reading needs no more than it has.
     assert said[2] == "open"
 
@@ -391,20 +389,20 @@ def test_a_file_system_that_cannot_be_written_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (errno.EACCES, "is not for this user"),
-        (errno.EPERM, "is not for this user"),
+        (errno.EACCES, "is not accessible to this user"),
+        (errno.EPERM, "is not accessible to this user"),
         (errno.ENOTDIR, "is not a folder"),
-        (errno.ENOENT, "is not there"),
-        (errno.EROFS, "cannot be written"),
-        (errno.ENOSPC, "no space is left"),
-        (errno.EDQUOT, "no space is left"),
+        (errno.ENOENT, "does not exist"),
+        (errno.EROFS, "read-only file system"),
+        (errno.ENOSPC, "is full: free some space"),
+        (errno.EDQUOT, "is full: free some space"),
         (errno.ENOLCK, "choose a folder on a local disk"),
         (errno.EOPNOTSUPP, "choose a folder on a local disk"),
         (errno.EIO, "cannot be used: Input/output error"),
     ],
 )
 def test_each_error_of_the_system_is_one_sentence(code: int, words: str) -> None:
-    said = str(explain(OSError(code, os.strerror(code)), Path("/data")))
+    said = str(as_unusable(OSError(code, os.strerror(code)), Path("/data")))
     assert words in said
     assert "/data" in said
 
@@ -412,12 +410,12 @@ def test_each_error_of_the_system_is_one_sentence(code: int, words: str) -> None
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (sqlite3.SQLITE_FULL, "no space is left"),
+        (sqlite3.SQLITE_FULL, "is full: free some space"),
         (sqlite3.SQLITE_BUSY, "is locked by another program"),
-        (sqlite3.SQLITE_CANTOPEN_ISDIR, "look at its owner and mode"),
-        (sqlite3.SQLITE_READONLY, "look at its owner and mode"),
+        (sqlite3.SQLITE_CANTOPEN_ISDIR, "check its owner and mode"),
+        (sqlite3.SQLITE_READONLY, "check its owner and mode"),
         (sqlite3.SQLITE_PROTOCOL, "choose a folder on a local disk"),
-        (sqlite3.SQLITE_IOERR_READ, "look for errors of the disk"),
+        (sqlite3.SQLITE_IOERR_READ, "check the disk for errors"),
         (sqlite3.SQLITE_CORRUPT, "semel store repair /data"),
         (sqlite3.SQLITE_NOTADB, "semel store check /data"),
         (sqlite3.SQLITE_INTERRUPT, "cannot be used"),
@@ -427,7 +425,7 @@ def test_each_error_of_sqlite_is_one_sentence(code: int, words: str) -> None:
     problem = sqlite3.DatabaseError("what it said")
     problem.sqlite_errorcode = code
     problem.sqlite_errorname = "SQLITE_X"
-    said = str(explain(problem, Path("/data")))
+    said = str(as_unusable(problem, Path("/data")))
     assert words in said
     assert "/data" in said
 
@@ -444,7 +442,7 @@ def test_a_store_that_another_program_locks_is_refused(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "store.db", isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
-        other.execute("INSERT INTO fact VALUES ('x', 0, 'y')")
+        other.execute("INSERT INTO metadata VALUES ('x', 0, 'y')")
         assert "is locked by another program" in sentence(folder)
         other.execute("ROLLBACK")
     assert opens(folder) == []
@@ -457,7 +455,7 @@ def test_a_newer_store_is_refused_and_left_alone(folder: Path) -> None:
     change(folder, f"PRAGMA user_version = {VERSION + 1}", "CREATE TABLE later (x)")
     before = (folder / "store.db").read_bytes()
     said = sentence(folder)
-    assert f"written by a newer semel (format {VERSION + 1}, this one knows {VERSION})" in said
+    assert f"written by a newer semel (format {VERSION + 1}, this version knows {VERSION})" in said
     assert (folder / "store.db").read_bytes() == before
 
 
@@ -497,7 +495,7 @@ def test_an_older_store_is_brought_to_our_format_after_a_copy(folder: Path) -> N
         (warning,) = opened.warnings
         assert "from format 1 to 2" in warning
         assert "store.db.format-1.bak" in warning
-    question = "SELECT * FROM session ORDER BY number"
+    question = "SELECT * FROM session ORDER BY id"
     with closing(sqlite3.connect(folder / "store.db")) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert [row[-1] for row in connection.execute(question)] == ["sweet"] * 3
@@ -512,7 +510,9 @@ def test_an_older_store_is_brought_to_our_format_after_a_copy(folder: Path) -> N
 def test_a_step_that_fails_leaves_the_store_as_it_was(folder: Path, step: tuple[str, ...]) -> None:
     change(folder, "PRAGMA user_version = 1")
     before = (folder / "store.db").read_bytes()
-    with pytest.raises(Unusable, match="could not be brought from format 1 to 2, and is as it was"):
+    with pytest.raises(
+        Unusable, match="could not be upgraded from format 1 to 2, and is unchanged"
+    ):
         open_folder(folder, steps={1: step_of(*step)})
     assert (folder / "store.db").read_bytes() == before
     # The copy of the first attempt stays beside that of the next.
@@ -523,7 +523,7 @@ def test_a_step_that_fails_leaves_the_store_as_it_was(folder: Path, step: tuple[
 
 def test_a_store_of_a_format_that_nobody_knows_is_refused(folder: Path) -> None:
     change(folder, "PRAGMA user_version = 0")
-    assert f"it has format 0, and this semel knows {VERSION} only" in sentence(folder)
+    assert "it has format 0, which this semel cannot upgrade" in sentence(folder)
     assert not list(folder.glob("*.bak"))
 
 
@@ -546,7 +546,7 @@ def test_an_empty_store_is_not_begun_anew(folder: Path) -> None:
 
 
 def test_an_empty_store_keeps_its_log(killed: Path) -> None:
-    log = log_of(killed / "store.db")
+    log = log_path(killed / "store.db")
     before = log.read_bytes()
     (killed / "store.db").write_bytes(b"")
     assert "it is empty" in sentence(killed)
@@ -555,16 +555,16 @@ def test_an_empty_store_keeps_its_log(killed: Path) -> None:
 
 def test_a_store_that_is_gone_while_its_log_is_there_is_not_begun_anew(killed: Path) -> None:
     (killed / "store.db").unlink()
-    assert "it is gone, but its log store.db-wal is there" in sentence(killed)
+    assert "it is missing, but its log store.db-wal exists" in sentence(killed)
     assert not (killed / "store.db").exists()
 
 
 def test_a_store_that_is_gone_in_the_middle_of_a_repair_is_not_begun_anew(folder: Path) -> None:
     (folder / "store.db").rename(folder / "store.db.damaged-20240101T000000")
-    assert "it is gone, but store.db.damaged-20240101T000000 is there" in sentence(folder)
+    assert "it is missing, but store.db.damaged-20240101T000000 exists" in sentence(folder)
     (folder / "store.db.damaged-20240101T000000").rename(folder / "elsewhere")
     said = sentence(folder)
-    assert "it is gone, but store.mark says that it had 3 commits; to begin anew, move" in said
+    assert "it is missing, but store.mark records 3 commits; to start a new one, move" in said
     (folder / "store.mark").unlink()
     assert opens(folder) == []
 
@@ -595,8 +595,8 @@ def test_a_store_whose_definitions_are_nonsense_is_damaged(folder: Path) -> None
         "INSERT INTO retained VALUES (1, 0, 'a/+', 0, NULL, NULL, x'00')",
         "INSERT INTO will VALUES ('c', 0, NULL, NULL, 3, 0, 't', NULL, x'00')",
         "INSERT INTO subscription VALUES (1, 't', 0, 3, 0, NULL)",
-        "UPDATE session SET client_id = CAST(x'ff' AS TEXT) WHERE number = 1",
-        "UPDATE delivery SET flags = 'x' WHERE session = 1",
+        "UPDATE session SET client_id = CAST(x'ff' AS TEXT) WHERE id = 1",
+        "UPDATE delivery SET flags = 'x' WHERE session_id = 1",
     ],
 )
 def test_rows_that_cannot_be_what_they_say_are_damage(folder: Path, statement: str) -> None:
@@ -604,7 +604,7 @@ def test_rows_that_cannot_be_what_they_say_are_damage(folder: Path, statement: s
         with (
             open_folder(folder) as opened,
             closing(opened.open()) as database,
-            rows_explained(folder),
+            store_row_errors(folder),
         ):
             database.restore()
             database.queue(1, 0, 10)
@@ -638,11 +638,11 @@ def test_a_store_of_a_broker_that_was_killed_opens_by_itself(killed: Path) -> No
 
 
 def test_a_log_that_is_broken_before_a_later_commit_is_damage(killed: Path) -> None:
-    path = log_of(killed / "store.db")
-    log = Log(path)
+    path = log_path(killed / "store.db")
+    log = WriteAheadLog(path)
     # In the page of the frame after the tenth commit.
     ends = [at + 1 for at, (_, pages) in enumerate(log.frames) if pages]
-    flip(path, log.place(ends[9]) + 24 + 100)
+    flip(path, log.offset(ends[9]) + 24 + 100)
     before = path.read_bytes()
     said = sentence(killed)
     assert f"{len(ends) - 10} of its {len(ends)} commits would be lost" in said
@@ -652,8 +652,8 @@ def test_a_log_that_is_broken_before_a_later_commit_is_damage(killed: Path) -> N
 @pytest.mark.parametrize("place", [8, 12, 2000])
 def test_a_frame_of_the_log_is_missed_whatever_of_it_is_broken(killed: Path, place: int) -> None:
     """Salts and page: a frame with other salts is not where the log ends, if more come after."""
-    path = log_of(killed / "store.db")
-    flip(path, Log(path).place(3) + place)
+    path = log_path(killed / "store.db")
+    flip(path, WriteAheadLog(path).offset(3) + place)
     assert "would be lost" in sentence(killed)
 
 
@@ -661,16 +661,16 @@ def test_without_a_sync_for_each_commit_a_broken_log_is_what_loss_of_power_leave
     tmp_path: Path,
 ) -> None:
     killed = made_and_killed(tmp_path / "data", OS)
-    path = log_of(killed / "store.db")
-    log = Log(path)
+    path = log_path(killed / "store.db")
+    log = WriteAheadLog(path)
     ends = [at + 1 for at, (_, pages) in enumerate(log.frames) if pages]
-    flip(path, log.place(ends[-5]) + 24 + 100)
+    flip(path, log.offset(ends[-5]) + 24 + 100)
     # What it was written with counts, not what the next one is told.
     with open_folder(killed, durability=DISK) as opened:
         first, second = opened.warnings
         assert f"4 of its {len(ends)} commits are lost" in first
-        assert "commits 17 to 20 of it are lost" in second
-        assert "as loss of power does with durability os" in second
+        assert "commits 17 to 20, which were acknowledged, are lost" in second
+        assert "as expected after a loss of power with durability os" in second
         assert 0 < sessions_in(opened) < 20
     assert opens(killed) == []
 
@@ -678,10 +678,10 @@ def test_without_a_sync_for_each_commit_a_broken_log_is_what_loss_of_power_leave
 def test_what_is_left_of_a_broken_log_is_not_taken_for_damage_later(tmp_path: Path) -> None:
     """Else the next commits would overwrite its first frames, and the others look as if lost."""
     killed = made_and_killed(tmp_path / "data", OS)
-    path = log_of(killed / "store.db")
-    log = Log(path)
+    path = log_path(killed / "store.db")
+    log = WriteAheadLog(path)
     ends = [at + 1 for at, (_, pages) in enumerate(log.frames) if pages]
-    flip(path, log.place(ends[2]) + 24 + 100)
+    flip(path, log.offset(ends[2]) + 24 + 100)
     with open_folder(killed, durability=OS) as opened, closing(opened.open(OS)) as database:
         database.apply([commit_of(100)])
         # As kill -9 would leave it.
@@ -692,20 +692,20 @@ def test_what_is_left_of_a_broken_log_is_not_taken_for_damage_later(tmp_path: Pa
 
 
 def test_a_last_commit_that_is_not_whole_was_never_acknowledged(killed: Path) -> None:
-    path = log_of(killed / "store.db")
-    log = Log(path)
-    flip(path, log.place(log.committed - 1) + 24 + 100)
+    path = log_path(killed / "store.db")
+    log = WriteAheadLog(path)
+    flip(path, log.offset(log.committed - 1) + 24 + 100)
     # It is written when the log is synced.
     set_mark(killed, 19)
     with open_folder(killed) as opened:
         (warning,) = opened.warnings
-        assert "the last commit in store.db-wal is not whole" in warning
+        assert "the last commit in store.db-wal is incomplete" in warning
         assert sessions_in(opened) == 19
     assert opens(killed) == []
 
 
 def test_a_log_that_ends_in_the_middle_of_a_frame_is_what_a_crash_leaves(killed: Path) -> None:
-    path = log_of(killed / "store.db")
+    path = log_path(killed / "store.db")
     os.truncate(path, path.stat().st_size - 100)
     set_mark(killed, 19)
     with open_folder(killed) as opened:
@@ -713,12 +713,12 @@ def test_a_log_that_ends_in_the_middle_of_a_frame_is_what_a_crash_leaves(killed:
 
 
 def test_a_log_without_its_header_is_damage(killed: Path) -> None:
-    flip(log_of(killed / "store.db"), 20)
-    assert "its log, has no header" in sentence(killed)
+    flip(log_path(killed / "store.db"), 20)
+    assert "the header of its log store.db-wal is damaged" in sentence(killed)
 
 
 def test_a_log_that_was_just_begun_is_none(folder: Path) -> None:
-    log_of(folder / "store.db").write_bytes(b"\x37\x7f")
+    log_path(folder / "store.db").write_bytes(b"\x37\x7f")
     assert opens(folder) == []
 
 
@@ -728,7 +728,7 @@ def test_a_log_that_was_just_begun_is_none(folder: Path) -> None:
 def test_a_reader_says_that_there_is_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match=r"it has no store\.db"):
         read_only(tmp_path)
-    with pytest.raises(Unusable, match="it is not a folder, or not there"):
+    with pytest.raises(Unusable, match="it is not a folder, or is missing"):
         read_only(tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
 
@@ -748,7 +748,7 @@ def test_a_reader_sees_what_a_broker_has_committed(folder: Path) -> None:
 
 
 def test_text_that_is_not_utf_8_can_be_read(folder: Path) -> None:
-    change(folder, "UPDATE session SET client_id = CAST(x'61ff62' AS TEXT) WHERE number = 1")
+    change(folder, "UPDATE session SET client_id = CAST(x'61ff62' AS TEXT) WHERE id = 1")
     with closing(read_only(folder)) as connection:
-        rows = connection.execute("SELECT client_id FROM session WHERE number = 1").fetchall()
+        rows = connection.execute("SELECT client_id FROM session WHERE id = 1").fetchall()
     assert rows == [("a\udcffb",)]

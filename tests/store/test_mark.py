@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from semel.store.care import adopt, back_up, describe
-from semel.store.check import check_store
-from semel.store.facts import get_number
 from semel.store.folder import open_folder
-from semel.store.log import Log, log_of
+from semel.store.forensics.check import check_store
+from semel.store.forensics.repair import repair_store
 from semel.store.mark import MARK, read_mark
-from semel.store.repair import repair_store
+from semel.store.metadata import get_number
 from semel.store.settings import DISK, OS
+from semel.store.wal import WriteAheadLog, log_path
 from tests.store.stores import contents, copied
 from tests.store.test_folder import commit_of, made_and_killed, sentence, sessions_in
 
@@ -38,14 +38,14 @@ def killed(killed_once: Path, tmp_path: Path) -> Path:
 
 def cut(folder: Path, commits: int) -> None:
     """Leave only so many commits of the log, and all of them whole."""
-    path = log_of(folder / "store.db")
-    log = Log(path)
+    path = log_path(folder / "store.db")
+    log = WriteAheadLog(path)
     ends = [at + 1 for at, (_, pages) in enumerate(log.frames) if pages]
-    os.truncate(path, log.place(ends[commits - 1]))
+    os.truncate(path, log.offset(ends[commits - 1]))
 
 
 def commits_in_log(folder: Path) -> int:
-    return Log(log_of(folder / "store.db")).commits(0)
+    return WriteAheadLog(log_path(folder / "store.db")).commits(0)
 
 
 def problems(folder: Path) -> list[str]:
@@ -61,7 +61,9 @@ def test_a_log_that_is_cut_is_noticed_and_the_loss_is_told_and_accepted(
 ) -> None:
     cut(killed, commits_in_log(killed) - lost)
     last = 20 - lost
-    told = f"commits {last + 1} to 20 of it are lost" if lost > 1 else "commit 20 of it is lost"
+    told = "commit 20, which was acknowledged, is lost"
+    if lost > 1:
+        told = f"commits {last + 1} to 20, which were acknowledged, are lost"
     (problem,) = problems(killed)
     assert told in problem
     said = sentence(killed)
@@ -80,23 +82,23 @@ def test_a_log_that_is_cut_is_noticed_and_the_loss_is_told_and_accepted(
 def test_a_log_that_is_deleted_is_noticed(killed: Path, files: list[str]) -> None:
     for each in files:
         (killed / f"store.db{each}").unlink()
-    assert "commits 1 to 20 of it are lost" in str(problems(killed))
-    assert "commits 1 to 20 of it are lost" in sentence(killed)
+    assert "commits 1 to 20, which were acknowledged, are lost" in str(problems(killed))
+    assert "commits 1 to 20, which were acknowledged, are lost" in sentence(killed)
 
 
 def test_an_empty_log_and_an_older_one_in_its_place_are_noticed(killed: Path) -> None:
-    path = log_of(killed / "store.db")
+    path = log_path(killed / "store.db")
     whole = path.read_bytes()
     path.write_bytes(b"")
-    assert "commits 1 to 20 of it are lost" in sentence(killed)
+    assert "commits 1 to 20, which were acknowledged, are lost" in sentence(killed)
     path.write_bytes(whole)
     with open_folder(killed) as opened, closing(opened.open()) as database:
         for number in range(30, 40):
             database.apply([commit_of(number)])
     # SQLite would copy what it has over the tables, which have gone on.
     path.write_bytes(whole)
-    assert "commits 21 to 30 of it are lost" in str(problems(killed))
-    assert "commits 21 to 30 of it are lost" in sentence(killed)
+    assert "commits 21 to 30, which were acknowledged, are lost" in str(problems(killed))
+    assert "commits 21 to 30, which were acknowledged, are lost" in sentence(killed)
 
 
 def test_an_older_copy_in_its_place_is_noticed(killed: Path, tmp_path: Path) -> None:
@@ -107,20 +109,20 @@ def test_an_older_copy_in_its_place_is_noticed(killed: Path, tmp_path: Path) -> 
         database.apply([commit_of(100)])
     (killed / "store.db").write_bytes(older)
     said = sentence(killed)
-    assert "commit 21 of it is lost" in said
-    assert "if an older copy was put in its place, a repair accepts that" in said
+    assert "commit 21, which was acknowledged, is lost" in said
+    assert "if it was replaced by an older copy, a repair accepts that" in said
 
 
 def test_a_mark_that_cannot_be_read_is_damage_and_a_repair_makes_a_new_one(killed: Path) -> None:
     data = bytearray((killed / MARK).read_bytes())
     data[60] ^= 1
     (killed / MARK).write_bytes(data)
-    assert "store.mark, which says how far it had come, cannot be read" in sentence(killed)
-    assert "cannot be read" in str(problems(killed))
+    assert "store.mark, which records its commits, is damaged" in sentence(killed)
+    assert "is damaged" in str(problems(killed))
     before = contents(killed)
     result = repair_store(killed, WHEN)
     assert result.is_complete
-    assert any("there is a new one now" in note for note in result.notes)
+    assert any("it was replaced" in note for note in result.notes)
     assert contents(killed) == before
     assert problems(killed) == []
 
@@ -129,14 +131,14 @@ def test_a_mark_that_cannot_be_read_is_damage_and_a_repair_makes_a_new_one(kille
 
 
 def test_a_store_that_was_killed_has_lost_nothing_and_says_what_it_recovered(killed: Path) -> None:
-    pages = len(Log(log_of(killed / "store.db")).frames)
+    pages = len(WriteAheadLog(log_path(killed / "store.db")).frames)
     commits = commits_in_log(killed)
     assert problems(killed) == []
     with open_folder(killed) as opened:
         assert opened.warnings == []
         (note,) = opened.notes
         assert f"recovered {commits} commits ({pages} pages) from its log" in note
-        assert "it is whole up to commit 20" in note
+        assert "it is complete up to commit 20" in note
         assert sessions_in(opened) == 20
     # It was closed this time.
     with open_folder(killed) as opened:
@@ -227,7 +229,8 @@ def test_a_backup_can_take_the_place_of_its_store_which_went_on(
     killed: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
-    assert back_up(killed, copy).is_clean
+    back_up(killed, copy)
+    assert check_store(copy).is_clean
     with open_folder(killed) as opened, closing(opened.open()) as database:
         for number in range(30, 40):
             database.apply([commit_of(number)])
@@ -237,7 +240,7 @@ def test_a_backup_can_take_the_place_of_its_store_which_went_on(
     assert problems(killed) == []
     with open_folder(killed) as opened:
         assert opened.warnings == []
-        assert "is another store than the one of store.mark before" in str(opened.notes)
+        assert "is not the store that store.mark was written for" in str(opened.notes)
         assert sessions_in(opened) == 20
     assert problems(killed) == []
     cut_mark = read_mark(killed)
@@ -249,9 +252,9 @@ def test_without_a_mark_nobody_can_tell_and_that_is_said_once(killed: Path) -> N
     (killed / MARK).unlink()
     report = check_store(killed)
     assert report.is_clean
-    assert "whether the end of the log is missing cannot be told" in str(report.notes)
+    assert "a log that has lost its end cannot be detected" in str(report.notes)
     with open_folder(killed) as opened:
-        assert "there was no store.mark" in str(opened.warnings)
+        assert "store.mark is missing" in str(opened.warnings)
         assert sessions_in(opened) == 20
     with open_folder(killed) as opened:
         assert opened.warnings == []

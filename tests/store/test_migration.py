@@ -1,4 +1,4 @@
-"""From format 1, which had no checksums, to today's."""
+"""From format 1, which had no checksums and other names, to the current format."""
 
 import sqlite3
 from contextlib import closing
@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from semel.store.care import salvage
-from semel.store.check import check_store
+from semel.store import migration
 from semel.store.folder import open_folder
+from semel.store.forensics.check import check_store
+from semel.store.forensics.repair import repair_store
+from semel.store.forensics.salvage import salvage
 from semel.store.mark import MARK
 from semel.store.migration import STEPS
-from semel.store.repair import repair_store
-from semel.store.schema import APPLICATION_ID, COLUMNS, VERSION, Unusable, column_names
-from tests.store.stores import contents, copied, wipe
+from semel.store.schema import APPLICATION_ID, TABLES, VERSION, Unusable
+from tests.store.stores import contents, copied, rows, wipe
 
 WHEN = "20240131T101500"
 
-# As semel made them before it had checksums.
+# As semel created them before it had checksums.
 FORMAT_1 = """
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE session (
@@ -121,7 +122,9 @@ CREATE TABLE inbox (
     PRIMARY KEY (session, number)
 ) WITHOUT ROWID;
 """
-# Facts that format 1 did not have.
+# The tables that had another name.
+OLD_NAMES = {"metadata": "fact", "shared_payload": "body", "delivery_extra": "particular"}
+# Metadata that format 1 did not have.
 NEW = ("epoch", "commit", "next_session")
 
 
@@ -138,16 +141,16 @@ def make_format_1(source: Path, target: Path) -> Path:
             f"BEGIN; {FORMAT_1} PRAGMA application_id = {APPLICATION_ID};"
             " PRAGMA user_version = 1; COMMIT;"
         )
-        for table in COLUMNS:
-            names = [each for each in column_names(table) if each != "checksum"]
-            wanted = [
+        for table in TABLES:
+            names = TABLES[table].content_names
+            selected = [
                 "flags & 7" if table == "delivery" and each == "flags" else each for each in names
             ]
             places = ", ".join("?" * len(names))
-            rows = today.execute(f"SELECT {', '.join(wanted)} FROM {table}").fetchall()
-            if table == "fact":
-                rows = [row for row in rows if row[0] not in NEW]
-            old.executemany(f"INSERT INTO {table} VALUES ({places})", rows)
+            found = today.execute(f"SELECT {', '.join(selected)} FROM {table}").fetchall()
+            if table == "metadata":
+                found = [row for row in found if row[0] not in NEW]
+            old.executemany(f"INSERT INTO {OLD_NAMES.get(table, table)} VALUES ({places})", found)
     return target
 
 
@@ -156,9 +159,9 @@ def old(small: Path, tmp_path: Path) -> Path:
     return make_format_1(small, tmp_path / "old")
 
 
-def without_new_facts(folder: Path) -> dict[str, list[tuple[object, ...]]]:
+def without_new_metadata(folder: Path) -> dict[str, list[tuple[object, ...]]]:
     found = contents(folder)
-    found["fact"] = [row for row in found["fact"] if row[0] not in NEW]
+    found["metadata"] = [row for row in found["metadata"] if row[0] not in NEW]
     return found
 
 
@@ -168,14 +171,14 @@ def test_a_store_of_format_1_is_brought_to_format_2_after_a_copy(
     before = contents(copied(old, tmp_path / "before"))
     with open_folder(old) as opened:
         (warning,) = opened.warnings
-        assert "was brought from format 1 to 2; store.db.format-1.bak is what it was" in warning
+        assert "was upgraded from format 1 to 2; store.db.format-1.bak is the backup" in warning
         with closing(opened.open()) as database:
             saved = database.restore()
             assert saved.next_session == 3
             assert [each.packet_id for each in database.exchanges(1)[0]] == [1, 2]
             assert [each.number for each in database.queue(1, 3, 9)] == [3, 4, 5]
     assert check_store(old).is_clean
-    assert without_new_facts(old) == without_new_facts(small)
+    assert without_new_metadata(old) == without_new_metadata(small)
     # The copy is a store of format 1, with all that it had.
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -186,10 +189,28 @@ def test_a_store_of_format_1_is_brought_to_format_2_after_a_copy(
         assert opened.notes == []
 
 
+def test_after_the_upgrade_tables_and_columns_are_those_of_a_new_store(
+    old: Path, small: Path
+) -> None:
+    open_folder(old).close()
+    query = "SELECT type, name, sql FROM sqlite_schema ORDER BY name"
+    assert rows(old, query) == rows(small, query)
+
+
+def test_every_table_and_column_of_format_1_has_a_current_name() -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(FORMAT_1)
+        for table, (old_table, old_names) in migration.FORMAT_1.items():
+            found = connection.execute(f"PRAGMA table_info({old_table})").fetchall()
+            assert tuple(row[1] for row in found) == old_names
+            assert len(old_names) == len(TABLES[table].content_names)
+    assert set(migration.FORMAT_1) == set(TABLES)
+
+
 def test_a_large_store_of_format_1_is_the_same_in_format_2(large: Path, tmp_path: Path) -> None:
     old = make_format_1(large, tmp_path / "old")
     open_folder(old).close()
-    assert without_new_facts(old) == without_new_facts(large)
+    assert without_new_metadata(old) == without_new_metadata(large)
     assert check_store(old).is_clean
 
 
@@ -203,21 +224,21 @@ def test_a_damaged_store_of_format_1_stays_as_it_was_and_can_be_repaired(
 ) -> None:
     change_old(old, "UPDATE retained SET topic = 'a/+' WHERE topic = 'u'")
     before = (old / "store.db").read_bytes()
-    with pytest.raises(Unusable, match=r"retained: place 2: .*semel store repair"):
+    with pytest.raises(Unusable, match=r"retained: position 2: .*semel store repair"):
         open_folder(old)
     assert (old / "store.db").read_bytes() == before
     result = repair_store(old, WHEN)
     assert result.dropped == {"retained": 1}
     assert check_store(old).is_clean
-    expected = without_new_facts(small)
+    expected = without_new_metadata(small)
     del expected["retained"][1]
-    assert without_new_facts(old) == expected
+    assert without_new_metadata(old) == expected
     assert (old / MARK).exists()
 
 
 def test_what_can_be_read_of_a_store_of_format_1_is_printed(old: Path) -> None:
     found = list(salvage(old))
-    assert {"table": "inbound", "session": 1, "packet_id": 7} in found
+    assert {"table": "inbound", "session_id": 1, "packet_id": 7} in found
     assert not [each for each in found if isinstance(each, dict) and "damaged" in each]
 
 

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from semel.store.folder import open_folder
+from semel.store.forensics.log_frames import intact_frames
+from semel.store.forensics.pages import Gap, Page, PageRow, Pages, Unreadable, read_payload, varint
 from semel.store.gaps import without
-from semel.store.log import Log, log_of
-from semel.store.pages import Gap, Page, PageRow, Pages, Unreadable, read_payload, varint
+from semel.store.wal import WriteAheadLog, log_path
 from tests.store.histories import History
 from tests.store.stores import pages_of, rows, wipe
 
 TABLES = {
-    *("fact", "session", "subscription", "inbound", "delivery", "particular", "body"),
+    *("metadata", "session", "subscription", "inbound", "delivery"),
+    *("delivery_extra", "shared_payload"),
     *("will", "retained", "stream", "record", "inbox"),
 }
 
@@ -61,10 +63,10 @@ def test_a_store_with_a_log_is_read_as_sqlite_reads_it(tmp_path: Path, seed: int
         for _ in range(25):
             database.apply([history.commit() for _ in range(4)])
             # The file of the log is read, not that of its index: no lock of SQLite is touched.
-            assert log_of(opened.database).stat().st_size > 0
+            assert log_path(opened.database).stat().st_size > 0
             copy = tmp_path / "copy.db"
             copy.write_bytes(opened.database.read_bytes())
-            log_of(copy).write_bytes(log_of(opened.database).read_bytes())
+            log_path(copy).write_bytes(log_path(opened.database).read_bytes())
             found = by_pages(copy)
             assert found == by_sqlite(copy)
 
@@ -166,7 +168,7 @@ def test_a_page_that_two_others_point_to_is_read_once(large: Path) -> None:
         root = next(root for _, name, root in pages.tables() if name == "delivery")
         found = list(pages.walk(root))
     assert [each.why for each in found if isinstance(each, Gap)] == [
-        f"page {int.from_bytes(first, 'big')} is in two places"
+        f"page {int.from_bytes(first, 'big')} is used twice"
     ]
     keys = [each.values[:2] for each in found if isinstance(each, PageRow)]
     assert len(keys) == len(set(keys))
@@ -188,7 +190,7 @@ def test_a_payload_that_goes_on_in_itself_is_unreadable(tmp_path: Path) -> None:
     with Pages(path) as pages:
         (gap,) = pages.walk(2)
     assert isinstance(gap, Gap)
-    assert gap.why == "page 5 is in two places"
+    assert gap.why == "page 5 is used twice"
 
 
 def test_numbers_and_rows_that_are_cut_are_unreadable() -> None:
@@ -215,43 +217,43 @@ def log(tmp_path: Path) -> Path:
         for number in range(3):
             connection.execute(f"CREATE TABLE t{number} (x)")
         copy = tmp_path / "copy-wal"
-        copy.write_bytes(log_of(path).read_bytes())
+        copy.write_bytes(log_path(path).read_bytes())
     return copy
 
 
 def test_a_log_tells_its_frames_and_its_commits(log: Path) -> None:
-    found = Log(log)
-    assert found.is_readable
+    found = WriteAheadLog(log)
+    assert found.has_header
     assert found.commits(0) == 3
     assert found.committed == len(found.frames)
     assert found.synced < found.committed
-    assert found.intact() == [True] * len(found.frames)
+    assert intact_frames(found) == [True] * len(found.frames)
 
 
 @pytest.mark.parametrize("place", [0, 5, 8, 15, 16, 23, 24, 1000])
 def test_a_broken_frame_is_told_and_the_others_are_not(log: Path, place: int) -> None:
-    found = Log(log)
+    found = WriteAheadLog(log)
     count = len(found.frames)
     data = bytearray(log.read_bytes())
-    data[found.place(2) + place] ^= 1
+    data[found.offset(2) + place] ^= 1
     log.write_bytes(data)
-    broken = [at for at, right in enumerate(Log(log).intact()) if not right]
+    broken = [at for at, right in enumerate(intact_frames(WriteAheadLog(log))) if not right]
     # The next one goes on from the checksum that this one states.
     assert broken == ([2, 3] if 16 <= place < 24 and count > 3 else [2])
 
 
 def test_a_log_whose_header_is_broken_is_read_by_its_frames(log: Path) -> None:
-    whole = Log(log)
+    whole = WriteAheadLog(log)
     data = bytearray(log.read_bytes())
     data[9] ^= 1
     log.write_bytes(data)
-    assert not Log(log).is_readable
-    assert Log(log).frames == []
-    found = Log(log, whole.page_size)
-    assert not found.is_readable
+    assert not WriteAheadLog(log).has_header
+    assert WriteAheadLog(log).frames == []
+    found = WriteAheadLog(log, whole.page_size)
+    assert not found.has_header
     assert found.frames == whole.frames
     # Nothing tells what the first goes on from.
-    assert found.intact() == [False] + [True] * (len(whole.frames) - 1)
+    assert intact_frames(found) == [False] + [True] * (len(whole.frames) - 1)
 
 
 def test_ranges_without_others() -> None:

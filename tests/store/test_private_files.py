@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from semel.store.care import back_up, describe
-from semel.store.check import check_store
 from semel.store.folder import open_folder
+from semel.store.forensics.check import check_store
+from semel.store.forensics.repair import repair_store
 from semel.store.private_files import make_private, open_private, tighten
-from semel.store.repair import repair_store
 from semel.store.schema import Unusable
 from semel.store.sealer import StopFlag, sealer_lock
 from tests.store.stores import change, wipe

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.store.gaps import gap_fact
+from semel.store.gaps import gap_name
 from semel.store.reading import (
     MissingRows,
     NodeRecord,
@@ -430,7 +430,7 @@ def test_one_row_in_the_store_that_is_missing_is_named(
 def test_rows_that_a_repair_lost_are_called_so(keeper: Keeper, catalog: StreamCatalog) -> None:
     keeper.commit(10)
     keeper.database.connection.execute("DELETE FROM record WHERE seq IN (4, 5, 6)")
-    keeper.database.set_fact(gap_fact(keeper.row.id, 4, 6), "2026-01-31")
+    keeper.database.set_metadata(gap_name(keeper.row.id, 4, 6), "2026-01-31")
     record = only(catalog)
     with pytest.raises(MissingRows, match=r"^rows 4 to 6 .* lost when the store was repaired; "):
         seqs(record)
@@ -443,7 +443,7 @@ def test_rows_that_a_repair_lost_may_be_in_a_segment(
     keeper.commit(10)
     keeper.write_segment(6)
     keeper.database.connection.execute("DELETE FROM record WHERE seq IN (4, 5, 6)")
-    keeper.database.set_fact(gap_fact(keeper.row.id, 4, 6), "2026-01-31")
+    keeper.database.set_metadata(gap_name(keeper.row.id, 4, 6), "2026-01-31")
     assert seqs(only(catalog)) == list(range(1, 11))
     assert only(catalog).summary().problem is None
 
@@ -630,7 +630,7 @@ def test_a_store_that_was_never_sealed_is_of_the_node_that_it_names(tmp_path: Pa
     keeper.commit(3)
     with StreamCatalog(tmp_path / "data", None) as catalog:
         assert only(catalog).node == keeper.database.identity()[:12]
-        keeper.database.set_fact("node", "hall-7")
+        keeper.database.set_metadata("node", "hall-7")
         assert only(catalog).node == "hall-7"
         assert [row.node for row in rows(only(catalog))] == ["hall-7"] * 3
     keeper.close()

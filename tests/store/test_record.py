@@ -17,17 +17,17 @@ import pytest
 from semel.mqtt import Properties
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
-from semel.store.gaps import gap_fact
+from semel.store.gaps import gap_name
 from semel.store.record import (
     CACHE_BYTES,
-    CACHE_PIECES,
+    CACHE_CHUNKS,
+    CHUNK_BYTES,
+    CHUNK_ROWS,
     FIRST_ROWS,
-    GIVEN_BYTES,
-    PIECE_BYTES,
-    PIECE_ROWS,
-    SOUGHT,
+    MAXIMUM_SOUGHT,
+    RETURNED_BYTES,
+    NodeSegments,
     RecordReader,
-    Shelf,
     committed_records,
     committed_since,
 )
@@ -62,7 +62,7 @@ class Place:
         self.reader = self.new_reader(NODE)
 
     def new_reader(self, node: str) -> RecordReader:
-        shelf = Shelf(
+        shelf = NodeSegments(
             self.path,
             root=self.root.address,
             node=node,
@@ -195,16 +195,16 @@ def test_a_stream_that_nobody_knows_has_no_rows(place: Place) -> None:
 
 
 def test_large_rows_are_given_a_few_at_a_time_and_one_in_any_case(place: Place) -> None:
-    place.commit(9, size=GIVEN_BYTES // 3)
+    place.commit(9, size=RETURNED_BYTES // 3)
     connection = place.database.connection
     assert seqs(committed_records(connection, place.id, 1, 9)) == [1, 2, 3]
-    place.commit(1, size=GIVEN_BYTES * 2)
+    place.commit(1, size=RETURNED_BYTES * 2)
     assert seqs(committed_records(connection, place.id, 10, 9)) == [10]
 
 
 def test_a_look_at_the_rows_leaves_no_transaction_open(place: Place) -> None:
     """Else the log could not be copied into the tables any more."""
-    place.commit(50, size=GIVEN_BYTES // 10)
+    place.commit(50, size=RETURNED_BYTES // 10)
     assert len(place.reader.records(place.id, 1, 50) or []) < 50
     checkpoint = place.database.connection.execute("PRAGMA wal_checkpoint(RESTART)")
     assert checkpoint.fetchone()[0] == 0  # nobody was in the way
@@ -240,24 +240,24 @@ def test_rows_that_are_in_both_places_come_once(place: Place) -> None:
 
 
 def test_a_piece_is_bounded_in_rows_and_in_bytes(place: Place) -> None:
-    place.commit(PIECE_ROWS + 100, size=1)
-    place.seal(1, PIECE_ROWS + 100)
-    assert len(place.read(1, 10_000)) < 2 * PIECE_ROWS
+    place.commit(CHUNK_ROWS + 100, size=1)
+    place.seal(1, CHUNK_ROWS + 100)
+    assert len(place.read(1, 10_000)) < 2 * CHUNK_ROWS
     first = place.last + 1
-    place.commit(40, size=PIECE_BYTES // 8)
+    place.commit(40, size=CHUNK_BYTES // 8)
     place.seal(first, place.last)
     assert len(place.read(first, 10_000)) <= 24
 
 
 def test_what_is_kept_is_bounded_and_what_was_used_last_stays(place: Place) -> None:
-    fitting = CACHE_BYTES // (FIRST_ROWS * PIECE_BYTES)
-    place.commit(FIRST_ROWS * 2 * fitting, size=PIECE_BYTES)
+    fitting = CACHE_BYTES // (FIRST_ROWS * CHUNK_BYTES)
+    place.commit(FIRST_ROWS * 2 * fitting, size=CHUNK_BYTES)
     place.seal(1, place.last)
     for first in range(1, place.last, FIRST_ROWS):
         assert seqs(place.read(first, 1)) == [first]
         # The first piece is wanted again and again.
         assert place.reader.records(place.id, 1, 1) is not None
-        assert sum(piece.size for piece in place.reader.pieces) <= CACHE_BYTES
+        assert sum(piece.size for piece in place.reader.chunks) <= CACHE_BYTES
     assert place.reader.records(place.id, place.last, 1) is not None
     assert place.reader.records(place.id, 1 + FIRST_ROWS, 1) is None
     place.answer()
@@ -265,12 +265,12 @@ def test_what_is_kept_is_bounded_and_what_was_used_last_stays(place: Place) -> N
 
 def test_many_small_pieces_are_bounded_too(place: Place) -> None:
     """Whoever begins at each row of a long record has pieces that overlap."""
-    place.commit(CACHE_PIECES * 2 + 1, size=1)
+    place.commit(CACHE_CHUNKS * 2 + 1, size=1)
     place.seal(1, place.last)
     for first in range(place.last, 0, -1):
         assert seqs(place.read(first, 1)) == [first]
     assert place.reader.records(place.id, 1, 1) is not None
-    assert len(place.reader.pieces) <= CACHE_PIECES
+    assert len(place.reader.chunks) <= CACHE_CHUNKS
 
 
 def test_several_readers_go_through_a_record_and_each_gets_every_row_once(place: Place) -> None:
@@ -357,7 +357,7 @@ def test_rows_that_a_repair_has_lost_are_skipped_and_others_are_not(place: Place
     assert place.reader.records(place.id, 15, 10) is None
     place.answer()
     assert len(place.later) == 1  # it is missing, and that is a fault
-    place.database.set_fact(gap_fact(place.id, 15, 19), "now")
+    place.database.set_metadata(gap_name(place.id, 15, 19), "now")
     place.later.pop()[1]()
     assert seqs(place.read(15)) == list(range(20, 31))
 
@@ -405,7 +405,7 @@ def test_a_damaged_segment_is_told_once_in_a_while_and_tried_again(
             waits.append(seconds)
             again()
     assert len(caplog.records) == 1
-    assert "tried again" in caplog.text
+    assert "retrying" in caplog.text
     assert segment.name in caplog.text
     assert "Traceback" not in caplog.text
     assert waits == sorted(waits)
@@ -437,7 +437,7 @@ def test_one_flipped_bit_is_never_replayed_and_what_is_whole_goes_on(
         place.later.pop()[1]()
         # The thread is there for others.
         assert seqs(place.read(21)) == list(range(21, 31))
-        place.reader.pieces.clear()
+        place.reader.chunks.clear()
     assert f"{segment} of stream {STREAM}, node {NODE}, is damaged" in caplog.text
     assert "Traceback" not in caplog.text
     segment.write_bytes(whole)
@@ -532,10 +532,10 @@ def test_a_time_in_an_empty_stream_is_at_its_first_row(place: Place) -> None:
 
 def test_times_that_nobody_asks_for_again_are_forgotten(place: Place) -> None:
     place.commit(1)
-    for at in range(SOUGHT + 5):
+    for at in range(MAXIMUM_SOUGHT + 5):
         assert place.reader.seek(place.id, at) is None
-    for _ in range(SOUGHT + 5):
+    for _ in range(MAXIMUM_SOUGHT + 5):
         place.answer()
     assert place.reader.seek(place.id, 0) is None
-    assert place.reader.seek(place.id, SOUGHT + 4) == 1
+    assert place.reader.seek(place.id, MAXIMUM_SOUGHT + 4) == 1
     place.answer()

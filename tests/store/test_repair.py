@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from semel.mqtt.session import NEVER_EXPIRES
-from semel.store.care import describe, export, salvage
-from semel.store.check import check_store
+from semel.store.care import describe, export
 from semel.store.folder import open_folder
-from semel.store.gaps import gap_fact
-from semel.store.log import Log, log_of
-from semel.store.pages import Page, Pages
-from semel.store.repair import Repair, repair_store
+from semel.store.forensics.check import check_store
+from semel.store.forensics.pages import Page, Pages
+from semel.store.forensics.repair import RepairReport, repair_store
+from semel.store.forensics.salvage import salvage
+from semel.store.gaps import gap_name
 from semel.store.row_checksums import row_checksum
 from semel.store.schema import VERSION, Unusable
+from semel.store.wal import WriteAheadLog, log_path
 from tests.store.faults import FAULTS
 from tests.store.stores import change, contents, copied, damage, pages_of, root_of, rows, wipe
 
@@ -27,8 +28,8 @@ WHEN = "20240131T101500"
 SAVED = f"store.db.damaged-{WHEN}"
 
 
-def repaired(folder: Path) -> Repair:
-    """Repair it; then nothing is wrong, a broker can have it, and the old file is there."""
+def repaired(folder: Path) -> RepairReport:
+    """RepairReport it; then nothing is wrong, a broker can have it, and the old file is there."""
     before = (folder / "store.db").read_bytes()
     result = repair_store(folder, WHEN)
     assert result.saved == folder / SAVED
@@ -43,8 +44,8 @@ def works(folder: Path) -> None:
     assert [each.problem for each in check_store(folder).findings] == []
     with open_folder(folder) as opened, closing(opened.open()) as database:
         for each in database.restore().sessions:
-            database.exchanges(each.number)
-            database.queue(each.number, each.first_waiting, each.waiting)
+            database.exchanges(each.store_id)
+            database.queue(each.store_id, each.first_waiting, each.waiting)
 
 
 # --- one fault at a time --------------------------------------------------------------------------
@@ -87,7 +88,7 @@ def test_rows_that_are_right_stay_as_they_were(small: Path) -> None:
 
 
 def test_what_a_session_lost_is_told_by_its_client_identifier(small: Path) -> None:
-    change(small, "UPDATE delivery SET topic = '#' WHERE session = 1 AND number = 3")
+    change(small, "UPDATE delivery SET topic = '#' WHERE session_id = 1 AND number = 3")
     result = repaired(small)
     assert result.sessions == {"'a'": ["delivery: session 1, number 3"]}
 
@@ -100,7 +101,7 @@ def test_a_message_of_an_inbox_that_is_lost_is_told_and_the_others_stay(small: P
 
 
 def test_a_session_that_is_lost_takes_what_was_its_and_all_is_told(small: Path) -> None:
-    change(small, "UPDATE session SET expiry = 'x' WHERE number = 1")
+    change(small, "UPDATE session SET expiry_interval = 'x' WHERE id = 1")
     result = repaired(small)
     assert rows(small, "SELECT client_id FROM session") == [("b",)]
     assert result.dropped == {
@@ -108,12 +109,12 @@ def test_a_session_that_is_lost_takes_what_was_its_and_all_is_told(small: Path) 
         "subscription": 1,
         "inbound": 1,
         "delivery": 5,
-        "particular": 2,
+        "delivery_extra": 2,
         "inbox": 2,
     }
     assert result.sessions["'a'"][0] == "the session itself"
     # b still has the payload that it shared with a.
-    assert rows(small, "SELECT uses FROM body") == [(1,)]
+    assert rows(small, "SELECT use_count FROM shared_payload") == [(1,)]
 
 
 def test_of_two_sessions_with_one_client_identifier_the_first_stays(small: Path) -> None:
@@ -131,15 +132,15 @@ def test_of_two_sessions_with_one_client_identifier_the_first_stays(small: Path)
     assert data.count(stored("b")) == 1
     path.write_bytes(data.replace(stored("b"), stored("a")))
     result = repaired(small)
-    assert rows(small, "SELECT number, client_id FROM session") == [(1, "a")]
+    assert rows(small, "SELECT id, client_id FROM session") == [(1, "a")]
     assert result.dropped["session"] == 1
-    assert ("session", "number 2", "another row has its place") in [
+    assert ("session", "id 2", "another row has its key") in [
         (each.table, each.row, each.problem) for each in result.details.findings
     ]
 
 
 def test_of_many_losses_of_a_session_not_all_are_told_one_by_one(large: Path) -> None:
-    change(large, "UPDATE session SET expiry = 'x' WHERE number = 5300")
+    change(large, "UPDATE session SET expiry_interval = 'x' WHERE id = 5300")
     result = repaired(large)
     (losses,) = result.sessions.values()
     assert losses[0] == "the session itself"
@@ -163,9 +164,11 @@ def test_tables_that_are_taken_for_each_other_are_not_mixed(small: Path) -> None
 
 
 def test_of_two_deliveries_with_one_identifier_the_first_stays(small: Path) -> None:
-    change(small, "UPDATE delivery SET packet_id = 1 WHERE session = 1 AND number = 2")
+    change(small, "UPDATE delivery SET packet_id = 1 WHERE session_id = 1 AND number = 2")
     repaired(small)
-    assert rows(small, "SELECT number FROM delivery WHERE session = 1 AND packet_id = 1") == [(1,)]
+    assert rows(small, "SELECT number FROM delivery WHERE session_id = 1 AND packet_id = 1") == [
+        (1,)
+    ]
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -176,9 +179,9 @@ def test_streams_are_not_numbered_anew_and_gaps_are_noted(small: Path) -> None:
     result = repaired(small)
     assert result.gaps == [("plant", 2, 3), ("plant", 5, 5)]
     assert rows(small, "SELECT seq FROM record") == [(1,), (4,)]
-    assert rows(small, "SELECT last_seq, sealed FROM stream WHERE id = 1") == [(5, 0)]
-    noted = {name for name, *_ in contents(small)["fact"]}
-    assert {gap_fact(1, 2, 3), gap_fact(1, 5, 5)} <= noted
+    assert rows(small, "SELECT last_seq, sealed_seq FROM stream WHERE id = 1") == [(5, 0)]
+    noted = {name for name, *_ in contents(small)["metadata"]}
+    assert {gap_name(1, 2, 3), gap_name(1, 5, 5)} <= noted
     streams = describe(small)["streams"]
     assert isinstance(streams, list)
     assert streams[0]["lost"] == [[2, 3], [5, 5]]
@@ -190,11 +193,11 @@ def test_what_was_given_to_the_sealer_stays_given(small: Path) -> None:
     """Only the sealer can find out whether the segment is there."""
     change(
         small,
-        "UPDATE stream SET sealed = 1, sealing = 4 WHERE id = 1",
+        "UPDATE stream SET sealed_seq = 1, sealing_seq = 4 WHERE id = 1",
         "DELETE FROM record WHERE seq = 3",
     )
     repaired(small)
-    assert rows(small, "SELECT sealed, sealing FROM stream WHERE id = 1") == [(1, 4)]
+    assert rows(small, "SELECT sealed_seq, sealing_seq FROM stream WHERE id = 1") == [(1, 4)]
 
 
 def test_a_stream_that_lost_its_name_keeps_its_rows(small: Path) -> None:
@@ -207,7 +210,7 @@ def test_a_stream_that_lost_its_name_keeps_its_rows(small: Path) -> None:
     result = repaired(small)
     assert result.is_complete
     assert any("lost its name" in note for note in result.notes)
-    assert rows(small, "SELECT id, name, last_seq, sealed FROM stream") == [
+    assert rows(small, "SELECT id, name, last_seq, sealed_seq FROM stream") == [
         (1, "lost-1-", 5, 1),
         (2, "lost-1", 0, 0),
     ]
@@ -241,7 +244,9 @@ def test_a_page_of_a_stream_costs_its_rows_which_are_told_exactly(large: Path) -
     assert result.sessions == {}
     after = contents(large)
     assert len(before.pop("record")) - len(after.pop("record")) == len(lost)
-    assert {each[0] for each in after.pop("fact")} - {each[0] for each in before.pop("fact")}
+    assert {each[0] for each in after.pop("metadata")} - {
+        each[0] for each in before.pop("metadata")
+    }
     assert after == before
 
 
@@ -309,14 +314,14 @@ def test_without_its_first_page_everything_else_is_found(large: Path, content: b
 
 def test_the_root_of_a_table_costs_its_own_rows(large: Path) -> None:
     before = contents(large)
-    wipe(large, [root_of(large, name) for name in ("record", "session", "will", "particular")])
+    wipe(large, [root_of(large, name) for name in ("record", "session", "will", "delivery_extra")])
     result = repaired(large)
     after = contents(large)
     # In a table with rowids an inner page has no rows.
     assert after["session"] == before["session"]
     assert set(after["record"]) <= set(before["record"])
     assert len(after["record"]) > 0.9 * len(before["record"])
-    assert set(result.unreadable) == {"record", "session", "will", "particular"}
+    assert set(result.unreadable) == {"record", "session", "will", "delivery_extra"}
 
 
 def test_an_index_costs_nothing(large: Path) -> None:
@@ -330,11 +335,11 @@ def test_an_index_costs_nothing(large: Path) -> None:
 
 
 def test_a_store_that_lost_its_id_has_a_new_one_and_says_so(small: Path) -> None:
-    question = "SELECT value FROM fact WHERE name = 'id'"
+    question = "SELECT value FROM metadata WHERE name = 'id'"
     old = rows(small, question)
-    wipe(small, [root_of(small, "fact")])
+    wipe(small, [root_of(small, "metadata")])
     result = repaired(small)
-    assert any("the id of the store is lost" in note for note in result.notes)
+    assert any("the store has lost its id" in note for note in result.notes)
     assert len(old) == len(rows(small, question)) == 1
     assert old != rows(small, question)
 
@@ -344,7 +349,7 @@ def test_of_a_file_with_nothing_in_it_nothing_is_kept(small: Path, content: byte
     (small / "store.db").write_bytes(content)
     result = repaired(small)
     assert not result.is_complete
-    assert sum(result.kept.values()) == len(contents(small)["fact"])
+    assert sum(result.kept.values()) == len(contents(small)["metadata"])
 
 
 # --- the log --------------------------------------------------------------------------------------
@@ -374,7 +379,7 @@ def killed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeout=120,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
-    assert log_of(path / "store.db").stat().st_size > 100_000
+    assert log_path(path / "store.db").stat().st_size > 100_000
     return path
 
 
@@ -392,14 +397,14 @@ def test_of_a_log_that_is_broken_in_the_middle_no_commit_is_lost(
     killed: Path, killed_once: Path, tmp_path: Path
 ) -> None:
     before = contents(copied(killed_once, tmp_path / "whole"))
-    log = log_of(killed / "store.db")
+    log = log_path(killed / "store.db")
     data = bytearray(log.read_bytes())
     # In a salt, which says nothing: but SQLite would read no further.
-    data[Log(log).place(4) + 8] ^= 1
+    data[WriteAheadLog(log).offset(4) + 8] ^= 1
     log.write_bytes(data)
     result = repair_store(killed, WHEN)
-    assert log_of(killed / SAVED).read_bytes() == bytes(data)
-    assert any("the log has 1 page not as written" in note for note in result.notes)
+    assert log_path(killed / SAVED).read_bytes() == bytes(data)
+    assert any("the log has 1 damaged page" in note for note in result.notes)
     assert not result.is_complete
     works(killed)
     assert contents(killed) == before
@@ -409,7 +414,7 @@ def test_a_log_without_a_header_is_read_all_the_same(
     killed: Path, killed_once: Path, tmp_path: Path
 ) -> None:
     before = contents(copied(killed_once, tmp_path / "whole"))
-    log = log_of(killed / "store.db")
+    log = log_path(killed / "store.db")
     data = bytearray(log.read_bytes())
     data[:32] = bytes(32)
     log.write_bytes(data)
@@ -422,15 +427,15 @@ def test_a_last_commit_that_is_not_whole_is_left_out_and_told(
     killed: Path, killed_once: Path, tmp_path: Path
 ) -> None:
     before = contents(copied(killed_once, tmp_path / "whole"))
-    log = log_of(killed / "store.db")
+    log = log_path(killed / "store.db")
     data = bytearray(log.read_bytes())
-    found = Log(log)
-    data[found.place(found.committed - 1) + 200] ^= 1
+    found = WriteAheadLog(log)
+    data[found.offset(found.committed - 1) + 200] ^= 1
     # Without this there would be nothing to repair: so it is after loss of power.
-    data[found.place(4) + 8] ^= 1
+    data[found.offset(4) + 8] ^= 1
     log.write_bytes(data)
     result = repair_store(killed, WHEN)
-    assert any("last commit in the log is not whole" in note for note in result.notes)
+    assert any("last commit in the log is incomplete" in note for note in result.notes)
     works(killed)
     assert contents(killed) != before
 
@@ -465,7 +470,7 @@ def test_where_there_is_no_store_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match=r"it has no store\.db"):
         repair_store(tmp_path, WHEN)
     assert not (tmp_path / "store.db").exists()
-    with pytest.raises(Unusable, match="it is not a folder, or not there"):
+    with pytest.raises(Unusable, match="it is not a folder, or is missing"):
         repair_store(tmp_path / "nowhere", WHEN)
     assert not (tmp_path / "nowhere").exists()
 
@@ -490,7 +495,7 @@ def test_a_repair_that_was_cut_short_is_taken_up_again(
     store = killed / "store.db"
     store.rename(killed / SAVED)
     if with_log:
-        log_of(store).rename(log_of(killed / SAVED))
+        log_path(store).rename(log_path(killed / SAVED))
     with pytest.raises(Unusable, match="semel store repair"):
         open_folder(killed)
     (killed / "store.db.part").write_bytes(b"half of a new one")
@@ -552,7 +557,7 @@ def test_whatever_is_broken_there_is_a_sentence_and_a_way_out(
 ) -> None:
     choose = random.Random(seed)
     folder = copied(choose.choice((small_once, killed_once)), tmp_path / "data")
-    files = [folder / "store.db", log_of(folder / "store.db")]
+    files = [folder / "store.db", log_path(folder / "store.db")]
     hurt(choose.choice([file for file in files if file.exists()]), choose)
     for act in ("open", "check", "describe", "export", "salvage"):
         # Opening it for a broker may change what is there, if there is nothing wrong.

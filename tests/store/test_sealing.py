@@ -678,7 +678,8 @@ class Writer:
             if kind == "sealed" and self.planner.sealed(about["id"], about["last"]):
                 self.sealed += 1
                 self.connection.execute(
-                    "DELETE FROM record WHERE stream = ? AND seq <= ?", (about["id"], about["last"])
+                    "DELETE FROM record WHERE stream_id = ? AND seq <= ?",
+                    (about["id"], about["last"]),
                 )
             elif kind == "ended":
                 self.ended += 1

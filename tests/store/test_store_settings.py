@@ -36,10 +36,10 @@ def loaded(text: str, folder: Path) -> Settings:
 def test_by_default_nothing_lasts_and_with_data_it_lasts_on_the_disk() -> None:
     assert StoreSettings().data is None
     assert StoreSettings().durability == DISK
-    assert not StoreSettings().lasts
-    assert KEPT.lasts
-    assert StoreSettings(data=Path("data"), durability=OS).lasts
-    assert not StoreSettings(data=Path("data"), durability=MEMORY).lasts
+    assert not StoreSettings().is_durable
+    assert KEPT.is_durable
+    assert StoreSettings(data=Path("data"), durability=OS).is_durable
+    assert not StoreSettings(data=Path("data"), durability=MEMORY).is_durable
 
 
 def test_the_defaults_are_those_that_were_measured() -> None:
@@ -77,7 +77,7 @@ def test_a_node_of_another_name_is_refused(node: str) -> None:
     (problem,) = caught.value.problems
     assert problem.startswith('flag --node: [store] node is "')
     assert problem.endswith(
-        "must be 1 to 64 letters, digits, -, _ and ., of which the first is a letter or a digit"
+        "must be 1 to 64 letters, digits, -, _ and ., and begin with a letter or digit"
     )
     with pytest.raises(SettingsError):
         StoreSettings(node=node)
@@ -146,7 +146,7 @@ def test_a_stream_of_another_name_is_refused(name: str) -> None:
         parse_stream(f"{name}=#")
     (problem,) = caught.value.problems
     assert problem.startswith('flag --stream: [[stream]] name is "')
-    assert ", but must be 1 to 64 small letters, digits, - and _, " in problem
+    assert ", but must be 1 to 64 lowercase letters, digits, - and _, " in problem
     with pytest.raises(SettingsError):
         StreamSettings(name=name, filter="#")
 
@@ -162,17 +162,17 @@ def test_a_stream_may_have_any_topic_filter(topic_filter: str) -> None:
 @pytest.mark.parametrize(
     ("topic_filter", "words"),
     [
-        ("", "is no topic filter: A Topic Filter has at least one character"),
-        ("a/#/b", "is no topic filter: # is the last character of a Topic Filter"),
-        ("a#", "is no topic filter: # is the last character of a Topic Filter"),
-        ("a/b+", "is no topic filter: + fills a whole level"),
-        ("a\0", "is no topic filter: A string has no U+0000"),
-        ("\udcff", "is no topic filter: A string is well-formed UTF-8"),
-        ("x" * 65_536, "is no topic filter: A string takes at most 65,535 bytes"),
-        ("$SYS/#", "topics that begin with $ are the broker's own, and not recorded"),
-        ("$", "topics that begin with $ are the broker's own, and not recorded"),
-        ("$share", "topics that begin with $ are the broker's own, and not recorded"),
-        ("$share/g/#", "a stream takes every message: write the filter without $share and its"),
+        ("", "is not a topic filter: A Topic Filter has at least one character"),
+        ("a/#/b", "is not a topic filter: # is the last character of a Topic Filter"),
+        ("a#", "is not a topic filter: # is the last character of a Topic Filter"),
+        ("a/b+", "is not a topic filter: + fills a whole level"),
+        ("a\0", "is not a topic filter: A string has no U+0000"),
+        ("\udcff", "is not a topic filter: A string is well-formed UTF-8"),
+        ("x" * 65_536, "is not a topic filter: A string takes at most 65,535 bytes"),
+        ("$SYS/#", "topics that begin with $ belong to the broker and are not recorded"),
+        ("$", "topics that begin with $ belong to the broker and are not recorded"),
+        ("$share", "topics that begin with $ belong to the broker and are not recorded"),
+        ("$share/g/#", "a stream records every message: give the filter without $share and its"),
     ],
 )
 def test_a_stream_of_another_filter_is_refused(topic_filter: str, words: str) -> None:
@@ -193,7 +193,7 @@ def test_a_filter_in_the_file_is_refused_with_its_line_and_its_stream(tmp_path: 
         loaded(text, tmp_path)
     (problem,) = caught.value.problems
     place = f'{tmp_path}/semel.toml, line 6: [[stream]] 2 ("b") filter'
-    assert problem.startswith(f'{place} is "b/#/c", but is no topic filter: # is the last')
+    assert problem.startswith(f'{place} is "b/#/c", but is not a topic filter: # is the last')
 
 
 @pytest.mark.parametrize("text", ["", "all", "#", "plant/#", "x" * 500, "\udcff"])
@@ -226,16 +226,16 @@ def test_what_is_retained_is_at_least_one(tmp_path: Path, key: str) -> None:
     [
         (
             StoreSettings(),
-            "streams need a folder to be kept in: give one by --data or [store] data",
+            "streams need a data folder: set --data or [store] data",
         ),
         (
             StoreSettings(durability=MEMORY),
-            "streams need a folder to be kept in: give one by --data or [store] data",
+            "streams need a data folder: set --data or [store] data",
         ),
         (
             StoreSettings(data=Path("data"), durability=MEMORY),
-            "streams are kept, but [store] durability memory keeps nothing: "
-            "choose disk or os, or leave out the streams",
+            "[store] durability memory keeps nothing, so streams cannot be recorded: "
+            "choose disk or os, or remove the streams",
         ),
     ],
 )
@@ -255,7 +255,7 @@ def test_two_streams_of_one_name_are_refused_wherever_they_come_from() -> None:
     streams = [PLANT, parse_stream("all=#"), parse_stream("plant=other")]
     with pytest.raises(SettingsError) as caught:
         check_streams(KEPT, streams)
-    words = "two streams are named plant: give one of them another name"
+    words = "two streams are named plant: rename one of them"
     assert caught.value.problems == (words,)
 
 

@@ -187,7 +187,7 @@ class Sealer:
         for stream, _, last in ranges:
             row = self.writer.database.streams()[0]
             # Noted before anybody seals it.
-            assert row.sealing == last
+            assert row.sealing_seq == last
             self.writer.sealed(stream, last)
 
     def wait(self, now: float) -> float | None:
@@ -225,7 +225,7 @@ def test_rows_go_when_they_are_sealed_and_not_before(tmp_path: Path) -> None:
     assert owner.failed == []
     assert next(first for _, first, _ in sealer.ranges) == 1
     with sqlite3.connect(tmp_path / "store.db") as connection:
-        (sealed, last) = connection.execute("SELECT sealed, last_seq FROM stream").fetchone()
+        (sealed, last) = connection.execute("SELECT sealed_seq, last_seq FROM stream").fetchone()
         left = [row[0] for row in connection.execute("SELECT seq FROM record ORDER BY seq")]
     assert last == 100
     assert left == list(range(sealed + 1, 101))
@@ -310,7 +310,7 @@ def test_what_seals_may_raise_once_and_is_told_again_in_order(
     assert len(owner.safe) == 100
     assert len([record for record in caplog.records if "sealing failed" in record.message]) == 1
     with sqlite3.connect(tmp_path / "store.db") as connection:
-        (sealed,) = connection.execute("SELECT sealed FROM stream").fetchone()
+        (sealed,) = connection.execute("SELECT sealed_seq FROM stream").fetchone()
     assert sealed >= 98
 
 

@@ -28,7 +28,7 @@ from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
 from semel.mqtt.session import Session
 from semel.mqtt.session_restore import restore_backlog, restore_end
 from semel.store.commit import QUEUED_BYTES
-from semel.store.store import Saved, SavedSession, SavedWill
+from semel.store.store import RestoredSession, RestoredState, RestoredWill
 
 # Deliveries of a stored session that are kept in memory while they wait; the store has the others.
 WINDOW: Final = 1_000
@@ -86,7 +86,7 @@ class Lifetimes:
 
     # --- the beginning ----------------------------------------------------------------------------
 
-    def restore(self, saved: Saved, now: float) -> None:
+    def restore(self, saved: RestoredState, now: float) -> None:
         """Go on from what the store has. Every connection counts as closed just now."""
         router = self._router
         self._next_number = saved.next_session
@@ -96,10 +96,10 @@ class Lifetimes:
             expiry_interval = min(each.expiry_interval, self._maximum_expiry)
             if not expiry_interval:
                 # It was to end with its connection.
-                router.commit.ended.append(each.number)
+                router.commit.ended.append(each.store_id)
                 continue
             state = SessionState(each.client_id, Session(), expiry_interval)
-            state.number = each.number
+            state.number = each.store_id
             if expiry_interval != each.expiry_interval:
                 self._store_session(state)
             self._narrow_window(state)
@@ -120,7 +120,7 @@ class Lifetimes:
             restore_end(state.session, ends_at, expiry_interval, now)
             router.sessions[each.client_id] = state
             self.shares.restored(state)
-            by_number[each.number] = state
+            by_number[each.store_id] = state
             router.mark(state)
         for number, subscription, identifier in saved.subscriptions:
             owner = by_number.get(number)
@@ -138,7 +138,7 @@ class Lifetimes:
         # There may be more of them than there may be now.
         self._discard(len(router.sessions) - self._maximum_sessions, now)
 
-    def _restore_will(self, kept: SavedWill, now: float) -> None:
+    def _restore_will(self, kept: RestoredWill, now: float) -> None:
         state = self._router.sessions.get(kept.client_id)
         if state is None:
             state = SessionState(kept.client_id, Session(), 0)
@@ -389,13 +389,13 @@ def _weight(weighed: tuple[int, SessionState]) -> int:
     return weighed[0]
 
 
-def _left_at(saved: SavedSession) -> tuple[float, int]:
+def _left_at(saved: RestoredSession) -> tuple[float, int]:
     """When its client was there last, as far as the store can tell; and who came first.
 
     A session without an end was connected, or never ends: both are taken for connected.
     """
     at = inf if saved.ends_at is None else saved.ends_at - saved.expiry_interval
-    return at, saved.number
+    return at, saved.store_id
 
 
 def _will_message(will: Will, now: float) -> Message:

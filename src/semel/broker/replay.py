@@ -60,7 +60,7 @@ from semel.mqtt.topics import has_wildcard, quoted, split_share, topic_matches
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES, text_size
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.schema import Unusable
-from semel.store.store import OPEN, Saved
+from semel.store.store import OPEN, RestoredState
 from semel.store.streams import Stream
 
 # The user property of a SUBSCRIBE, and what it may say beside a seq and a time.
@@ -213,7 +213,7 @@ class Replays:
 
     # --- subscriptions ----------------------------------------------------------------------------
 
-    def restore(self, saved: Saved) -> None:
+    def restore(self, saved: RestoredState) -> None:
         """The cursors of sessions that the store has, after the sessions are restored."""
         kept: dict[tuple[int, str], int] = {}
         for number, topic_filter, value in saved.cursors:

@@ -147,7 +147,7 @@ class Router:
         self.authority = authority
         self.store = store
         self.memory = memory
-        self.lasts = store.lasts
+        self.lasts = store.is_durable
         self.streams = streams
         self.dirty = []
         self.work = 0

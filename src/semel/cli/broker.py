@@ -78,14 +78,14 @@ def command(
     logging.getLogger().setLevel(settings.of(BrokerSettings).log_level.upper())
     log_ignored_signals()
     try:
-        if not kept.lasts:
+        if not kept.is_durable:
             run(settings.of(BrokerSettings))
             return
         opened = open_store(kept, streams)
         try:
             run(settings.of(BrokerSettings), store=opened.store, streams=opened.streams)
             if kept.seal_after < SEAL_SECONDS:
-                opened.settle(SEAL_SECONDS)
+                opened.wait_until_sealed(SEAL_SECONDS)
         finally:
             opened.close()
     except (CannotListen, StoreFailed, Unusable) as problem:

@@ -19,9 +19,12 @@ from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.topics import check_topic_filter
 from semel.mqtt.violation import Violation
 from semel.store.care import adopt as adopt_after
-from semel.store.care import back_up, describe, salvage
+from semel.store.care import back_up, describe
 from semel.store.care import export as export_rows
-from semel.store.check import CheckReport, check_store
+from semel.store.forensics.check import CheckReport, check_store
+from semel.store.forensics.pages import Gap
+from semel.store.forensics.repair import RepairReport, repair_store
+from semel.store.forensics.salvage import salvage
 from semel.store.gaps import Range
 from semel.store.inventory import (
     SessionFilter,
@@ -33,8 +36,6 @@ from semel.store.inventory import (
     list_retained,
     list_sessions,
 )
-from semel.store.pages import Gap
-from semel.store.repair import Repair, repair_store
 from semel.store.schema import Unusable
 
 FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
@@ -186,7 +187,7 @@ def repair(folder: Path, json_wanted: bool) -> None:
         sys.exit(1)
 
 
-def repair_json(result: Repair) -> dict[str, object]:
+def repair_json(result: RepairReport) -> dict[str, object]:
     return {
         "saved": None if result.saved is None else str(result.saved),
         "complete": result.is_complete,
@@ -202,7 +203,7 @@ def repair_json(result: Repair) -> dict[str, object]:
     }
 
 
-def print_repair(result: Repair, folder: Path) -> None:
+def print_repair(result: RepairReport, folder: Path) -> None:
     if result.saved is None:
         click.echo(f"nothing is wrong with the store in {folder}, and nothing was done")
         return
@@ -231,8 +232,8 @@ def print_repair(result: Repair, folder: Path) -> None:
         print_table(("stream", "first lost", "last lost", "rows"), lost)
     for note in result.notes:
         click.echo(note)
-    said = "nothing is lost" if result.is_complete else "what is listed above is lost"
-    click.echo(f"{said}; {result.saved} is what the store was")
+    outcome = "nothing is lost" if result.is_complete else "what is listed above is lost"
+    click.echo(f"{outcome}; {result.saved} is the store as it was")
 
 
 # --- export ---------------------------------------------------------------------------------------
@@ -317,14 +318,16 @@ def backup(folder: Path, target: Path, json_wanted: bool) -> None:
 
 def copy_with_progress(folder: Path, target: Path) -> CheckReport:
     if not sys.stderr.isatty():
-        return back_up(folder, target)
+        back_up(folder, target)
+        return check_store(target)
     with click.progressbar(length=1, label="copying", file=sys.stderr) as bar:
 
         def progress(done: int, pages: int) -> None:
             bar.length = max(1, pages)
             bar.update(done - bar.pos)
 
-        return back_up(folder, target, progress)
+        back_up(folder, target, progress)
+    return check_store(target)
 
 
 # --- adopt ----------------------------------------------------------------------------------------
@@ -444,8 +447,8 @@ def delete_of_sessions(
 def check_choice(chosen: object, everything: bool, options: str) -> None:
     """Nothing is deleted because an option was forgotten."""
     if bool(chosen) == everything:
-        said = "not both" if everything else "none is given"
-        raise click.UsageError(f"say which ones by {options}: {said}")
+        problem = "not both" if everything else "none is given"
+        raise click.UsageError(f"select what to delete by {options}: {problem}")
 
 
 def print_sessions(found: Sequence[StoredSession], *, json_wanted: bool) -> None:

@@ -180,9 +180,9 @@ class Core:
         self.is_unanswered = False
         self.is_purged = False
         self.session = Session()
-        self.session.durable = store.lasts
+        self.session.durable = store.is_durable
         self.session.version = greeting.version
-        if store.lasts:
+        if store.is_durable:
             self.session.backlog.window = WINDOW
         self.subscriptions = ClientSubscriptions()
         self.sessions_lost = 0
@@ -206,7 +206,7 @@ class Core:
         self._inbox = Inbox(
             self.session,
             self.subscriptions,
-            is_durable=store.lasts,
+            is_durable=store.is_durable,
             number=number,
             version=greeting.version,
             run=run,
@@ -257,7 +257,7 @@ class Core:
         if not saved.sessions:
             self._commit.sessions.append((self._number, self.client_id, 0))
         for each in saved.sessions:
-            if each.number == self._number:
+            if each.store_id == self._number:
                 # An interval of 0 is noted until a server has accepted the client for the first
                 # time: until then there is no session there that could be resumed.
                 self.has_state = each.expiry_interval > 0
@@ -381,7 +381,7 @@ class Core:
     def publish(self, message: Message, now: float) -> int:
         """Send a QoS 1 or 2 message, or queue it. Returns its number, for its outcome."""
         number = self.session.send(message, now)
-        if self._store.lasts:
+        if self._store.is_durable:
             self._to_store.append(number)
         return number
 
@@ -544,7 +544,7 @@ class Core:
             receive_maximum=server.receive_maximum,
             maximum_packet_size=server.maximum_packet_size,
         )
-        if self._store.lasts:
+        if self._store.is_durable:
             expiry = properties.session_expiry_interval
             if expiry is None:
                 expiry = self._greeting.session_expiry
@@ -576,7 +576,7 @@ class Core:
         stream = self._stream
         if stream is not None:
             fact = f"break:{stream.id}:{stream.last_seq + 1}"
-            self._commit.facts.append((fact, "the server had no session"))
+            self._commit.metadata.append((fact, "the server had no session"))
 
     def _forget_received(self, packet_id: int) -> None:
         """[MQTT-3.3.1-1] What is sent again has DUP 1. A message with DUP 0, under an identifier
@@ -669,7 +669,7 @@ class Core:
         packets.extend(requests)
         # The store has every filter that a server may have: a SUBSCRIBE leaves after that is so.
         noted = self.subscriptions.take_noted()
-        if not self._store.lasts:
+        if not self._store.is_durable:
             self._release(packets, now)
             return
         commit = self._commit

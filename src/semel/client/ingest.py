@@ -435,7 +435,7 @@ class Ingest:
         if self._start_clean:
             # What the broker has kept is thrown away. This lasts before it is done, because
             # nobody could tell afterwards.
-            opened.store.database.set_fact(
+            opened.store.database.set_metadata(
                 f"break:{stream.id}:{stream.last_seq + 1}", "the session was begun anew"
             )
         core = Core(
@@ -661,12 +661,12 @@ class Ingest:
 def positions(connection: sqlite3.Connection, stream: int) -> tuple[int, int, float]:
     """The last row stored, the last sealed, and how long the first that is not has waited."""
     stored, sealed = connection.execute(
-        "SELECT last_seq, sealed FROM stream WHERE id = ?", (stream,)
+        "SELECT last_seq, sealed_seq FROM stream WHERE id = ?", (stream,)
     ).fetchone()
     if sealed >= stored:
         return stored, sealed, 0.0
     row = connection.execute(
-        "SELECT received FROM record WHERE stream = ? AND seq = ?", (stream, sealed + 1)
+        "SELECT received_at FROM record WHERE stream_id = ? AND seq = ?", (stream, sealed + 1)
     ).fetchone()
     lag = 0.0 if row is None else max(0.0, time.time() - row[0] / 1_000_000)
     return stored, sealed, lag

@@ -9,7 +9,7 @@ from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.topics import SHARE_PREFIX, check_share, check_topic_filter
 from semel.mqtt.violation import Violation
 from semel.settings import BYTES, SECONDS, check, setting
-from semel.store.settings import about_stream_name
+from semel.store.settings import stream_name_problem
 
 # As `semel pub` and `semel sub` take them, too.
 VERSIONS: Final = {"5": MQTT5, "mqttv5": MQTT5, "311": MQTT311, "mqttv311": MQTT311}
@@ -60,7 +60,7 @@ class IngestSettings:
         None,
         "The stream that messages go to: small letters, digits, - and _, at most 64 of them, the "
         "first a letter or a digit.",
-        rule=about_stream_name,
+        rule=stream_name_problem,
     )
     share: str | None = setting(
         None,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from semel.settings import BYTES, SECONDS, check, setting
-from semel.store.settings import about_stream_name
+from semel.store.settings import stream_name_problem
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class LandSettings:
         "Where the segments are: a folder, or an object store such as s3://bucket/root. As it may "
         "have a key in it, it is never printed whole.",
     )
-    stream: str = setting("all", "The stream that is landed.", rule=about_stream_name)
+    stream: str = setting("all", "The stream that is landed.", rule=stream_name_problem)
     lake: str = setting(
         "semel-data/lake",
         "Where the tables are: a folder, or an object store such as s3://bucket/lake.",

@@ -9,7 +9,7 @@ from semel.pipeline.errors import OptionError
 from semel.pipeline.places import split_address
 from semel.pipeline.source_options import boolean, near
 from semel.store.roots import LocalRoot, RootError, open_root
-from semel.store.settings import about_stream_name
+from semel.store.settings import stream_name_problem
 
 KNOWN: Final = (
     "path",
@@ -64,7 +64,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
             raise OptionError("option root says where a stream is: give option stream with it")
         root = _root(root)
     if stream is not None:
-        problem = about_stream_name(stream)
+        problem = stream_name_problem(stream)
         if problem is not None:
             raise OptionError(f"option stream: {stream!r} {problem}")
     partition_by = tuple(filter(None, map(str.strip, values.get("partitionBy", "").split(","))))

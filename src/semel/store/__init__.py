@@ -1,1 +1,1 @@
-"""What lasts: SQLite for the moment, Parquet segments for the record. No sockets."""
+"""Durable storage: SQLite for the current state, Parquet segments for the record. No sockets."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 from semel.store.commit import CHANGE_BYTES, Commit
 from semel.store.compaction import Compaction
 from semel.store.database import Database
-from semel.store.record import Shelf
+from semel.store.record import ReplaySegments
 from semel.store.retention import Retention
 from semel.store.sealing import Planner, SealerProcess
 from semel.store.settings import StoreSettings
@@ -38,7 +38,7 @@ class Archive:
     ) -> None:
         """Includes streams that are no longer configured, whose rows still have to be sealed."""
         self.streams = {row.id: row for row in database.streams()}
-        self.shelf = Shelf(
+        self.shelf = ReplaySegments(
             path,
             root=root,
             node=node,
@@ -86,11 +86,11 @@ class Archive:
         self.behind = behind
         for row in self.streams.values():
             # A crash may have left rows that are sealed already.
-            database.end_sealing(row.id, row.sealed)
+            database.end_sealing(row.id, row.sealed_seq)
             self.planner.restored(
                 row.id,
-                sealed=row.sealed,
-                sealing=row.sealing,
+                sealed=row.sealed_seq,
+                sealing=row.sealing_seq,
                 last_seq=row.last_seq,
                 size=database.unsealed_size(row),
                 now=now,

@@ -1,8 +1,8 @@
-"""What one tick of a broker's or client's loop wants to last, as values of the standard's room.
+"""What one tick of a broker's or a client's loop changes durably, as values of `semel.mqtt`.
 
-Whatever must survive a crash goes into one `Commit` for each tick, and the packets that report it
-wait in the same Commit until the store says that it is safe. Sessions are named by numbers that
-the store gives out and never gives twice.
+Whatever must survive a crash goes into one `Commit` per tick. The packets that report it wait in
+the same Commit until the store reports that it is safe. Sessions are identified by numbers that the
+store never assigns twice.
 """
 
 from typing import Final, final
@@ -16,13 +16,13 @@ from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES, Properties, properties_size
 from semel.mqtt.session import Outgoing
 
-# About what one change takes beside its message.
+# About the bytes of memory that one change takes, without its message.
 CHANGE_BYTES: Final = 100
-# The same of a delivery that is queued: the change, and its row until the transaction is written.
-# Measured, see tests/broker/test_memory.py.
+# The same for a delivery that is queued: the change, and its row until the transaction is written.
+# Measured: see tests/broker/test_memory.py.
 QUEUED_BYTES: Final = 500
 
-# A payload from this size on is kept once for all who wait for it.
+# A payload of at least this size is stored once for all deliveries that have it.
 SHARED_PAYLOAD: Final = 4096
 
 
@@ -31,9 +31,9 @@ SHARED_PAYLOAD: Final = 4096
 class RecordedMessage:
     """One row of a stream: a message as it was accepted.
 
-    `properties` are those of its PUBLISH without a Topic Alias, `packet_id` is 0 for QoS 0 and
-    for a will. `received` is in microseconds of the wall clock; a record that is not committed yet
-    has none, because its Commit has it.
+    `properties` are those of its PUBLISH without a Topic Alias; `packet_id` is 0 for QoS 0 and
+    for a will. `received` is in microseconds of the wall clock; it is 0 until the record is
+    committed, because its Commit has it.
     """
 
     stream: Final[int]
@@ -84,38 +84,38 @@ class RecordedMessage:
 
 @final
 class Commit:
-    """All that one tick wants to last, in the order in which it happened.
+    """The durable changes of one tick, in the order in which they happened.
 
     A session that ends has no other change in the Commit of its end.
     """
 
-    # Its place among the commits of its owner, who counts them from 1.
+    # Its number among the commits of its owner, from 1.
     number: int
     # When the tick ended, in seconds of the wall clock: the received time of its records.
     at: float
-    # number of the session, change of its exchanges
+    # session, change of its exchanges
     changes: Final[list[tuple[int, Change]]]
-    # number of the session, client identifier, how long it outlives its connection
+    # session, client identifier, seconds that it outlives its connection
     sessions: Final[list[tuple[int, str, int]]]
-    # numbers of sessions that are over, with all that is kept for them but their wills
+    # sessions to delete, with everything stored for them except their wills
     ended: Final[list[int]]
-    # number of the session, filter, subscription (None: given up), its identifier (0: none)
+    # session, topic filter, subscription (None: delete it), its identifier (0: none)
     subscriptions: Final[list[tuple[int, str, Subscription | None, int]]]
-    # client identifier, user name, will (None: published or given up), when it is due (None: its
-    # connection is open)
+    # client identifier, user name, will (None: delete it), when it is due (None: its connection is
+    # open)
     wills: Final[list[tuple[str, str | None, Will | None, float | None]]]
-    # topic name, message; None: deleted
+    # topic name, message (None: delete it)
     retained: Final[list[tuple[str, Message | None]]]
     records: Final[list[RecordedMessage]]
-    # number of the session, filter of its subscription to a stream, the last seq it was sent; less
-    # than 0: nothing yet, and it begins at this time, in microseconds with a minus before it
+    # session, filter of its subscription to a stream, the last seq that it was sent; negative:
+    # nothing was sent yet, and it begins at this time, in negated microseconds
     cursors: Final[list[tuple[int, str, int]]]
-    # A client's: number of the session, number and key of a message that its program has not
-    # acknowledged yet, the message (its stream and seq are 0); None: acknowledged
+    # For a client: session, number and key of a message that its program has not acknowledged, the
+    # message, whose stream and seq are 0 (None: acknowledged)
     inbox: Final[list[tuple[int, int, str, RecordedMessage | None]]]
-    # name and value of what the store is to say of itself
-    facts: Final[list[tuple[str, str]]]
-    # connection number, packets that leave when all of the above is safe
+    # name and value
+    metadata: Final[list[tuple[str, str]]]
+    # connection number, packets to send when all of the above is safe
     packets: Final[list[tuple[int, list[Outgoing]]]]
 
     def __init__(self) -> None:
@@ -130,11 +130,11 @@ class Commit:
         self.records = []
         self.cursors = []
         self.inbox = []
-        self.facts = []
+        self.metadata = []
         self.packets = []
 
     def size(self) -> int:
-        """About how many bytes it takes while it waits, a large payload counted once."""
+        """About how many bytes of memory it takes, a large payload counted once."""
         size = CHANGE_BYTES * len(self.changes)
         large: set[int] = set()
         for _, change in self.changes:
@@ -151,10 +151,10 @@ class Commit:
         for _, message in self.retained:
             if message is not None:
                 size += CHANGE_BYTES + message.size
-        for _, _, _, held in self.inbox:
+        for _, _, _, received in self.inbox:
             size += CHANGE_BYTES
-            if held is not None:
-                size += len(held.payload)
+            if received is not None:
+                size += len(received.payload)
         for _, topic_filter, _, _ in self.subscriptions:
             size += CHANGE_BYTES + len(topic_filter)
         for _, client_id, _ in self.sessions:
@@ -166,7 +166,7 @@ class Commit:
         return size
 
     def is_empty(self) -> bool:
-        """Whether there is nothing that has to last."""
+        """Whether there is nothing to write."""
         return not (
             self.changes
             or self.records
@@ -177,5 +177,5 @@ class Commit:
             or self.retained
             or self.cursors
             or self.inbox
-            or self.facts
+            or self.metadata
         )

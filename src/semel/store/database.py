@@ -1,7 +1,7 @@
-"""The tables, by one connection: writing a batch of commits, and reading back what is there.
+"""One connection to the tables: writes a batch of commits, and reads back what is stored.
 
-Synchronous, and for one thread at a time. What it raises is sqlite3's: `is_lack_of_space` tells
-the one problem that passes from all the others.
+Synchronous, and for one thread at a time. It raises sqlite3's errors; `is_disk_full` distinguishes
+the one that is temporary from all others.
 """
 
 import secrets
@@ -17,17 +17,17 @@ from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.store.commit import CHANGE_BYTES, Commit, RecordedMessage
-from semel.store.facts import (
+from semel.store.mark import MarkFile
+from semel.store.metadata import (
     COMMIT,
     ID,
     MADE,
     NEXT_SESSION,
     begin_epoch,
-    get_fact,
+    get_metadata,
     get_number,
-    set_fact,
+    set_metadata,
 )
-from semel.store.mark import MarkFile
 from semel.store.migration import migrate
 from semel.store.row_checksums import (
     ASSIGN,
@@ -41,106 +41,110 @@ from semel.store.row_checksums import (
     stream_high,
     time_high,
 )
+from semel.store.row_flags import HAS_EXTRA, subscription_from
 from semel.store.rows import (
+    SELECT_DELIVERIES,
+    checksum_error,
+    delivery_from,
+    inbox_message,
+    properties_from,
+)
+from semel.store.schema import PAGE_BYTES, TABLES, Damaged, Row, content_of, create
+from semel.store.settings import DISK, OS
+from semel.store.store import RestoredSession, RestoredState, RestoredWill
+from semel.store.write_batch import (
     DELIVERY_COLUMNS,
-    PARTICULAR_COLUMNS,
+    EXTRA_COLUMNS,
     RECORD_COLUMNS,
     WriteBatch,
-    delivery_from,
-    held_from,
-    properties_from,
-    subscription_from,
 )
-from semel.store.schema import KEYS, PAGE_BYTES, Damaged, Row, content_of, create
-from semel.store.settings import DISK, OS
-from semel.store.store import Saved, SavedSession, SavedWill
 
-# What each asks of SQLite. NORMAL leaves it to the system when the log reaches the disk.
+# PRAGMA synchronous. With NORMAL the system decides when the log reaches the disk.
 SYNCHRONOUS: Final = {DISK: "FULL", OS: "NORMAL"}
 
-# Pages of the write-ahead log after which it is copied into the tables: 8 MB. Its file is reused,
-# and never cut: a file that grows takes longer to sync.
+# Pages of the write-ahead log after which it is checkpointed: 8 MB. Its file is reused and never
+# truncated: a growing file takes longer to sync.
 CHECKPOINT_PAGES: Final = 1_000
 CACHE_KIB: Final = 16_384
-# The most rows in one statement. Each statement lets the other threads run, and waits for its turn
-# again: beside a busy loop it is the number of statements that costs, not that of rows.
-ROWS: Final = 256
-# Rows of a stream by which the size of the others is judged.
-SAMPLE: Final = 1_000
+# Rows per statement, at most. Each statement releases the interpreter and has to get it back:
+# beside a busy loop the number of statements is the cost, not that of rows.
+STATEMENT_ROWS: Final = 256
+# Rows of a stream from which the size of the others is estimated.
+SAMPLE_ROWS: Final = 1_000
 # Sealed rows that are deleted in one transaction.
 CHUNK: Final = 2_000
 
-_DELIVERY: Final = """
-    SELECT session, number, delivery.checksum, packet_id, released, flags, topic, delivery.payload,
-        particular.checksum, size, expires_at, share, particular.body, properties,
-        body.checksum, uses, body.payload
-    FROM delivery LEFT JOIN particular USING (session, number)
-        LEFT JOIN body ON body.id = particular.body
-"""
-# What waits, and the highest numbers, for each session: one pass, which reads no long payload. The
-# first delivery that is not what was written, as far as can be told without one.
+# Backlog and highest numbers of each session: one pass, which reads no long payload. The last
+# column is the first delivery that is damaged, as far as can be found without its payload.
 _QUEUES: Final = f"""
-    SELECT session, sum(packet_id = 0),
+    SELECT session_id, sum(packet_id = 0),
         sum(CASE packet_id WHEN 0
             THEN coalesce(size, length(CAST(topic AS BLOB)) + length(payload)) ELSE 0 END),
         min(CASE packet_id WHEN 0 THEN number END),
-        min(CASE packet_id WHEN 0 THEN expires_at END), max(number), max(released),
+        min(CASE packet_id WHEN 0 THEN expires_at END), max(number), max(release_number),
         min(CASE WHEN delivery.checksum >> 32 IS NOT {DELIVERY_HIGH}
-            OR (flags >> 3) IS NOT (size IS NOT NULL) THEN number END)
-    FROM delivery LEFT JOIN particular USING (session, number) GROUP BY session
+            OR (flags & {HAS_EXTRA} > 0) IS NOT (size IS NOT NULL) THEN number END)
+    FROM delivery LEFT JOIN delivery_extra USING (session_id, number) GROUP BY session_id
 """
 
-_COUNT: Final = f"UPDATE fact SET checksum = ?, value = ? WHERE name = '{COMMIT}'"
+_COUNT_COMMIT: Final = f"UPDATE metadata SET checksum = ?, value = ? WHERE name = '{COMMIT}'"
 
-# Python asks what each value but a number and a text is to be stored as, and searches long for an
-# answer when there is none. These say: as it is.
+# Tables whose rows belong to a session.
+TABLES_OF_SESSIONS: Final = ("subscription", "inbound", "delivery", "delivery_extra", "inbox")
+
+# Without an adapter Python searches long for how to store a value that is not a number or a text.
+# These say: as it is.
 sqlite3.register_adapter(bytes, bytes)
 sqlite3.register_adapter(type(None), cast(Any, {}.get))
 
 
 @cache
-def values(columns: int, rows: int) -> str:
-    """Places for so many rows in one statement."""
+def placeholders(columns: int, rows: int) -> str:
+    """Parameters for this many rows in one statement."""
     row = f"({','.join('?' * columns)})"
     return ",".join([row] * rows)
 
 
-def is_lack_of_space(problem: sqlite3.Error) -> bool:
-    """Whether this passes when there is space on the disk again."""
+@cache
+def insert_into(table: str, verb: str = "INSERT") -> str:
+    """A statement that inserts one row of a table, with all of its columns."""
+    return f"{verb} INTO {table} VALUES {placeholders(len(TABLES[table].columns), 1)}"
+
+
+def is_disk_full(problem: sqlite3.Error) -> bool:
+    """Whether this is over when the disk has space again."""
     return getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def as_sentence(problem: sqlite3.Error) -> str:
-    """What SQLite says, with the name of its code for whoever looks it up."""
+    """SQLite's message, with the name of its error code."""
     return f"{problem} ({getattr(problem, 'sqlite_errorname', 'unknown')})"
 
 
-# id, name, last_seq, sealed, sealing
+# id, name, last_seq, sealed_seq, sealing_seq
 _Stream = tuple[int, str, int, int, int]
 
 
-def wrong(table: str, key: str) -> str:
-    """What is said of a row whose checksum is wrong."""
-    return f"{table}, {key}: it is not what was written (its checksum is wrong)"
-
-
 def checked(table: str, row: Row) -> Row:
-    """A row of a table without its checksum. Raises Damaged if it is not what was written."""
+    """A row of a table without its checksum. Raises Damaged if it differs from what was written."""
     content = content_of(table, row)
-    if row_checksum(table, content) != row[KEYS[table]]:
-        raise Damaged(wrong(table, ", ".join(map(repr, row[: KEYS[table]]))))
+    key_size = TABLES[table].key_size
+    if row_checksum(table, content) != row[key_size]:
+        raise Damaged(checksum_error(table, ", ".join(map(repr, row[:key_size]))))
     return content
 
 
 class StreamRow:
-    """A stream as the tables have it."""
+    """A row of table `stream`."""
 
-    def __init__(self, id: int, name: str, last_seq: int, sealed: int, sealing: int) -> None:
+    def __init__(
+        self, id: int, name: str, last_seq: int, sealed_seq: int, sealing_seq: int
+    ) -> None:
         self.id = id
         self.name = name
         self.last_seq = last_seq
-        self.sealed = sealed
-        self.sealing = sealing
+        self.sealed_seq = sealed_seq
+        self.sealing_seq = sealing_seq
 
 
 class Database:
@@ -150,24 +154,24 @@ class Database:
         """For a connection to a database that has the tables."""
         self.connection = connection
         self.chunk = chunk
-        self.last_body: int = self._one("SELECT coalesce(max(id), 0) FROM body")
-        # `restore` finds out what it was.
+        self.last_shared_payload: int = self._one("SELECT coalesce(max(id), 0) FROM shared_payload")
+        # Set by `restore`.
         self.last_release = 0
-        self.last_place: int = self._one("SELECT coalesce(max(place), 0) FROM retained")
-        # How many commits there are, and the lowest number that no session has had.
+        self.last_position: int = self._one("SELECT coalesce(max(position), 0) FROM retained")
+        # Number of commits, and the lowest id that no session has had.
         self.last_commit = get_number(connection, COMMIT) or 0
         self.next_session = max(
             get_number(connection, NEXT_SESSION) or 1,
-            1 + self._one("SELECT coalesce(max(number), 0) FROM session"),
+            1 + self._one("SELECT coalesce(max(id), 0) FROM session"),
         )
-        # Whoever opens a data folder for writing has one.
+        # Set by whoever opens a data folder for writing.
         self.mark: MarkFile | None = None
-        # Whether there are rows in `particular`: mostly there are none to look for.
-        self.has_particulars = bool(self._one("SELECT EXISTS (SELECT * FROM particular)"))
+        # Whether there may be rows in `delivery_extra`: mostly there are none to delete.
+        self.has_extras = bool(self._one("SELECT EXISTS (SELECT * FROM delivery_extra)"))
 
     @classmethod
     def open(cls, path: Path | str, durability: str = DISK) -> "Database":
-        """The database in a file, made if it is not there; ":memory:" is one that goes away."""
+        """The database in a file, created if it is missing; ":memory:" is a temporary one."""
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, cached_statements=256
         )
@@ -191,13 +195,13 @@ class Database:
 
     @classmethod
     def reader(cls, path: Path) -> "Database":
-        """A second connection to the same tables, which cannot write."""
+        """A read-only connection to the same tables."""
         uri = f"{path.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         return cls(connection)
 
     def close(self) -> None:
-        """No more: what was committed is there."""
+        """Close the connection; what was committed is safe."""
         self.connection.close()
         if self.mark is not None:
             self.mark.close(self.last_commit)
@@ -206,19 +210,19 @@ class Database:
     def _one(self, question: str, *arguments: object) -> Any:
         return self.connection.execute(question, arguments).fetchone()[0]
 
-    # --- facts ------------------------------------------------------------------------------------
+    # --- metadata ---------------------------------------------------------------------------------
 
-    def fact(self, name: str) -> str | None:
-        """Something that the store says of itself, if it does. Raises Damaged."""
-        return get_fact(self.connection, name)
+    def get_metadata(self, name: str) -> str | None:
+        """The value of this name, or None. Raises Damaged."""
+        return get_metadata(self.connection, name)
 
-    def set_fact(self, name: str, value: str) -> None:
-        """Let the store say that of itself."""
-        set_fact(self.connection, name, value)
+    def set_metadata(self, name: str, value: str) -> None:
+        """Set the value of a name."""
+        set_metadata(self.connection, name, value)
 
     def identity(self) -> str:
-        """The name that no other store has; it gets it when it is asked for the first time."""
-        found = self.fact(ID)
+        """The id that no other store has, assigned at the first call. Raises Damaged."""
+        found = self.get_metadata(ID)
         if found is None:
             if self._one("SELECT EXISTS (SELECT 1 FROM session UNION ALL SELECT 1 FROM stream)"):
                 raise Damaged("it has lost its id")
@@ -226,27 +230,27 @@ class Database:
         return found
 
     def new_identity(self) -> str:
-        """A name that no other store has."""
-        made = secrets.token_hex(16)
+        """Assign an id that no other store has."""
+        identity = secrets.token_hex(16)
         self.connection.execute("BEGIN IMMEDIATE")
-        self.set_fact(ID, made)
-        self.set_fact(MADE, str(int(time.time())))
+        self.set_metadata(ID, identity)
+        self.set_metadata(MADE, str(int(time.time())))
         begin_epoch(self.connection)
         self.connection.execute("COMMIT")
-        return made
+        return identity
 
     # --- writing ----------------------------------------------------------------------------------
 
     def batch(self, commits: Sequence[Commit]) -> WriteBatch:
         """The rows of these commits, for one transaction."""
-        batch = WriteBatch(self.last_body, self.last_release, self.last_place)
+        batch = WriteBatch(self.last_shared_payload, self.last_release, self.last_position)
         for commit in commits:
             batch.add(commit)
         batch.close()
         return batch
 
     def apply(self, commits: Sequence[Commit]) -> None:
-        """Make these commits last, all of them or none."""
+        """Write these commits, all of them or none."""
         self.write(self.batch(commits))
 
     def write(
@@ -256,10 +260,10 @@ class Database:
         begun: Sequence[tuple[int, int]] = (),
         sealed: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """One transaction. If it raises, nothing of it has happened, and it may be tried again.
+        """One transaction. If it raises, nothing was written, and it may be retried.
 
-        `begun` and `sealed` are streams and seqs: rows up to them are for the sealer, or in
-        segments that are safe, so that the first of them go.
+        `begun` and `sealed` are streams and seqs: rows up to them are with the sealer, or in
+        segments that are safe, so that the first chunk of them is deleted.
         """
         with self.transaction():
             self._write(batch)
@@ -269,21 +273,21 @@ class Database:
                 self.set_sealed(stream, through)
                 self.delete_sealed(stream, through)
             if batch.next_session > self.next_session:
-                self.set_fact(NEXT_SESSION, str(batch.next_session))
-        self.last_body = batch.last_body
+                self.set_metadata(NEXT_SESSION, str(batch.next_session))
+        self.last_shared_payload = batch.last_shared_payload
         self.last_release = batch.last_release
-        self.last_place = batch.last_place
+        self.last_position = batch.last_position
         self.next_session = max(self.next_session, batch.next_session)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is written in here is one commit. If it raises, nothing of it has happened."""
+        """A context whose writes are one commit. If it raises, nothing was written."""
         connection = self.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
             number = str(self.last_commit + 1)
-            connection.execute(_COUNT, (row_checksum("fact", (COMMIT, number)), number))
+            connection.execute(_COUNT_COMMIT, (row_checksum("metadata", (COMMIT, number)), number))
             connection.execute("COMMIT")
         except BaseException:
             # SQLite has ended the transaction itself after some errors.
@@ -299,50 +303,70 @@ class Database:
         self.end_sessions(batch.ended)
         if batch.sessions:
             many(
-                "INSERT INTO session (number, checksum, client_id, expiry) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (number) DO UPDATE SET expiry = excluded.expiry,"
+                "INSERT INTO session (id, checksum, client_id, expiry_interval)"
+                " VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET expiry_interval = excluded.expiry_interval,"
                 f" checksum = {KEEP_HIGH} | excluded.checksum",
                 batch.sessions,
             )
         if batch.ends:
             many(
                 f"UPDATE session SET ends_at = ?2, checksum = {KEEP_LOW} | (?1 << 32)"
-                " WHERE number = ?3",
-                [(time_high(at), at, number) for at, number in batch.ends],
+                " WHERE id = ?3",
+                [(time_high(at), at, session) for at, session in batch.ends],
             )
-        if batch.bodies:
-            many("INSERT INTO body VALUES (?, ?, ?, ?)", batch.bodies)
-        self._flat("INSERT INTO delivery VALUES {}", batch.deliveries, DELIVERY_COLUMNS)
-        self._flat("INSERT INTO particular VALUES {}", batch.particulars, PARTICULAR_COLUMNS)
-        if batch.particulars:
-            self.has_particulars = True
-        self._flat("INSERT INTO record VALUES {}", batch.records, RECORD_COLUMNS)
-        # How a list of values names its columns.
-        self._at_once(
+        if batch.shared_payloads:
+            many(insert_into("shared_payload"), batch.shared_payloads)
+        self._write_flat("INSERT INTO delivery VALUES {}", batch.deliveries, DELIVERY_COLUMNS)
+        self._write_flat("INSERT INTO delivery_extra VALUES {}", batch.extras, EXTRA_COLUMNS)
+        if batch.extras:
+            self.has_extras = True
+        self._write_flat("INSERT INTO record VALUES {}", batch.records, RECORD_COLUMNS)
+        self._write_deliveries(batch)
+        if batch.freed:
+            many(
+                "DELETE FROM inbound WHERE session_id = ? AND packet_id BETWEEN ? AND ?",
+                batch.freed,
+            )
+        self._write_rows("INSERT OR IGNORE INTO inbound VALUES {}", batch.stored)
+        self._write_subscriptions(batch)
+        self._write_messages(batch)
+        for name, value in batch.metadata:
+            self.set_metadata(name, value)
+        if batch.streams:
+            many(f"UPDATE stream SET {set_stream('last_seq')} WHERE id = ?2", batch.streams)
+
+    def _write_deliveries(self, batch: WriteBatch) -> None:
+        """Update and delete deliveries. `columnN` is how SQLite names the columns of VALUES."""
+        self._write_rows(
             f"UPDATE delivery SET {ASSIGN} FROM (VALUES {{}})"
-            " WHERE session = column2 AND number = column3",
+            " WHERE session_id = column2 AND number = column3",
             batch.assigned,
         )
-        self._at_once(
-            f"UPDATE delivery SET {RELEASE}"
-            " FROM (VALUES {}) WHERE session = column2 AND number = column3",
-            batch.moved,
+        self._write_rows(
+            f"UPDATE delivery SET {RELEASE} FROM (VALUES {{}})"
+            " WHERE session_id = column2 AND number = column3",
+            batch.released,
         )
-        finished = "DELETE FROM {} WHERE session = ? AND number BETWEEN ? AND ?"
+        many = self.connection.executemany
+        delete = "DELETE FROM {} WHERE session_id = ? AND number BETWEEN ? AND ?"
         if batch.finished:
-            many(finished.format("delivery"), batch.finished)
-        if self.has_particulars:
-            many(finished.format("particular"), batch.finished)
-            moved = [(session, number, number) for _, session, number, _ in batch.moved]
-            many(finished.format("particular"), moved)
-        if batch.freed:
-            many("DELETE FROM inbound WHERE session = ? AND packet_id BETWEEN ? AND ?", batch.freed)
-        self._at_once("INSERT OR IGNORE INTO inbound VALUES {}", batch.stored)
+            many(delete.format("delivery"), batch.finished)
+        if self.has_extras:
+            many(delete.format("delivery_extra"), batch.finished)
+            released = [(session, number, number) for _, session, number, _ in batch.released]
+            many(delete.format("delivery_extra"), released)
+
+    def _write_subscriptions(self, batch: WriteBatch) -> None:
+        many = self.connection.executemany
         if batch.unsubscribed:
-            many("DELETE FROM subscription WHERE session = ? AND filter = ?", batch.unsubscribed)
+            many(
+                "DELETE FROM subscription WHERE session_id = ? AND topic_filter = ?",
+                batch.unsubscribed,
+            )
         if batch.subscribed:
             many(
-                "INSERT INTO subscription (session, filter, checksum, options, identifier)"
+                "INSERT INTO subscription (session_id, topic_filter, checksum, options, identifier)"
                 " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"
                 " SET options = excluded.options, identifier = excluded.identifier,"
                 f" checksum = {KEEP_HIGH} | excluded.checksum",
@@ -351,59 +375,60 @@ class Database:
         if batch.cursors:
             many(
                 f"UPDATE subscription SET cursor = ?2, checksum = {KEEP_LOW} | (?1 << 32)"
-                " WHERE session = ?3 AND filter = ?4",
+                " WHERE session_id = ?3 AND topic_filter = ?4",
                 [(cursor_high(each[0]), *each) for each in batch.cursors],
             )
-        if batch.willless:
-            many("DELETE FROM will WHERE client_id = ?", batch.willless)
+
+    def _write_messages(self, batch: WriteBatch) -> None:
+        """Wills, retained messages, and the inbox of a client."""
+        many = self.connection.executemany
+        if batch.wills_to_delete:
+            many("DELETE FROM will WHERE client_id = ?", batch.wills_to_delete)
         if batch.wills:
-            many("INSERT OR REPLACE INTO will VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", batch.wills)
-        if batch.not_retained:
-            many("DELETE FROM retained WHERE topic = ?", batch.not_retained)
+            many(insert_into("will", "INSERT OR REPLACE"), batch.wills)
+        if batch.retained_to_delete:
+            many("DELETE FROM retained WHERE topic = ?", batch.retained_to_delete)
         if batch.retained:
+            # A topic that has a message keeps its position.
             many(
-                "INSERT INTO retained VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (topic) DO UPDATE"
+                f"{insert_into('retained')} ON CONFLICT (topic) DO UPDATE"
                 " SET qos = excluded.qos, expires_at = excluded.expires_at,"
                 " properties = excluded.properties, payload = excluded.payload,"
                 f" checksum = {KEEP_HIGH} | (excluded.checksum & 4294967295)",
                 batch.retained,
             )
-        if batch.taken:
-            many("DELETE FROM inbox WHERE session = ? AND number = ?", batch.taken)
+        if batch.acknowledged:
+            many("DELETE FROM inbox WHERE session_id = ? AND number = ?", batch.acknowledged)
         if batch.inbox:
-            many("INSERT OR REPLACE INTO inbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", batch.inbox)
-        for name, value in batch.facts:
-            self.set_fact(name, value)
-        if batch.streams:
-            many(f"UPDATE stream SET {set_stream('last_seq')} WHERE id = ?2", batch.streams)
+            many(insert_into("inbox", "INSERT OR REPLACE"), batch.inbox)
 
-    def _at_once(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        """A statement for many rows, with as few steps as there can be."""
+    def _write_rows(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """Run a statement for many rows, with as few calls as possible."""
         if rows:
-            self._flat(statement, [value for row in rows for value in row], len(rows[0]))
+            self._write_flat(statement, [value for row in rows for value in row], len(rows[0]))
 
-    def _flat(self, statement: str, flat: list[object], columns: int) -> None:
-        """Likewise, for rows whose values stand one after the other.
+    def _write_flat(self, statement: str, flat: list[object], columns: int) -> None:
+        """Run a statement for rows whose values are in one flat list.
 
-        In powers of two, so that SQLite need not prepare a statement for each number of rows.
+        The number of rows is a power of two, so that SQLite prepares few different statements.
         """
         at = 0
         left = len(flat) // columns
-        rows = ROWS
+        rows = STATEMENT_ROWS
         while left:
             while rows > left:
                 rows //= 2
             end = at + rows * columns
-            self.connection.execute(statement.format(values(columns, rows)), flat[at:end])
+            self.connection.execute(statement.format(placeholders(columns, rows)), flat[at:end])
             at = end
             left -= rows
 
     def end_sessions(self, ended: Sequence[int]) -> None:
-        """Delete sessions with all that is kept for them but their wills. In a transaction."""
-        for number in ended:
-            for table in ("delivery", "particular", "inbound", "subscription", "inbox"):
-                self.connection.execute(f"DELETE FROM {table} WHERE session = ?", (number,))
-            self.connection.execute("DELETE FROM session WHERE number = ?", (number,))
+        """Delete sessions and everything stored for them, except wills. In a transaction."""
+        for session in ended:
+            for table in TABLES_OF_SESSIONS:
+                self.connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session,))
+            self.connection.execute("DELETE FROM session WHERE id = ?", (session,))
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -412,35 +437,43 @@ class Database:
         for row in self.connection.execute(f"SELECT * FROM {table} {order}"):
             yield checked(table, row)
 
-    def restore(self) -> Saved:
-        """What the owner has to know before it starts. Deliveries stay where they are.
+    def restore(self) -> RestoredState:
+        """What the owner needs at its start. Deliveries stay on disk.
 
-        Raises Damaged if anything is not what was written; of a delivery only its payload, and what
-        is particular about it, is looked at later.
+        Raises Damaged if a row differs from what was written. The payload and the extra columns of
+        a delivery are checked later, when they are read.
         """
-        saved = Saved()
-        for table in ("fact", "stream", "inbound"):
+        state = RestoredState()
+        for table in ("metadata", "stream", "inbound"):
             for _ in self._rows(table):
                 pass
+        self._restore_sessions(state)
+        self._restore_subscriptions(state)
+        self._restore_messages(state)
+        return state
+
+    def _restore_sessions(self, state: RestoredState) -> None:
         queues = {}
         for session, *queue, fault in self.connection.execute(_QUEUES):
             if fault is not None:
-                raise Damaged(wrong("delivery", f"session {session}, number {fault}"))
+                raise Damaged(checksum_error("delivery", f"session {session}, number {fault}"))
             queues[session] = queue
-        for row in self._rows("session", "ORDER BY number"):
-            number, client_id, expiry, ends_at = cast(tuple[int, str, int, float | None], row)
+        for row in self._rows("session", "ORDER BY id"):
+            session, client_id, expiry_interval, ends_at = cast(
+                tuple[int, str, int, float | None], row
+            )
             waiting, size, first, next_expiry, last, release = queues.get(
-                number, (0, 0, 0, None, 0, 0)
+                session, (0, 0, 0, None, 0, 0)
             )
             self.last_release = max(self.last_release, release)
-            # Nobody else asks before it is too late.
-            assert isinstance(expiry, int), f"session {number}: expiry is {expiry!r}"
-            assert ends_at is None or isinstance(ends_at, float), f"session {number}: {ends_at!r}"
-            saved.sessions.append(
-                SavedSession(
-                    number,
+            # The checksum does not cover the types, and nobody checks them later.
+            assert isinstance(expiry_interval, int), f"session {session}: {expiry_interval!r}"
+            assert ends_at is None or isinstance(ends_at, float), f"session {session}: {ends_at!r}"
+            state.sessions.append(
+                RestoredSession(
+                    session,
                     client_id,
-                    expiry,
+                    expiry_interval,
                     ends_at,
                     waiting=waiting,
                     waiting_bytes=size,
@@ -449,20 +482,24 @@ class Database:
                     last_delivery=last,
                 )
             )
-        saved.next_session = self.next_session
+        state.next_session = self.next_session
+
+    def _restore_subscriptions(self, state: RestoredState) -> None:
         for row in self._rows("subscription"):
             session, topic_filter, options, identifier, cursor = cast(
                 tuple[int, str, int, int, int | None], row
             )
             subscription = subscription_from(topic_filter, options)
-            saved.subscriptions.append((session, subscription, identifier))
+            state.subscriptions.append((session, subscription, identifier))
             if cursor is not None:
-                saved.cursors.append((session, topic_filter, cursor))
-        for row in self._rows("retained", "ORDER BY place"):
+                state.cursors.append((session, topic_filter, cursor))
+
+    def _restore_messages(self, state: RestoredState) -> None:
+        for row in self._rows("retained", "ORDER BY position"):
             _, topic, qos, expires_at, properties, payload = cast(
                 tuple[int, str, int, float | None, bytes | None, bytes], row
             )
-            saved.retained.append(
+            state.retained.append(
                 Message(
                     topic,
                     payload,
@@ -483,30 +520,30 @@ class Database:
                 retain=bool(retain),
                 properties=properties_from(properties),
             )
-            saved.wills.append(SavedWill(client_id, user_name, will, due_at))
-        return saved
+            state.wills.append(RestoredWill(client_id, user_name, will, due_at))
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
-        """What is in flight for a session, by number, and its inbound identifiers."""
+        """Deliveries in flight of a session, by number, and its inbound identifiers."""
         rows = self.connection.execute(
-            f"{_DELIVERY} WHERE session = ? AND packet_id > 0 ORDER BY number", (session,)
+            f"{SELECT_DELIVERIES} WHERE session_id = ? AND packet_id > 0 ORDER BY number",
+            (session,),
         )
         deliveries = [delivery_from(row) for row in rows]
-        stored = self.connection.execute("SELECT * FROM inbound WHERE session = ?", (session,))
+        stored = self.connection.execute("SELECT * FROM inbound WHERE session_id = ?", (session,))
         identifiers = [checked("inbound", row)[1] for row in stored]
         return deliveries, cast(list[int], identifiers)
 
     def inbox(self, session: int) -> list[tuple[int, str, RecordedMessage]]:
-        """What a client's program has not acknowledged, in its order: number, key, message."""
+        """What a client's program has not acknowledged, in order: number, key, message."""
         rows = self.connection.execute(
-            "SELECT * FROM inbox WHERE session = ? ORDER BY number", (session,)
+            "SELECT * FROM inbox WHERE session_id = ? ORDER BY number", (session,)
         )
-        return [held_from(checked("inbox", row)[1:]) for row in rows]
+        return [inbox_message(checked("inbox", row)) for row in rows]
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
         """Deliveries of a session from number `first` on: none of them has been sent."""
         rows = self.connection.execute(
-            f"{_DELIVERY} WHERE session = ? AND number >= ? ORDER BY number LIMIT ?",
+            f"{SELECT_DELIVERIES} WHERE session_id = ? AND number >= ? ORDER BY number LIMIT ?",
             (session, first, limit),
         )
         return [delivery_from(row) for row in rows]
@@ -514,16 +551,16 @@ class Database:
     def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
         """Numbers and sizes of deliveries from `first` on that have expired."""
         rows = self.connection.execute(
-            "SELECT * FROM particular WHERE session = ? AND number >= ? AND expires_at <= ?",
+            "SELECT * FROM delivery_extra WHERE session_id = ? AND number >= ? AND expires_at <= ?",
             (session, first, now),
         )
-        return [cast(tuple[int, int], checked("particular", row)[1:3]) for row in rows]
+        return [cast(tuple[int, int], checked("delivery_extra", row)[1:3]) for row in rows]
 
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
         """When the first of the others expires."""
         found: float | None = self._one(
-            "SELECT min(expires_at) FROM particular"
-            " WHERE session = ? AND number >= ? AND expires_at > ?",
+            "SELECT min(expires_at) FROM delivery_extra"
+            " WHERE session_id = ? AND number >= ? AND expires_at > ?",
             session,
             first,
             now,
@@ -533,44 +570,44 @@ class Database:
     # --- streams ----------------------------------------------------------------------------------
 
     def streams(self) -> list[StreamRow]:
-        """All streams that ever were."""
+        """All streams, also those that are no longer configured."""
         return [StreamRow(*cast(_Stream, row)) for row in self._rows("stream", "ORDER BY id")]
 
     def stream(self, name: str) -> StreamRow:
-        """The stream of that name, made if there is none."""
+        """The stream of this name, created if it is missing."""
         for each in self.streams():
             if each.name == name:
                 return each
         number = 1 + self._one("SELECT coalesce(max(id), 0) FROM stream")
         content = (number, name, 0, 0, 0)
         self.connection.execute(
-            "INSERT INTO stream VALUES (?, ?, ?, ?, ?, ?)",
+            insert_into("stream"),
             (number, row_checksum("stream", content), *content[1:]),
         )
         return StreamRow(*content)
 
     def unsealed_size(self, row: StreamRow) -> int:
-        """About how many bytes the rows of a stream take that are not sealed: as many as the first
-        of them do. There may be millions, and a start does not read them."""
+        """About how many bytes the unsealed rows of a stream take, estimated from the first ones:
+        there may be millions, and a start does not read them."""
         average: float = self._one(
             "SELECT coalesce(avg(length(topic) + length(payload)), 0) FROM"
-            " (SELECT topic, payload FROM record WHERE stream = ? ORDER BY seq LIMIT ?)",
+            " (SELECT topic, payload FROM record WHERE stream_id = ? ORDER BY seq LIMIT ?)",
             row.id,
-            SAMPLE,
+            SAMPLE_ROWS,
         )
-        return int((CHANGE_BYTES + average) * (row.last_seq - row.sealed))
+        return int((CHANGE_BYTES + average) * (row.last_seq - row.sealed_seq))
 
     def begin_sealing(self, stream: int, through: int) -> None:
-        """The rows up to this seq are for the sealer: a later attempt takes the same."""
+        """Give the rows up to this seq to the sealer: a retry takes the same range."""
         self.connection.execute(
-            f"UPDATE stream SET {set_stream('sealing')} WHERE id = ?2", (through, stream)
+            f"UPDATE stream SET {set_stream('sealing_seq')} WHERE id = ?2", (through, stream)
         )
 
     def end_sealing(self, stream: int, through: int) -> None:
-        """The rows up to this seq are in a segment that is safe: they go, in chunks.
+        """The rows up to this seq are in a segment that is safe: delete them, in chunks.
 
         Readers of the record take a row that is in both places once, by its seq. A crash in
-        between leaves rows that `streams` tells to be sealed, and the next call deletes them.
+        between leaves rows that `streams` reports as sealed, and the next call deletes them.
         """
         self.set_sealed(stream, through)
         while self.delete_sealed(stream, through):
@@ -579,13 +616,13 @@ class Database:
     def set_sealed(self, stream: int, through: int) -> None:
         """The rows up to this seq are in a segment that is safe."""
         self.connection.execute(
-            f"UPDATE stream SET {set_stream('sealed')} WHERE id = ?2", (through, stream)
+            f"UPDATE stream SET {set_stream('sealed_seq')} WHERE id = ?2", (through, stream)
         )
 
-    def go_on_after(self, stream: int, seq: int) -> None:
-        """Let a stream go on after this seq: all rows up to it are in its record."""
+    def continue_after(self, stream: int, seq: int) -> None:
+        """Continue a stream after this seq: all rows up to it are in its record."""
         self.connection.execute(
-            f"UPDATE stream SET last_seq = ?1, sealed = ?1, sealing = ?1,"
+            f"UPDATE stream SET last_seq = ?1, sealed_seq = ?1, sealing_seq = ?1,"
             f" checksum = {KEEP_LOW} | (?2 << 32) WHERE id = ?3",
             (seq, stream_high(seq, seq, seq), stream),
         )
@@ -593,18 +630,17 @@ class Database:
     def has_sealed(self, stream: int, through: int) -> bool:
         """Whether rows up to this seq are still in the table."""
         found = self._one(
-            "SELECT EXISTS (SELECT * FROM record WHERE stream = ? AND seq <= ?)", stream, through
+            "SELECT EXISTS (SELECT * FROM record WHERE stream_id = ? AND seq <= ?)", stream, through
         )
         return bool(found)
 
     def delete_sealed(self, stream: int, through: int) -> bool:
-        """Delete the first rows of a stream, at most so many as one transaction should. Whether
-        there may be more."""
-        first: int | None = self._one("SELECT min(seq) FROM record WHERE stream = ?", stream)
+        """Delete one chunk of the rows up to this seq. Whether there may be more."""
+        first: int | None = self._one("SELECT min(seq) FROM record WHERE stream_id = ?", stream)
         if first is None or first > through:
             return False
         last = min(first + self.chunk - 1, through)
         self.connection.execute(
-            "DELETE FROM record WHERE stream = ? AND seq BETWEEN ? AND ?", (stream, first, last)
+            "DELETE FROM record WHERE stream_id = ? AND seq BETWEEN ? AND ?", (stream, first, last)
         )
         return last < through

@@ -1,10 +1,11 @@
-"""A Store on a disk: what the broker is given when it has a data folder.
+"""A Store on a disk, for a broker or client that has a data folder.
 
-the loop's thread                            the writer's thread
-write(commit) ─────────── queue ──────────▶  one transaction for all that wait
-committed ◀───────── call_soon ────────────  it is safe
-exchanges, queue: a reader of its own, on committed rows
-records, seek: likewise, and by another thread what is in segments
+    the loop's thread                            the writer's thread
+    write(commit) ─────────── queue ──────────▶  one transaction for all waiting commits
+    safe(commits) ◀──────── call_soon ─────────  synced
+
+`exchanges`, `queue`, `records` and `seek` read committed rows through a read-only connection of the
+loop's thread; another thread reads what is in segments.
 """
 
 import asyncio
@@ -18,16 +19,15 @@ from semel.mqtt.delivery import Delivery
 from semel.store.archive import Archive
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
-from semel.store.folder import rows_explained
+from semel.store.folder import store_row_errors
 from semel.store.record import RecordReader
-from semel.store.store import BEHIND, FULL, OPEN, Saved, Store
+from semel.store.store import BEHIND, FULL, OPEN, RestoredState, Store
 from semel.store.writer import StoreWriter
 
 LOG: Final = logging.getLogger("semel.store")
 
-# How long a thread may keep the interpreter to itself, in seconds, if the process is all ours. With
-# more, a busy loop starves the writer: it lets go so often, and so briefly, that the other never
-# gets its turn.
+# Seconds for which a thread may keep the interpreter, if the process runs nothing else. With more,
+# a busy loop starves the writer, which has to get the interpreter back after each system call.
 SWITCH_INTERVAL: Final = 50e-6
 
 
@@ -42,7 +42,7 @@ class DiskStore(Store):
         maximum_unwritten: int,
         archive: Archive | None = None,
     ) -> None:
-        super().__init__(lasts=True)
+        super().__init__(is_durable=True)
         self.folder = path.parent
         self.archive = archive
         self.database = database
@@ -51,7 +51,7 @@ class DiskStore(Store):
         self.maximum_unwritten = maximum_unwritten
         self.room = maximum_unwritten
         self.is_full = False
-        self.is_unsealed = False
+        self.is_sealing_behind = False
         self.sizes: dict[Commit, int] = {}
         self.writer: StoreWriter | None = None
         self.changed: Callable[[], None] = lambda: None
@@ -65,33 +65,33 @@ class DiskStore(Store):
         failed: Callable[[str], None],
         read: Callable[[int], None] = lambda stream: None,
     ) -> None:
-        """Start writing. In the loop, `safe` is called with commits that last, `changed` when
-        `condition` is another, `failed` when nothing can be written any more, `read` with a stream
-        whose records may be asked for again."""
+        """Start writing. Called in the loop: `safe` with commits that are synced, `changed` after a
+        change of `condition`, `failed` when nothing can be written any more, `read` with a stream
+        whose `records` may be called again."""
 
         self.changed = changed
 
-        def now_safe(commits: list[Commit]) -> None:
+        def on_safe(commits: list[Commit]) -> None:
             for commit in commits:
                 self.room += self.sizes.pop(commit)
             try:
-                self.judge()
+                self.update_condition()
             finally:
                 safe(commits)
 
-        def now_full(full: bool) -> None:
-            self.is_full = full
-            self.judge()
+        def on_full(is_full: bool) -> None:
+            self.is_full = is_full
+            self.update_condition()
 
-        def now_behind(behind: bool) -> None:
-            self.is_unsealed = behind
-            self.judge()
+        def on_behind(is_behind: bool) -> None:
+            self.is_sealing_behind = is_behind
+            self.update_condition()
 
         self.writer = StoreWriter(
             self.database,
-            safe=lambda commits: tell(loop, now_safe, commits),
-            full=lambda full: tell(loop, now_full, full),
-            failed=lambda why: tell(loop, failed, why),
+            safe=lambda commits: call_in_loop(loop, on_safe, commits),
+            full=lambda is_full: call_in_loop(loop, on_full, is_full),
+            failed=lambda why: call_in_loop(loop, failed, why),
             sealing=self.archive,
         )
         if self.archive is not None:
@@ -99,20 +99,22 @@ class DiskStore(Store):
                 self.database,
                 time.monotonic(),
                 sealed=self.writer.sealed,
-                behind=lambda behind: tell(loop, now_behind, behind),
+                behind=lambda is_behind: call_in_loop(loop, on_behind, is_behind),
             )
         self.writer.start()
         if self.record is not None:
             self.record.connect(
-                post=lambda what: tell(loop, what), later=loop.call_later, read=read
+                post=lambda callback: call_in_loop(loop, callback),
+                later=loop.call_later,
+                read=read,
             )
 
-    def judge(self) -> None:
-        """Find out what the condition is, and tell the owner if it is another."""
+    def update_condition(self) -> None:
+        """Set `condition`, and notify the owner if it has changed."""
         condition = OPEN
         if self.is_full:
             condition = FULL
-        elif self.is_unsealed or self.room < 0:
+        elif self.is_sealing_behind or self.room < 0:
             condition = BEHIND
         if condition != self.condition:
             self.condition = condition
@@ -124,45 +126,45 @@ class DiskStore(Store):
         self.sizes[commit] = size
         self.room -= size
         self.writer.put(commit)
-        self.judge()
+        self.update_condition()
         return False
 
-    def restore(self) -> Saved:
-        with rows_explained(self.folder):
-            saved = self.reader.restore()
+    def restore(self) -> RestoredState:
+        with store_row_errors(self.folder):
+            state = self.reader.restore()
         self.database.last_release = self.reader.last_release
-        return saved
+        return state
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
-        with rows_explained(self.folder):
+        with store_row_errors(self.folder):
             return self.reader.exchanges(session)
 
     def inbox(self, session: int) -> list[tuple[int, str, RecordedMessage]]:
-        with rows_explained(self.folder):
+        with store_row_errors(self.folder):
             return self.reader.inbox(session)
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
-        with rows_explained(self.folder):
+        with store_row_errors(self.folder):
             return self.reader.queue(session, first, limit)
 
     def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
-        with rows_explained(self.folder):
+        with store_row_errors(self.folder):
             return self.reader.expired(session, first, now)
 
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
-        with rows_explained(self.folder):
+        with store_row_errors(self.folder):
             return self.reader.next_expiry(session, first, now)
 
     def records(self, stream: int, first: int, limit: int) -> list[RecordedMessage] | None:
-        with rows_explained(self.folder):
+        with store_row_errors(self.folder):
             return [] if self.record is None else self.record.records(stream, first, limit)
 
     def seek(self, stream: int, received: int) -> int | None:
-        with rows_explained(self.folder):
+        with store_row_errors(self.folder):
             return 1 if self.record is None else self.record.seek(stream, received)
 
     def close(self) -> None:
-        """Write what waits, and end. Blocks until that is done."""
+        """Write all waiting commits and stop the threads. Blocks until that is done."""
         if self.writer is not None:
             self.writer.stop()
             if self.writer.gave_up is not None:
@@ -172,14 +174,16 @@ class DiskStore(Store):
         if self.record is not None:
             self.record.close()
         self.reader.close()
-        # The last one to close has SQLite copy the log and delete it.
+        # When the last connection closes, SQLite checkpoints the log and deletes it.
         self.database.close()
 
 
-def tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *arguments: object) -> None:
-    """Have it called in the loop; one that is closed has nobody left to tell."""
+def call_in_loop(
+    loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object
+) -> None:
+    """Have a function called in the loop, unless the loop is closed."""
     try:
-        loop.call_soon_threadsafe(what, *arguments)
+        loop.call_soon_threadsafe(callback, *arguments)
     except RuntimeError:
         if not loop.is_closed():
             raise

@@ -1,14 +1,14 @@
-"""Rows of a stream that are lost: what a repair could not read, noted so that nobody wonders.
+"""Rows of a stream that a repair has lost, recorded in the metadata of the store.
 
-The numbers of a stream are dense, and whoever reads or seals it refuses a gap: that is how a loss
-would be found. A repair that has lost rows keeps the numbers of the others, which readers may have
-seen, and notes each range that is gone as a fact of the store
+The seqs of a stream have no gaps, and its readers and the sealer refuse one: that is how a loss is
+detected. A repair that loses rows keeps the seqs of the others, which readers may have seen, and
+records each lost range in the metadata
 
     gap:<id of the stream>:<first>-<last>
 
-whose value says when. So a gap that is noted is a loss that somebody was told of; one that is not
-is a fault. The note says that the store does not have these rows. The record may: what was given to
-the sealer before the damage may be in a segment that the store had not been told of yet.
+with the time as its value. So a recorded gap is a reported loss, and any other gap is a fault. It
+means that the store lacks these rows. The record may have them: rows that the sealer had before the
+damage may be in a segment that the store did not know of yet.
 """
 
 import re
@@ -16,24 +16,24 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Final
 
-from semel.store.facts import facts
+from semel.store.metadata import all_metadata
 
 # First and last seq, both included.
 Range = tuple[int, int]
 
-_FACT: Final = re.compile(r"gap:([0-9]{1,18}):([0-9]{1,19})-([0-9]{1,19})", re.ASCII)
+_GAP: Final = re.compile(r"gap:([0-9]{1,18}):([0-9]{1,19})-([0-9]{1,19})", re.ASCII)
 
 
-def gap_fact(stream: int, first: int, last: int) -> str:
-    """The name of the fact that these rows are lost."""
+def gap_name(stream: int, first: int, last: int) -> str:
+    """The name in the metadata for these lost rows."""
     return f"gap:{stream}:{first}-{last}"
 
 
 def known_gaps(connection: sqlite3.Connection) -> dict[int, list[Range]]:
-    """What is noted as lost, by stream, in the order of the rows. Raises Damaged."""
+    """The recorded gaps by stream, in order. Raises Damaged."""
     found: dict[int, list[Range]] = {}
-    for name, _ in facts(connection, "gap:"):
-        match = _FACT.fullmatch(name)
+    for name, _ in all_metadata(connection, "gap:"):
+        match = _GAP.fullmatch(name)
         if match is not None:
             found.setdefault(int(match[1]), []).append((int(match[2]), int(match[3])))
     for ranges in found.values():
@@ -42,16 +42,16 @@ def known_gaps(connection: sqlite3.Connection) -> dict[int, list[Range]]:
 
 
 def missing(connection: sqlite3.Connection, stream: int, first: int, last: int) -> list[Range]:
-    """Which of the rows first to last of a stream are not in the store."""
+    """The rows from `first` to `last` of a stream that the store lacks, as ranges."""
     found: list[Range] = []
     expected = first
     rows = connection.execute(
-        "SELECT seq FROM record WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+        "SELECT seq FROM record WHERE stream_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
         (stream, first, last),
     )
     for (seq,) in rows:
         if not isinstance(seq, int):
-            # A damaged row is not there.
+            # A damaged row counts as missing.
             continue
         if seq > expected:
             found.append((expected, seq - 1))
@@ -62,7 +62,7 @@ def missing(connection: sqlite3.Connection, stream: int, first: int, last: int) 
 
 
 def without(ranges: Iterable[Range], known: Iterable[Range]) -> list[Range]:
-    """What is left of ranges without those that are known; both in order."""
+    """The ranges without those that are known; both in order."""
     left = list(ranges)
     for low, high in known:
         rest: list[Range] = []

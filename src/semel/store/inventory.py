@@ -1,7 +1,7 @@
-"""Sessions and retained messages of a store, one by one: what there is, and how to be rid of it.
+"""Sessions and retained messages of a store: list and delete.
 
-Listing only reads, and works beside a broker. Deleting needs the folder for itself: a broker has
-all of this in memory as well.
+Listing only reads, and works beside a running broker. Deleting locks the folder: a broker has all
+of this in memory as well.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from typing import Final, TypeVar, cast
 
 from semel.mqtt.topics import topic_matches
 from semel.store.database import Database, checked
-from semel.store.facts import KEEPER
 from semel.store.folder import (
     STORE,
-    explained,
     known_version,
     open_folder,
     read_only,
-    rows_explained,
+    store_errors,
+    store_row_errors,
 )
+from semel.store.metadata import KEEPER
 from semel.store.schema import Unusable
 
 Found = TypeVar("Found")
@@ -30,10 +30,12 @@ Found = TypeVar("Found")
 CHUNK: Final = 1_000
 
 _COUNTS: Final = {
-    "subscriptions": "SELECT session, count(*) FROM subscription GROUP BY session",
-    "queued": "SELECT session, count(*) FROM delivery WHERE packet_id = 0 GROUP BY session",
-    "in_flight": "SELECT session, count(*) FROM delivery WHERE packet_id > 0 GROUP BY session",
-    "inbound": "SELECT session, count(*) FROM inbound GROUP BY session",
+    "subscriptions": "SELECT session_id, count(*) FROM subscription GROUP BY session_id",
+    "queued": "SELECT session_id, count(*) FROM delivery WHERE packet_id = 0 GROUP BY session_id",
+    "in_flight": (
+        "SELECT session_id, count(*) FROM delivery WHERE packet_id > 0 GROUP BY session_id"
+    ),
+    "inbound": "SELECT session_id, count(*) FROM inbound GROUP BY session_id",
 }
 
 
@@ -65,14 +67,14 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class SessionFilter:
-    """Which sessions: those of these clients, and those whose client identifier looks like one of
+    """Which sessions: those of these clients, and those whose client identifier matches one of
     these patterns (`*`, `?`, `[…]`). Without either: all."""
 
     client_ids: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
 
     def has(self, session: StoredSession) -> bool:
-        """Whether this one is meant."""
+        """Whether it is selected."""
         if not self.client_ids and not self.patterns:
             return True
         return session.client_id in self.client_ids or any(
@@ -82,94 +84,94 @@ class SessionFilter:
 
 @dataclass(frozen=True)
 class TopicFilter:
-    """Which retained messages: those whose topics one of these MQTT filters matches; none: all."""
+    """Which retained messages: those whose topic matches one of these filters; none: all."""
 
     filters: tuple[str, ...] = ()
 
     def has(self, message: StoredMessage) -> bool:
-        """Whether this one is meant."""
+        """Whether it is selected."""
         return not self.filters or any(topic_matches(each, message.topic) for each in self.filters)
 
 
-# --- looking --------------------------------------------------------------------------------------
+# --- list -----------------------------------------------------------------------------------------
 
 
-def list_sessions(folder: Path, wanted: SessionFilter | None = None) -> list[StoredSession]:
+def list_sessions(folder: Path, selected: SessionFilter | None = None) -> list[StoredSession]:
     """Sessions in the order in which they began. Raises Unusable."""
-    with rows_explained(folder), closing(read_only(folder)) as connection:
+    with store_row_errors(folder), closing(read_only(folder)) as connection:
         connection.execute("BEGIN")
         known_version(connection)
-        counts = {name: dict(connection.execute(ask)) for name, ask in _COUNTS.items()}
+        counts = {name: dict(connection.execute(query)) for name, query in _COUNTS.items()}
         found = []
-        for row in connection.execute("SELECT * FROM session ORDER BY number"):
+        for row in connection.execute("SELECT * FROM session ORDER BY id"):
             content = cast(tuple[int, str, int, float | None], checked("session", row))
             numbers = {name: each.get(content[0], 0) for name, each in counts.items()}
             session = StoredSession(*content, **numbers)
-            if wanted is None or wanted.has(session):
+            if selected is None or selected.has(session):
                 found.append(session)
         return found
 
 
-def list_retained(folder: Path, wanted: TopicFilter | None = None) -> list[StoredMessage]:
-    """Retained messages in the order in which their topics got a first one. Raises Unusable."""
-    with rows_explained(folder), closing(read_only(folder)) as connection:
+def list_retained(folder: Path, selected: TopicFilter | None = None) -> list[StoredMessage]:
+    """Retained messages in the order in which their topics got their first one. Raises Unusable."""
+    with store_row_errors(folder), closing(read_only(folder)) as connection:
         connection.execute("BEGIN")
         known_version(connection)
         found = []
-        for row in connection.execute("SELECT * FROM retained ORDER BY place"):
+        for row in connection.execute("SELECT * FROM retained ORDER BY position"):
             _, topic, qos, expires_at, _, payload = cast(
                 tuple[int, str, int, float | None, bytes | None, bytes], checked("retained", row)
             )
             message = StoredMessage(topic, qos, len(payload), expires_at)
-            if wanted is None or wanted.has(message):
+            if selected is None or selected.has(message):
                 found.append(message)
         return found
 
 
-# --- deleting -------------------------------------------------------------------------------------
+# --- delete ---------------------------------------------------------------------------------------
 
 
-def delete_sessions(folder: Path, wanted: SessionFilter) -> list[StoredSession]:
-    """End sessions, with all that is kept for them; those that were there. Raises Unusable.
+def delete_sessions(folder: Path, selected: SessionFilter) -> list[StoredSession]:
+    """Delete sessions with everything stored for them; returns those deleted. Raises Unusable.
 
-    A will stays: the end of a session is when it is due, and the next broker publishes it.
+    A will is kept: it is due at the end of its session, and the next broker publishes it.
     """
 
     def delete(database: Database) -> list[StoredSession]:
-        if database.fact(KEEPER) == "client":
+        if database.get_metadata(KEEPER) == "client":
             raise Unusable(
-                f"{folder} is the store of a client: without its session it would lose what it has"
-                " not sent yet. Delete the folder to be rid of all of it"
+                f"{folder} is the store of a client: without its session it would lose messages"
+                " that it has not sent yet. To give up all of them, delete the folder"
             )
-        found = list_sessions(folder, wanted)
+        found = list_sessions(folder, selected)
         for start in range(0, len(found), CHUNK):
             with database.transaction():
                 database.end_sessions([each.number for each in found[start : start + CHUNK]])
         return found
 
-    return _changed(folder, delete)
+    return _with_store(folder, delete)
 
 
-def delete_retained(folder: Path, wanted: TopicFilter) -> list[StoredMessage]:
-    """Delete retained messages; those that were there. Raises Unusable."""
+def delete_retained(folder: Path, selected: TopicFilter) -> list[StoredMessage]:
+    """Delete retained messages; returns those deleted. Raises Unusable."""
 
     def delete(database: Database) -> list[StoredMessage]:
-        found = list_retained(folder, wanted)
+        found = list_retained(folder, selected)
         with database.transaction():
             database.connection.executemany(
                 "DELETE FROM retained WHERE topic = ?", [(each.topic,) for each in found]
             )
         return found
 
-    return _changed(folder, delete)
+    return _with_store(folder, delete)
 
 
-def _changed(folder: Path, act: Callable[[Database], Found]) -> Found:
+def _with_store(folder: Path, use: Callable[[Database], Found]) -> Found:
     if not (folder / STORE).exists():
-        raise Unusable(f"{folder} is no data folder: it has no {STORE}")
+        raise Unusable(f"{folder} is not a data folder: it has no {STORE}")
     with (
         open_folder(folder) as opened,
         closing(opened.open()) as database,
-        explained(folder),
+        store_errors(folder),
     ):
-        return act(database)
+        return use(database)

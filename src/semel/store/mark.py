@@ -1,18 +1,19 @@
-"""The mark: how far a store had come, in a file beside it, so that a log that lost its end is seen.
+"""The mark: the number of commits of a store, in a file beside it, to detect a log without its end.
 
-A write-ahead log that is cut, deleted or replaced looks like a shorter one: SQLite reads what is
-there, and the commits after it are gone without a word. So every transaction counts itself, by fact
-`commit` of the store, and when it is safe the same number goes into a small file:
+A write-ahead log that is truncated, deleted or replaced looks like a shorter one: SQLite reads what
+it finds, and the commits after that are silently lost. So every transaction increments `commit` in
+the metadata of the store, and when it is safe the same number goes into a small file:
 
     semel mark 1 epoch <32 digits> commit <20 digits> durability disk state open   crc <8 digits>
 
-The mark is written after the log has been synced, and is never synced itself: it is behind the
-store, never ahead, whatever dies when. A store that is behind its mark has lost commits. After a
-loss of power the mark may be as old as the last write-back of the system (mostly half a minute),
-so that a log which lost less than that *as well* is not noticed; kill -9 takes nothing of either.
+The mark is written after the log has been synced, and is never synced itself: whenever the process
+or the system dies, it is never ahead of the store. A store that is behind its mark has lost
+commits. After a loss of power the mark may be as old as the last write-back of the system (about
+half a minute), so a log that lost less than that *as well* is not detected; kill -9 loses nothing
+of either.
 
-The epoch tells a database from its copies. A backup, a repair and a new format begin another one,
-and a mark of another epoch says nothing. `state` is closed after an end in good order.
+The epoch distinguishes a database from its copies. A backup, a repair and an upgrade begin a new
+one, and a mark of another epoch is ignored. `state` is closed after an orderly end.
 """
 
 import errno
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from semel.store.facts import COMMIT, EPOCH, get_fact, get_number
+from semel.store.metadata import COMMIT, EPOCH, get_metadata, get_number
 from semel.store.private_files import check_private, open_private, sync, write_private
 from semel.store.schema import Damaged
 from semel.store.settings import OS
@@ -39,7 +40,7 @@ _LINE: Final = re.compile(
 
 @dataclass(frozen=True)
 class Mark:
-    """What the file says."""
+    """The content of the file."""
 
     epoch: str
     commit: int
@@ -66,7 +67,7 @@ def read_mark(folder: Path) -> Mark | None:
         return None
     match = _LINE.fullmatch(data)
     if match is None or crc32(data[: match.start(5) - 5]) != int(match[5], 16):
-        raise Damaged(f"{MARK}, which says how far it had come, cannot be read")
+        raise Damaged(f"{MARK}, which records its commits, is damaged")
     return Mark(
         match[1].decode(),
         int(match[2]),
@@ -77,7 +78,7 @@ def read_mark(folder: Path) -> Mark | None:
 
 @dataclass(frozen=True)
 class Loss:
-    """Commits that were safe and are not there: those after `last`, up to `known`."""
+    """Commits that were safe and are missing: those after `last`, up to `known`."""
 
     last: int
     known: int
@@ -85,20 +86,21 @@ class Loss:
 
     @property
     def is_expected(self) -> bool:
-        """Whether that is what a loss of power does."""
+        """Whether a loss of power explains it."""
         return self.durability == OS
 
     def __str__(self) -> str:
         count = self.known - self.last
-        lost = f"commit {self.known}" if count == 1 else f"commits {self.last + 1} to {self.known}"
-        return (
-            f"the end of its log is missing: {lost} of it {'is' if count == 1 else 'are'} lost,"
-            " which had been acknowledged"
+        lost = (
+            f"commit {self.known}, which was acknowledged, is"
+            if count == 1
+            else f"commits {self.last + 1} to {self.known}, which were acknowledged, are"
         )
+        return f"the end of its log is missing: {lost} lost"
 
 
 def loss_of(connection: sqlite3.Connection, mark: Mark | None) -> Loss | None:
-    """What a store has lost by its mark, which was read before; None: nothing that it tells."""
+    """The commits that a store lacks by its mark, which was read before; None: none."""
     if mark is None:
         return None
     epoch, last = position(connection)
@@ -108,7 +110,7 @@ def loss_of(connection: sqlite3.Connection, mark: Mark | None) -> Loss | None:
 
 
 class MarkFile:
-    """The mark of a store that is open. For the thread that writes."""
+    """The mark of an open store. For the thread that writes."""
 
     def __init__(self, folder: Path, epoch: str, commit: int, durability: str) -> None:
         self._epoch = epoch
@@ -120,17 +122,17 @@ class MarkFile:
         self.write(commit)
 
     def write(self, commit: int, *, is_closed: bool = False) -> None:
-        """This commit is safe, and all before it."""
+        """Record that this commit is safe, and all before it."""
         mark = Mark(self._epoch, commit, self._durability, is_closed)
         try:
             os.pwrite(self._descriptor, mark.encode(), 0)
         except OSError as problem:
-            # A file system that never writes in place needs space for it. It may stay behind.
+            # A copy-on-write file system needs space for it. The mark may stay behind.
             if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
     def close(self, commit: int) -> None:
-        """The end in good order."""
+        """Record an orderly end."""
         try:
             self.write(commit, is_closed=True)
         finally:
@@ -138,7 +140,7 @@ class MarkFile:
 
 
 def put_mark(folder: Path, mark: Mark) -> None:
-    """Make a mark, whole or not at all."""
+    """Create a mark atomically."""
     path = folder / MARK
     part = path.with_name(f"{MARK}.part")
     write_private(part, mark.encode())
@@ -147,15 +149,15 @@ def put_mark(folder: Path, mark: Mark) -> None:
 
 
 def make_mark(folder: Path, connection: sqlite3.Connection, durability: str) -> None:
-    """A mark for a store that nobody has open."""
+    """Create the mark of a store that nobody has open."""
     epoch, commit = position(connection)
     put_mark(folder, Mark(epoch, commit, durability, is_closed=True))
 
 
 def position(connection: sqlite3.Connection) -> tuple[str, int]:
-    """The epoch of a store, and how many commits it has. Raises Damaged."""
-    epoch = get_fact(connection, EPOCH)
+    """The epoch of a store, and its number of commits. Raises Damaged."""
+    epoch = get_metadata(connection, EPOCH)
     commit = get_number(connection, COMMIT)
     if epoch is None or commit is None:
-        raise Damaged("it does not say how many commits it has")
+        raise Damaged("it does not record its number of commits")
     return epoch, commit

@@ -1,35 +1,89 @@
-"""From the format of an older semel to today's, step by step and in one transaction.
+"""From the format of an older semel to the current one, step by step and in one transaction.
 
-Format 1 had no checksums, no count of commits, and no durable number for the next session.
+Format 1 had no checksums, no commit counter, no durable id for the next session, and other names:
+its columns have the order of the current ones.
 """
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from semel.store.facts import begin_epoch
-from semel.store.judge import fault_of, key_of
+from semel.store.metadata import begin_epoch
+from semel.store.row_check import describe_key, fault_of
 from semel.store.row_checksums import row_checksum
+from semel.store.row_flags import HAS_EXTRA, RELEASED_FLAGS
 from semel.store.schema import (
-    COLUMNS,
+    DEFINITIONS,
     TABLES,
     VERSION,
     Damaged,
-    NotKnown,
+    UnknownFormat,
     Value,
-    column_names,
     version_of,
     with_checksum,
 )
 
-# Works on the tables, within a transaction that somebody else begins and ends.
+# Changes the tables, within a transaction of the caller.
 Step = Callable[[sqlite3.Connection], None]
+
+# By the name of a table: its name and its columns in format 1.
+FORMAT_1: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "metadata": ("fact", ("name", "value")),
+    "session": ("session", ("number", "client_id", "expiry", "ends_at")),
+    "stream": ("stream", ("id", "name", "last_seq", "sealed", "sealing")),
+    "subscription": ("subscription", ("session", "filter", "options", "identifier", "cursor")),
+    "inbound": ("inbound", ("session", "packet_id")),
+    "shared_payload": ("body", ("id", "uses", "payload")),
+    "delivery": (
+        "delivery",
+        ("session", "number", "packet_id", "released", "flags", "topic", "payload"),
+    ),
+    "delivery_extra": (
+        "particular",
+        ("session", "number", "size", "expires_at", "share", "body", "properties"),
+    ),
+    "will": (
+        "will",
+        ("client_id", "user_name", "due_at", "qos", "retain", "topic", "properties", "payload"),
+    ),
+    "retained": ("retained", ("place", "topic", "qos", "expires_at", "properties", "payload")),
+    "inbox": (
+        "inbox",
+        (
+            "session",
+            "number",
+            "key",
+            "flags",
+            "packet_id",
+            "version",
+            "topic",
+            "properties",
+            "payload",
+        ),
+    ),
+    "record": (
+        "record",
+        (
+            "stream",
+            "seq",
+            "received",
+            "flags",
+            "packet_id",
+            "version",
+            "client_id",
+            "user_name",
+            "topic",
+            "properties",
+            "payload",
+        ),
+    ),
+}
 
 
 def migrate(connection: sqlite3.Connection, steps: Mapping[int, Step] | None = None) -> None:
-    """Bring the tables up to today's version, in one transaction or not at all.
+    """Bring the tables to the current format, in one transaction or not at all.
 
-    Raises NotKnown and Damaged; then the store is as it was.
+    Raises UnknownFormat and Damaged; then the store is unchanged.
     """
     version = version_of(connection)
     if version == VERSION:
@@ -48,15 +102,15 @@ def migrate(connection: sqlite3.Connection, steps: Mapping[int, Step] | None = N
 
 
 def check_steps(version: int, steps: Mapping[int, Step] | None = None) -> Mapping[int, Step]:
-    """The steps, if they lead from that version to today's. Raises NotKnown."""
+    """The steps, if they lead from this format to the current one. Raises UnknownFormat."""
     known = STEPS if steps is None else steps
     if any(step not in known for step in range(version, VERSION)):
-        raise NotKnown(f"it has format {version}, and this semel knows {VERSION} only")
+        raise UnknownFormat(f"it has format {version}, which this semel cannot upgrade")
     return known
 
 
 def _statements(script: str) -> Iterator[str]:
-    """One by one: executescript would end the transaction."""
+    """One by one: executescript would commit the transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
@@ -65,27 +119,27 @@ def _statements(script: str) -> Iterator[str]:
             statement = ""
 
 
-def _add_checksums(connection: sqlite3.Connection) -> None:
-    """From format 1 to 2. A row that cannot be right is Damaged; else it counts as it stands."""
-    ask = connection.execute
-    ask("DROP TRIGGER body_is_used_less")
-    for table in COLUMNS:
-        ask(f"ALTER TABLE {table} RENAME TO old_{table}")
-    for statement in _statements(TABLES):
-        ask(statement)
+def _from_format_1(connection: sqlite3.Connection) -> None:
+    """Rename tables and columns, and add checksums to rows. Raises Damaged for an invalid row."""
+    run = connection.execute
+    run("DROP TRIGGER body_is_used_less")
+    for old_table, _ in FORMAT_1.values():
+        run(f"ALTER TABLE {old_table} RENAME TO old_{old_table}")
+    for statement in _statements(DEFINITIONS):
+        run(statement)
     faults: list[str] = []
 
-    def checked(table: str, *content: Value) -> int:
+    def checked_checksum(table: str, *content: Value) -> int:
         row = with_checksum(table, content)
         fault = fault_of(table, row)
         if fault is not None:
-            faults.append(f"{table}: {key_of(table, row)}: {fault}")
+            faults.append(f"{table}: {describe_key(table, row)}: {fault}")
             raise ValueError(fault)
         return row_checksum(table, content)
 
-    connection.create_function("row_checksum", -1, checked)
+    connection.create_function("row_checksum", -1, checked_checksum)
     try:
-        for table in COLUMNS:
+        for table in TABLES:
             _copy(connection, table)
     except sqlite3.OperationalError as problem:
         if faults:
@@ -93,26 +147,27 @@ def _add_checksums(connection: sqlite3.Connection) -> None:
         raise
     finally:
         connection.create_function("row_checksum", -1, None)
-    for table in COLUMNS:
-        ask(f"DROP TABLE old_{table}")
+    for old_table, _ in FORMAT_1.values():
+        run(f"DROP TABLE old_{old_table}")
     begin_epoch(connection)
 
 
 def _copy(connection: sqlite3.Connection, table: str) -> None:
-    names = [each for each in column_names(table) if each != "checksum"]
-    values = list(names)
+    old_table, old_names = FORMAT_1[table]
+    values = list(old_names)
     if table == "delivery":
-        values[names.index("flags")] = (
-            "CASE WHEN released THEN 2 ELSE flags | ((SELECT count(*) FROM old_particular AS one"
-            " WHERE one.session = old_delivery.session AND one.number = old_delivery.number) << 3)"
-            " END"
+        # Format 1 did not flag extra columns, and kept all flags after PUBREC.
+        values[old_names.index("flags")] = (
+            f"CASE WHEN released THEN {RELEASED_FLAGS} ELSE flags | {HAS_EXTRA} * EXISTS"
+            " (SELECT * FROM old_particular AS extra WHERE extra.session = old_delivery.session"
+            " AND extra.number = old_delivery.number) END"
         )
-    wanted = ", ".join(values)
+    selected = ", ".join(values)
     connection.execute(
-        f"INSERT INTO {table} ({', '.join(names)}, checksum)"
-        f" SELECT {wanted}, row_checksum('{table}', {wanted}) FROM old_{table}"
+        f"INSERT INTO {table} ({', '.join(TABLES[table].content_names)}, checksum)"
+        f" SELECT {selected}, row_checksum('{table}', {selected}) FROM old_{old_table}"
     )
 
 
-# From each version to the next.
-STEPS: Final[Mapping[int, Step]] = {1: _add_checksums}
+# From each format to the next.
+STEPS: Final[Mapping[int, Step]] = {1: _from_format_1}

@@ -1,4 +1,4 @@
-"""Opening a store by its settings: the folder, the tables, the streams, and whose the record is."""
+"""Opening a store from its settings: folder, tables, streams, and the owner of the record."""
 
 import logging
 import time
@@ -10,7 +10,8 @@ from typing import Final
 from semel.store.archive import Archive
 from semel.store.database import Database
 from semel.store.disk import DiskStore
-from semel.store.folder import StoreFolder, explained, open_folder
+from semel.store.folder import StoreFolder, open_folder, store_errors
+from semel.store.metadata import KEEPER, NODE
 from semel.store.retention import Retention
 from semel.store.roots import NotOwned, RootError, open_root
 from semel.store.schema import Unusable
@@ -19,36 +20,36 @@ from semel.store.streams import Stream, Streams
 
 LOG: Final = logging.getLogger("semel.store")
 
-# Who keeps its state in a store; neither can do anything with the other's.
+# Who keeps its state in a store. Neither can use a store of the other.
 BROKER: Final = "broker"
 CLIENT: Final = "client"
 
-# How often it is looked whether all is sealed.
-SETTLE_LOOK: Final = 0.05
+# Seconds between two checks whether all rows are sealed.
+SEALED_CHECK_SECONDS: Final = 0.05
 
-# Characters of a store's id that name its node, if nobody names it otherwise.
+# Characters of a store's id that are the default name of its node.
 NODE_CHARACTERS: Final = 12
 
 
 @dataclass
 class Opened:
-    """A store that is ready to be given to a broker."""
+    """An open store and what belongs to it."""
 
     folder: StoreFolder
     store: DiskStore
     streams: Streams
     node: str
 
-    def settle(self, seconds: float) -> None:
-        """Let all rows be sealed, but not for longer than this: the rest is for the next start."""
+    def wait_until_sealed(self, seconds: float) -> None:
+        """Wait until all rows are sealed, at most this long: the next start seals the rest."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if all(row.sealed >= row.last_seq for row in self.store.reader.streams()):
+            if all(row.sealed_seq >= row.last_seq for row in self.store.reader.streams()):
                 return
-            time.sleep(SETTLE_LOOK)
+            time.sleep(SEALED_CHECK_SECONDS)
 
     def close(self) -> None:
-        """Write what waits, end the sealer, and let others have the folder."""
+        """Write all waiting commits, stop the sealer, and release the folder."""
         self.store.close()
         self.folder.close()
 
@@ -56,7 +57,7 @@ class Opened:
 def open_store(
     settings: StoreSettings, streams: Sequence[StreamSettings], keeper: str = BROKER
 ) -> Opened:
-    """Open, or make, the store in the data folder. Raises Unusable, and MissingExtra for pyarrow
+    """Open or create the store in the data folder. Raises Unusable, and MissingExtra for pyarrow
     if there are streams."""
     assert settings.data is not None
     folder = open_folder(settings.data, durability=settings.durability)
@@ -67,7 +68,7 @@ def open_store(
         for note in folder.notes:
             LOG.info("%s", note)
         database = folder.open(settings.durability)
-        with explained(folder.path):
+        with store_errors(folder.path):
             check_keeper(database, folder.path, keeper)
             node = node_of(database, settings.node)
         recorded = Streams(
@@ -106,34 +107,33 @@ def open_store(
 
 
 def check_keeper(database: Database, folder: Path, keeper: str) -> None:
-    """Whether the store is of this kind; a new one becomes it."""
-    found = database.fact("keeper")
+    """Check that the store belongs to this kind of owner; a new one is assigned to it."""
+    found = database.get_metadata(KEEPER)
     if found is None:
-        database.set_fact("keeper", keeper)
+        database.set_metadata(KEEPER, keeper)
     elif found != keeper:
         raise Unusable(f"{folder} is the store of a {found}, not of a {keeper}: use another folder")
 
 
 def node_of(database: Database, name: str | None) -> str:
-    """What this node is called in the record: as it is told, or by the id of its store."""
+    """The name of this node in the record: the given one, or one from the id of its store."""
     node = database.identity()[:NODE_CHARACTERS] if name is None else name
-    if database.fact("node") != node:
-        database.set_fact("node", node)
+    if database.get_metadata(NODE) != node:
+        database.set_metadata(NODE, node)
     return node
 
 
 def check_record(database: Database, folder: Path, root: str, node: str) -> None:
-    """Whether the record under the root is this store's, and no longer than the store knows.
+    """Check that the record under the root belongs to this store and does not end after it.
 
-    A root that cannot be reached now is looked at by the sealer, who tries again. An address that
-    is none is refused.
+    If the root cannot be reached now, the sealer checks it later. An invalid address is refused.
     """
     try:
         opened = open_root(root)
     except RootError as problem:
         raise Unusable(f"[store] root: {problem}") from None
     except OSError as problem:
-        LOG.warning("the root of the streams cannot be opened now: %s", problem)
+        LOG.warning("the root of the streams cannot be opened, retrying: %s", problem)
         return
     try:
         for row in database.streams():
@@ -141,20 +141,20 @@ def check_record(database: Database, folder: Path, root: str, node: str) -> None
             highest = opened.highest_seq(row.name, node)
             if highest > row.last_seq:
                 raise Unusable(
-                    f"the record of stream {row.name} has row {highest}, the store knows no row"
-                    f" after {row.last_seq}: it is older than its record. Go on with `semel store"
+                    f"the record of stream {row.name} has row {highest}, but the store ends with"
+                    f" row {row.last_seq}: it is older than its record. Continue with `semel store"
                     f" adopt {folder} --stream {row.name} --after {highest}`, or with a new --node"
                 )
-            if highest < row.sealed:
+            if highest < row.sealed_seq:
                 LOG.warning(
                     "the record of stream %s ends with row %d, but rows up to %d were sealed:"
                     " segments are missing under %s",
                     row.name,
                     highest,
-                    row.sealed,
+                    row.sealed_seq,
                     opened.address,
                 )
     except NotOwned as problem:
         raise Unusable(str(problem)) from None
     except (RootError, OSError) as problem:
-        LOG.warning("the root of the streams cannot be looked at now: %s", problem)
+        LOG.warning("the root of the streams cannot be read, retrying: %s", problem)

@@ -1,8 +1,8 @@
-"""The files of a data folder: for their owner alone, and never somebody else's by a link.
+"""The files of a data folder: private to their owner, and never another user's through a link.
 
-Whoever may write to a folder can put a link there under a name that we are about to use. So no
-symbolic link is followed, a file that has a second name is not touched, and a temporary file is
-always a new one. Root hands a file over to the owner of the folder only if it has made it.
+Whoever may write to a folder can create a link there under a name that we are about to use. So no
+symbolic link is followed, a file with a second hard link is not touched, and a temporary file is
+always a new one. Root gives a file to the owner of the folder only if it has created it.
 """
 
 import errno
@@ -18,7 +18,7 @@ FILE_MODE: Final = 0o600
 
 
 def open_private(path: Path) -> int:
-    """Open a file for reading and writing, made if it is not there: its owner's alone.
+    """Open a file for reading and writing, created if it is missing, private to its owner.
 
     Raises Unusable if it is a link.
     """
@@ -28,7 +28,7 @@ def open_private(path: Path) -> int:
         except FileExistsError:
             pass
         try:
-            # A pipe would keep us waiting.
+            # Opening a pipe would block otherwise.
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
@@ -49,13 +49,13 @@ def open_private(path: Path) -> int:
 
 
 def make_private(path: Path) -> None:
-    """Make an empty file, its owner's alone. What an earlier attempt left there is deleted."""
+    """Create an empty file, private to its owner. A file of an earlier attempt is deleted."""
     path.unlink(missing_ok=True)
     os.close(_make(path))
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Make a file with this in it, its owner's alone, on the disk."""
+    """Create a file with this content, private to its owner, and sync it."""
     path.unlink(missing_ok=True)
     descriptor = _make(path)
     try:
@@ -67,15 +67,15 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def _make(path: Path) -> int:
-    """O_EXCL does not follow links either."""
+    """Create a file. O_EXCL does not follow links either."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         made = os.fstat(descriptor)
-        # The umask may have taken more.
+        # The umask may have removed more.
         if made.st_mode & 0o777 != FILE_MODE:
             os.fchmod(descriptor, FILE_MODE)
         if os.geteuid() == 0:
-            # So that the broker of the folder's owner can go on.
+            # So that a broker of the folder's owner can use it.
             folder = path.parent.stat()
             if (folder.st_uid, folder.st_gid) != (made.st_uid, made.st_gid):
                 os.fchown(descriptor, folder.st_uid, folder.st_gid)
@@ -86,7 +86,7 @@ def _make(path: Path) -> int:
 
 
 def check_private(path: Path) -> None:
-    """Whether a file of ours, if it is there, is no link. Raises Unusable."""
+    """Check that a file, if it exists, is not a link. Raises Unusable."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -99,8 +99,8 @@ def _check(found: os.stat_result, path: Path) -> None:
         raise Unusable(_is_link(path))
     if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
         raise Unusable(
-            f"{path} has a second name (a hard link), and the file may be somebody else's: delete "
-            "the link, or put a copy in its place"
+            f"{path} has a second hard link, and may be another user's file: delete the link, or "
+            "replace it by a copy"
         )
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise Unusable(f"{path} is not a regular file: delete it, or choose another folder")
@@ -108,13 +108,13 @@ def _check(found: os.stat_result, path: Path) -> None:
 
 def _is_link(path: Path) -> str:
     return (
-        f"{path} is a symbolic link, which is not followed: put the file itself there, or name the "
-        "folder that it is in"
+        f"{path} is a symbolic link, which is not followed: put the file itself there, or give the "
+        "folder that contains it"
     )
 
 
 def tighten(path: Path) -> bool:
-    """Take the rights of others from a file. False: it is not ours to change."""
+    """Make a file private to its owner. False: its mode cannot be changed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if os.fstat(descriptor).st_nlink > 1:
@@ -128,7 +128,7 @@ def tighten(path: Path) -> bool:
 
 
 def sync(path: Path) -> None:
-    """What is in a file, or which names are in a folder, is on the disk."""
+    """Sync the content of a file, or the entries of a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

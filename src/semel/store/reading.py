@@ -20,19 +20,18 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from semel.mqtt.violation import Violation
-from semel.store.facts import get_fact
-from semel.store.folder import STREAMS, explained, known_version, read_only
+from semel.store.folder import STREAMS, known_version, read_only, store_errors
 from semel.store.gaps import known_gaps
+from semel.store.metadata import get_metadata
 from semel.store.opening import NODE_CHARACTERS
 from semel.store.retention import delete_through
 from semel.store.roots import LocalRoot, Root, Segment, open_root
-from semel.store.rows import check_records
+from semel.store.rows import SELECT_RECORDS, check_records
 from semel.store.schema import Damaged, Unusable
 from semel.store.segment_names import Range
 from semel.store.segments import (
     BATCH_ROWS,
     CHUNK_BYTES,
-    COLUMNS,
     LISTINGS,
     RecordError,
     SegmentError,
@@ -44,10 +43,7 @@ from semel.store.segments import (
     table_of,
 )
 
-_ROWS: Final = (
-    f"SELECT checksum, {COLUMNS} FROM record"
-    " WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
-)
+_ROWS: Final = f"{SELECT_RECORDS} WHERE stream_id = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
 
 
 @dataclass(frozen=True)
@@ -138,7 +134,7 @@ class StoreRows:
     def __init__(self, folder: Path) -> None:
         """Raises Unusable."""
         self.folder = folder
-        with explained(folder):
+        with store_errors(folder):
             self._connection = read_only(folder)
             try:
                 known_version(self._connection)
@@ -152,12 +148,12 @@ class StoreRows:
         self._connection.close()
 
     def _query(self, query: str, *arguments: object) -> list[Any]:
-        with explained(self.folder):
+        with store_errors(self.folder):
             return self._connection.execute(query, arguments).fetchall()
 
     def _fact(self, name: str) -> str | None:
-        with explained(self.folder):
-            return get_fact(self._connection, name)
+        with store_errors(self.folder):
+            return get_metadata(self._connection, name)
 
     def node(self) -> str | None:
         """The node name of the broker that last ran, or None if the store does not have it."""
@@ -169,14 +165,17 @@ class StoreRows:
 
     def extent(self, stream: int) -> tuple[int, int]:
         """The last committed seq, and the seq up to which all rows are sealed."""
-        ((last, sealed),) = self._query("SELECT last_seq, sealed FROM stream WHERE id = ?", stream)
+        ((last, sealed),) = self._query(
+            "SELECT last_seq, sealed_seq FROM stream WHERE id = ?", stream
+        )
         return last, sealed
 
     def ends(self, stream: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
         """(seq, received) of the first and of the last row in the store; None: it has no rows."""
         ends = [
             self._query(
-                f"SELECT seq, received FROM record WHERE stream = ? ORDER BY seq {order} LIMIT 1",
+                "SELECT seq, received_at FROM record"
+                f" WHERE stream_id = ? ORDER BY seq {order} LIMIT 1",
                 stream,
             )
             for order in ("ASC", "DESC")
@@ -188,7 +187,7 @@ class StoreRows:
     def first_since(self, stream: int, received: int) -> int | None:
         """The lowest seq in the store that was received at that time (microseconds) or later."""
         rows = self._query(
-            "SELECT seq FROM record WHERE stream = ? AND received >= ? ORDER BY seq LIMIT 1",
+            "SELECT seq FROM record WHERE stream_id = ? AND received_at >= ? ORDER BY seq LIMIT 1",
             stream,
             received,
         )
@@ -198,7 +197,7 @@ class StoreRows:
         """A batch of consecutive rows that begins with `first`; empty: that row is not here."""
         found: list[tuple[Any, ...]] = []
         size = 0
-        with explained(self.folder):
+        with store_errors(self.folder):
             cursor = self._connection.execute(_ROWS, (stream, first, last, BATCH_ROWS))
             for row in cursor:
                 if row[1] != first + len(found):
@@ -213,13 +212,13 @@ class StoreRows:
     def next_after(self, stream: int, seq: int) -> int | None:
         """The lowest seq in the store above this one."""
         ((found,),) = self._query(
-            "SELECT min(seq) FROM record WHERE stream = ? AND seq > ?", stream, seq
+            "SELECT min(seq) FROM record WHERE stream_id = ? AND seq > ?", stream, seq
         )
         return None if found is None else int(found)
 
     def table(self, rows: list[tuple[Any, ...]], node: str) -> Any:
         """Rows as returned by `rows`, as an Arrow table. Raises Unusable if they are damaged."""
-        with explained(self.folder):
+        with store_errors(self.folder):
             try:
                 return table_of(rows, node)
             except (ValueError, Violation) as problem:
@@ -228,7 +227,7 @@ class StoreRows:
 
     def lost_ranges(self, stream: int) -> list[Range]:
         """The rows that a repair could not recover, in order."""
-        with explained(self.folder):
+        with store_errors(self.folder):
             return known_gaps(self._connection).get(stream, [])
 
 

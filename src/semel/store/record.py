@@ -1,17 +1,17 @@
-"""The record of a store's own streams, for the loop that owns the store and must never wait.
+"""The record of a store's own streams, for the loop that owns the store and must never block.
 
-    records(stream, first) ─▶ what was read of the segments before     a bounded cache
-                           ─▶ rows of table `record`                   a quick look
-                           ─▶ None; a thread reads a piece of the segments, and `read` is called
+    records(stream, first) ─▶ chunks that were read from segments      a bounded cache
+                           ─▶ rows of table `record`                   a quick query
+                           ─▶ None; a thread reads a chunk of the segments, then `read` is called
 
-No row is passed over and none comes twice: rows are asked for by their numbers, and a row leaves
-the table only after a segment with it is safe. So what was there once, and is not in the table, is
-in a segment, unless retention has deleted it. That is written down before it is done (see roots),
-as is what a repair has lost (see gaps). A row that is nowhere without such a note is missing: who
-wants it waits, the log says so, and it is looked for again.
+No row is skipped and none comes twice: rows are requested by seq, and a row is deleted from the
+table only after a segment with it is safe. So a committed row that is not in the table is in a
+segment, unless retention has deleted it, which is recorded before it happens (see roots), or a
+repair has lost it, which is recorded as well (see gaps). A row that is nowhere without such a note
+is missing: its reader waits, the log reports it, and the search is retried.
 
-What is slow or fails, a root that is an object store above all, delays those who need it and
-nobody else. pyarrow runs in that one thread only.
+Slow or failing storage, above all an object store, delays only those who need it. pyarrow runs in
+that one thread only.
 """
 
 import logging
@@ -30,42 +30,40 @@ from semel.store.commit import RecordedMessage
 from semel.store.database import Database
 from semel.store.gaps import known_gaps
 from semel.store.roots import Root, RootError, open_root
-from semel.store.rows import check_records, properties_from
+from semel.store.rows import SELECT_RECORDS, recorded_message
 from semel.store.schema import Damaged
 from semel.store.segment_reader import SegmentReader
-from semel.store.segments import COLUMNS, RecordError, first_since
+from semel.store.segments import RecordError, first_since
 
 LOG: Final = logging.getLogger("semel.store")
 
-# What is read of the segments at a time, and how much of it is kept.
-PIECE_ROWS: Final = 2_048
-PIECE_BYTES: Final = 1024 * 1024
+# How much is read from segments at a time, and how much is cached.
+CHUNK_ROWS: Final = 2_048
+CHUNK_BYTES: Final = 1024 * 1024
 CACHE_BYTES: Final = 16 * 1024 * 1024
-CACHE_PIECES: Final = 64
-# Times that were looked up and not asked for again.
-SOUGHT: Final = 100
-# Rows of which nothing is known yet may be large.
+CACHE_CHUNKS: Final = 64
+# Seqs that were found for a time and not requested again.
+MAXIMUM_SOUGHT: Final = 100
+# Rows to read first, while their size is not known.
 FIRST_ROWS: Final = 4
-# Bytes of rows that are given at a time, and about what a row takes beside topic and payload.
-GIVEN_BYTES: Final = 256 * 1024
+# Bytes of rows that one call returns, and about the size of a row without topic and payload.
+RETURNED_BYTES: Final = 256 * 1024
 ROW_BYTES: Final = 100
 # Segments that are open at the same time, and seconds after which idle ones are closed.
-READERS: Final = 4
+MAXIMUM_READERS: Final = 4
 IDLE_SECONDS: Final = 10.0
-# Seconds until what failed is tried again: the first wait, and the longest.
-FIRST_WAIT: Final = 0.25
-LONGEST_WAIT: Final = 30.0
-QUIET_SECONDS: Final = 60.0
-# Seconds that the end of the thread is waited for: a root may hang.
+# Seconds before a retry, first and longest; and between two warnings about one stream.
+FIRST_RETRY: Final = 0.25
+LONGEST_RETRY: Final = 30.0
+WARNING_SECONDS: Final = 60.0
+# Seconds to wait for the end of the thread: a root may hang.
 END_SECONDS: Final = 2.0
-# Rows looked through in one transaction.
-LOOKED_THROUGH: Final = 20_000
+# Rows scanned in one transaction.
+SCANNED_ROWS: Final = 20_000
 
-_ROWS: Final = (
-    f"SELECT checksum, {COLUMNS} FROM record WHERE stream = ? AND seq >= ? ORDER BY seq LIMIT ?"
-)
-# What a root, a file or a database may be wrong with; anything else is a mistake of ours.
-_PROBLEMS: Final = (
+_SELECT: Final = f"{SELECT_RECORDS} WHERE stream_id = ? AND seq >= ? ORDER BY seq LIMIT ?"
+# Errors of a root, a file or a database; anything else is a bug, whose traceback is logged.
+_EXPECTED_ERRORS: Final = (
     OSError,
     ValueError,
     sqlite3.Error,
@@ -75,8 +73,8 @@ _PROBLEMS: Final = (
     MissingExtra,
 )
 
-# A stream, and what is wanted of it: a seq, or a time in microseconds.
-_Wanted = tuple[int, int]
+# A stream, and a seq or a time in microseconds.
+_Position = tuple[int, int]
 
 
 # --- rows of the table ----------------------------------------------------------------------------
@@ -90,63 +88,49 @@ def size_of(record: RecordedMessage) -> int:
 def committed_records(
     connection: sqlite3.Connection, stream: int, first: int, limit: int
 ) -> list[RecordedMessage]:
-    """The rows of the table from seq `first` on, which follow each other; none: it is not there.
+    """The rows of the table from seq `first` on, without a gap; none if the table lacks `first`.
 
-    At most `limit`, and not many bytes, but one in any case. Raises Damaged if one is not what was
-    written.
+    At most `limit` rows and about RETURNED_BYTES, but at least one. Raises Damaged.
     """
     found: list[RecordedMessage] = []
     size = 0
-    # A cursor that is not closed would keep the log from being copied into the tables.
-    with closing(connection.execute(_ROWS, (stream, first, limit))) as rows:
+    # A cursor that is not closed would keep the log from being checkpointed.
+    with closing(connection.execute(_SELECT, (stream, first, limit))) as rows:
         for row in rows:
             if row[1] != first + len(found):
                 break
-            check_records(stream, [row])
-            seq, received, flags, packet_id, version, client_id, user_name, topic, *rest = row[1:]
-            record = RecordedMessage(
-                stream,
-                seq,
-                topic,
-                rest[1],
-                qos=flags & 3,
-                retain=bool(flags & 4),
-                dup=bool(flags & 8),
-                client_id=client_id,
-                user_name=user_name,
-                packet_id=packet_id,
-                version=version,
-                properties=properties_from(rest[0]),
-                received=received,
-            )
+            record = recorded_message(stream, row)
             found.append(record)
             size += size_of(record)
-            if size >= GIVEN_BYTES:
+            if size >= RETURNED_BYTES:
                 break
     return found
 
 
 def last_committed(connection: sqlite3.Connection, stream: int) -> int:
-    """The last seq of a stream that is safe; 0: none."""
+    """The last committed seq of a stream; 0: none."""
     row = connection.execute("SELECT last_seq FROM stream WHERE id = ?", (stream,)).fetchone()
     return 0 if row is None else int(row[0])
 
 
 def committed_since(
-    connection: sqlite3.Connection, stream: int, received: int, step: int = LOOKED_THROUGH
+    connection: sqlite3.Connection, stream: int, received: int, step: int = SCANNED_ROWS
 ) -> int:
-    """The lowest seq in the table that was received then or later; else the one after the last.
+    """The lowest seq in the table that was received at this time or later; else the one after the
+    last.
 
-    Times need not grow with the numbers, since a clock may be set back: so all rows are looked at,
-    `step` of them in a transaction.
+    Times need not increase with seq, since a clock may be set back: so all rows are scanned, `step`
+    of them per transaction.
     """
     end = last_committed(connection, stream) + 1
-    row = connection.execute("SELECT min(seq) FROM record WHERE stream = ?", (stream,)).fetchone()
+    row = connection.execute(
+        "SELECT min(seq) FROM record WHERE stream_id = ?", (stream,)
+    ).fetchone()
     at: int = end if row[0] is None else row[0]
     while at < end:
         row = connection.execute(
-            "SELECT min(seq) FROM record WHERE stream = ? AND seq BETWEEN ? AND ?"
-            " AND received >= ?",
+            "SELECT min(seq) FROM record WHERE stream_id = ? AND seq BETWEEN ? AND ?"
+            " AND received_at >= ?",
             (stream, at, at + step - 1, received),
         ).fetchone()
         if row[0] is not None:
@@ -159,9 +143,9 @@ def committed_since(
 
 
 class RecordChunk:
-    """Some rows of a stream, one after the other from seq `start` on, or none.
+    """Consecutive rows of a stream from seq `start` on, or none.
 
-    They were looked for from seq `first` on: what would be between is not kept any more.
+    They were requested from seq `first` on: rows between the two are no longer kept.
     """
 
     def __init__(self, stream: int, first: int, start: int, records: list[RecordedMessage]) -> None:
@@ -172,22 +156,22 @@ class RecordChunk:
         self.size = ROW_BYTES + sum(map(size_of, records))
 
     def has(self, stream: int, seq: int) -> bool:
-        """Whether it tells what there is at this seq."""
+        """Whether it answers a request for this seq."""
         return stream == self.stream and self.first <= seq < self.start + len(self.records)
 
 
-def _little(records: list[RecordedMessage], at: int, limit: int) -> list[RecordedMessage]:
-    """Some of them from that place on, not many bytes, but one in any case."""
+def _bounded(records: list[RecordedMessage], at: int, limit: int) -> list[RecordedMessage]:
+    """Records from this index on: at most `limit`, about RETURNED_BYTES, but at least one."""
     end = at
     size = 0
-    while end < len(records) and end - at < limit and size < GIVEN_BYTES:
+    while end < len(records) and end - at < limit and size < RETURNED_BYTES:
         size += size_of(records[end])
         end += 1
     return records[at:end]
 
 
-class Shelf:
-    """The segments of one node and what else the thread needs. For one thread, which may wait."""
+class ReplaySegments:
+    """The segments of one node, and a connection of its own. For one thread, which may block."""
 
     def __init__(
         self, path: Path, *, root: str, node: str, store: str, names: Mapping[int, str]
@@ -199,8 +183,8 @@ class Shelf:
         self._names = names
         self._root: Root | None = None
         self._database: Database | None = None
-        # By stream and the seq that each would read next.
-        self._readers: OrderedDict[_Wanted, SegmentReader] = OrderedDict()
+        # By stream and the seq that a reader would read next.
+        self._readers: OrderedDict[_Position, SegmentReader] = OrderedDict()
 
     @property
     def is_open(self) -> bool:
@@ -208,7 +192,7 @@ class Shelf:
         return self._database is not None
 
     def close(self) -> None:
-        """Let go of everything; what is asked next opens it again."""
+        """Close everything; the next request opens it again."""
         while self._readers:
             self._readers.popitem()[1].close()
         if self._database is not None:
@@ -223,12 +207,12 @@ class Shelf:
         return self._root, self._database
 
     def read(self, stream: int, first: int) -> RecordChunk:
-        """What the segments have from seq `first` on. Raises RecordError if it is missing."""
+        """Rows of the segments from seq `first` on. Raises RecordError if they are missing."""
         root, database = self._open()
         name = self._names[stream]
         reader = self._readers.pop((stream, first), None)
         if reader is None:
-            while len(self._readers) >= READERS:
+            while len(self._readers) >= MAXIMUM_READERS:
                 self._readers.popitem(last=False)[1].close()
             reader = SegmentReader(root, name, self._node, stream_id=stream)
         try:
@@ -240,7 +224,7 @@ class Shelf:
             self._readers[stream, records[-1].seq + 1] = reader
             if records[0].seq == first:
                 return RecordChunk(stream, first, first, records)
-        begins = self._begins(root, database, stream, first)
+        begins = self._first_kept(root, database, stream, first)
         if records and records[0].seq <= begins:
             return RecordChunk(stream, first, records[0].seq, records)
         if begins > first:
@@ -250,8 +234,8 @@ class Shelf:
             f" segment under {root.address}"
         )
 
-    def _begins(self, root: Root, database: Database, stream: int, first: int) -> int:
-        """Where rows may be again, if it is noted that `first` is gone; `first`: it is not."""
+    def _first_kept(self, root: Root, database: Database, stream: int, first: int) -> int:
+        """The first seq from `first` on that is not recorded as deleted or lost."""
         name = self._names[stream]
         trimmed = root.trimmed(name, self._node)
         if trimmed >= first:
@@ -259,7 +243,7 @@ class Shelf:
         for low, high in known_gaps(database.connection).get(stream, []):
             if low <= first <= high:
                 return high + 1
-        # The node may have had another name, under which this record ends.
+        # The node may have had another name, under which an earlier part of this record is.
         for node in root.nodes(name):
             if node != self._node and root.owner(name, node) == self._store:
                 highest = root.highest_seq(name, node)
@@ -268,48 +252,49 @@ class Shelf:
         return first
 
     def since(self, stream: int, received: int) -> int:
-        """The lowest seq that was received then or later, or the one after the last."""
+        """The lowest seq that was received at this time or later, or the one after the last."""
         root, database = self._open()
-        # The table first: what leaves it meanwhile is in a segment then.
+        # The table first: a row that is deleted there meanwhile is in a segment.
         found = committed_since(database.connection, stream, received)
         sealed = first_since(root, self._names[stream], self._node, received)
         return found if sealed is None else min(found, sealed)
 
 
 def _read(reader: SegmentReader, first: int) -> list[RecordedMessage]:
-    """Rows that follow each other from `first`, or from where there are any; not too many."""
+    """Consecutive rows from `first`, or from the first one after it; a bounded number."""
     records: list[RecordedMessage] = []
     size = 0
     limit = FIRST_ROWS
-    while size < PIECE_BYTES and len(records) < PIECE_ROWS:
+    while size < CHUNK_BYTES and len(records) < CHUNK_ROWS:
         more = reader.read(records[-1].seq + 1 if records else first, limit)
         if not more or (records and more[0].seq != records[-1].seq + 1):
             break
         records += more
         size += sum(map(size_of, more))
-        limit = max(1, min(limit * 4, (PIECE_BYTES - size) // (size // len(records))))
+        limit = max(1, min(limit * 4, (CHUNK_BYTES - size) // (size // len(records))))
     return records
 
 
-# --- what the loop asks ---------------------------------------------------------------------------
+# --- requests of the loop -------------------------------------------------------------------------
 
 
 class RecordReader:
-    """Answers at once, or lets a thread find out. All of it is for the loop's thread."""
+    """Answers at once, or has a thread read the segments. For the loop's thread."""
 
-    def __init__(self, database: Database, shelf: Shelf) -> None:
-        """`database` is a reader of the loop's own."""
+    def __init__(self, database: Database, segments: ReplaySegments) -> None:
+        """`database` is a read-only connection of the loop's thread."""
         self._database = database
-        self._shelf = shelf
-        self.pieces: list[RecordChunk] = []
+        self._segments = segments
+        self.chunks: list[RecordChunk] = []
         self._size = 0
-        self._sought: OrderedDict[_Wanted, int] = OrderedDict()
-        # What the thread has been asked for (a piece: False, a time: True), or waits to be asked.
-        self._asked: set[tuple[bool, _Wanted]] = set()
-        # By stream: how often in a row it failed, and until when nothing is said of it.
+        self._sought: OrderedDict[_Position, int] = OrderedDict()
+        # Requests to the thread (a chunk: False, a time: True) that are pending or wait for a
+        # retry.
+        self._pending: set[tuple[bool, _Position]] = set()
+        # By stream: consecutive failures, and when the next warning may be logged.
         self._failures: dict[int, int] = {}
-        self._quiet_until: dict[int, float] = {}
-        self._jobs: SimpleQueue[tuple[bool, _Wanted] | None] = SimpleQueue()
+        self._next_warning: dict[int, float] = {}
+        self._jobs: SimpleQueue[tuple[bool, _Position] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._post: Callable[[Callable[[], None]], None] | None = None
         self._later: Callable[[float, Callable[[], None]], object] | None = None
@@ -322,37 +307,37 @@ class RecordReader:
         later: Callable[[float, Callable[[], None]], object],
         read: Callable[[int], None],
     ) -> None:
-        """`post` has something called on the loop's thread, from any; `later` after some seconds.
+        """`post` schedules a call in the loop's thread, from any; `later` after some seconds.
 
-        `read` is called there with a stream, when who was told None should ask again.
+        `read` is called there with a stream for which None was returned, to request it again.
         """
         self._post = post
         self._later = later
         self._read = read
 
     def close(self) -> None:
-        """End the thread, if it does not hang in a root."""
+        """Stop the thread, unless it hangs in a root."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(END_SECONDS)
 
     def records(self, stream: int, first: int, limit: int) -> list[RecordedMessage] | None:
         """See Store."""
-        piece = self._find(stream, first)
-        while piece is not None:
-            first = max(first, piece.start)
-            if piece.records:
-                return _little(piece.records, first - piece.start, limit)
-            piece = self._find(stream, first)
+        chunk = self._find(stream, first)
+        while chunk is not None:
+            first = max(first, chunk.start)
+            if chunk.records:
+                return _bounded(chunk.records, first - chunk.start, limit)
+            chunk = self._find(stream, first)
         connection = self._database.connection
         found = committed_records(connection, stream, first, limit)
         if not found:
             if first > last_committed(connection, stream):
                 return []
-            # It may have come between the two looks.
+            # It may have been committed between the two queries.
             found = committed_records(connection, stream, first, limit)
         if not found:
-            self._ask((False, (stream, first)))
+            self._request((False, (stream, first)))
             return None
         return found
 
@@ -360,29 +345,29 @@ class RecordReader:
         """See Store."""
         found = self._sought.pop((stream, received), None)
         if found is None:
-            self._ask((True, (stream, received)))
+            self._request((True, (stream, received)))
         return found
 
     def _find(self, stream: int, seq: int) -> RecordChunk | None:
-        for piece in self.pieces:
-            if piece.has(stream, seq):
-                # Those at the front are the next to go.
-                self.pieces.remove(piece)
-                self.pieces.append(piece)
-                return piece
+        for chunk in self.chunks:
+            if chunk.has(stream, seq):
+                # The least recently used one is evicted first.
+                self.chunks.remove(chunk)
+                self.chunks.append(chunk)
+                return chunk
         return None
 
-    def _ask(self, job: tuple[bool, _Wanted]) -> None:
-        if job in self._asked:
+    def _request(self, job: tuple[bool, _Position]) -> None:
+        if job in self._pending:
             return
-        self._asked.add(job)
+        self._pending.add(job)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="semel-record", daemon=True)
             self._thread.start()
         self._jobs.put(job)
 
-    def _answered(self, job: tuple[bool, _Wanted], found: RecordChunk | int | Exception) -> None:
-        """The thread has done it, or has failed."""
+    def _on_answer(self, job: tuple[bool, _Position], found: RecordChunk | int | Exception) -> None:
+        """The thread has an answer, or has failed."""
         stream = job[1][0]
         if isinstance(found, Exception):
             self._failed(job, found)
@@ -392,67 +377,67 @@ class RecordReader:
             self._keep(found)
         else:
             self._sought[job[1]] = found
-            if len(self._sought) > SOUGHT:
+            if len(self._sought) > MAXIMUM_SOUGHT:
                 self._sought.popitem(last=False)
-        self._let_ask(job)
+        self._notify_reader(job)
 
-    def _let_ask(self, job: tuple[bool, _Wanted]) -> None:
-        """Who was told None may ask again."""
+    def _notify_reader(self, job: tuple[bool, _Position]) -> None:
+        """The caller that got None may call again."""
         assert self._read is not None
-        self._asked.discard(job)
+        self._pending.discard(job)
         self._read(job[1][0])
 
-    def _keep(self, piece: RecordChunk) -> None:
-        self.pieces.append(piece)
-        self._size += piece.size
-        # The new one stays, however large: somebody waits for it.
-        while len(self.pieces) > 1 and (
-            self._size > CACHE_BYTES or len(self.pieces) > CACHE_PIECES
+    def _keep(self, chunk: RecordChunk) -> None:
+        self.chunks.append(chunk)
+        self._size += chunk.size
+        # The new one stays, however large: its reader waits for it.
+        while len(self.chunks) > 1 and (
+            self._size > CACHE_BYTES or len(self.chunks) > CACHE_CHUNKS
         ):
-            self._size -= self.pieces.pop(0).size
+            self._size -= self.chunks.pop(0).size
 
-    def _failed(self, job: tuple[bool, _Wanted], problem: Exception) -> None:
+    def _failed(self, job: tuple[bool, _Position], problem: Exception) -> None:
         assert self._later is not None
         stream = job[1][0]
         failures = self._failures.get(stream, 0)
         self._failures[stream] = min(failures + 1, 16)
-        wait = min(LONGEST_WAIT, FIRST_WAIT * 2**failures)
+        wait = min(LONGEST_RETRY, FIRST_RETRY * 2**failures)
         now = time.monotonic()
-        if now >= self._quiet_until.get(stream, now):
-            self._quiet_until[stream] = now + QUIET_SECONDS
-            trace = None if isinstance(problem, _PROBLEMS) else problem
+        if now >= self._next_warning.get(stream, now):
+            self._next_warning[stream] = now + WARNING_SECONDS
+            trace = None if isinstance(problem, _EXPECTED_ERRORS) else problem
             LOG.warning(
-                "the record cannot be replayed for now, and is tried again: %s",
+                "replay is delayed, retrying: %s",
                 str(problem) or type(problem).__name__,
                 exc_info=trace,
             )
-        self._later(wait, lambda: self._let_ask(job))
+        self._later(wait, lambda: self._notify_reader(job))
 
     # --- the thread -------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        shelf = self._shelf
+        segments = self._segments
         while True:
             try:
-                job = self._jobs.get(timeout=IDLE_SECONDS if shelf.is_open else None)
+                job = self._jobs.get(timeout=IDLE_SECONDS if segments.is_open else None)
             except Empty:
-                shelf.close()
+                segments.close()
                 continue
             if job is None:
-                shelf.close()
+                segments.close()
                 return
             self._do(job)
 
-    def _do(self, job: tuple[bool, _Wanted]) -> None:
+    def _do(self, job: tuple[bool, _Position]) -> None:
         assert self._post is not None
         is_time, (stream, wanted) = job
         found: RecordChunk | int | Exception
         try:
             if is_time:
-                found = self._shelf.since(stream, wanted)
+                found = self._segments.since(stream, wanted)
             else:
-                found = self._shelf.read(stream, wanted)
+                found = self._segments.read(stream, wanted)
         except Exception as problem:
-            # The edge of the thread: whoever waits is told, and what it was is in the log.
+            # The edge of the thread: the loop logs the error and retries.
             found = problem
-        self._post(lambda: self._answered(job, found))
+        self._post(lambda: self._on_answer(job, found))

@@ -1,18 +1,18 @@
-"""A checksum for each row of a store: whether it is what was written, key and all.
+"""A checksum for each row of a store, over its key and its content.
 
-SQLite has no checksums of its own, so a bit that flips on the disk gives another payload, or
-another key, and nobody is told. Each table has a column `checksum`, an integer of two parts:
+SQLite has no checksums of its own, so a bit that flips on the disk yields another payload, or
+another key, unnoticed. Each table has a column `checksum`, an integer of two parts:
 
-    low 32 bits     of what is written at once: keys, texts, payloads. A CRC-32; where rows are
-                    many, one of the bytes, with the numbers mixed in
-    high 30 bits    a sum over the columns that are changed one by one
+    low 32 bits     over what is written once: keys, texts, payloads. A CRC-32; in the tables with
+                    the most rows, a CRC-32 of the bytes with the numbers mixed in
+    high 30 bits    a sum over the columns that are updated one by one
 
-The low part comes from values that the writer has, never from what the table says. The high part is
-linear, so that SQL can go on from the old value to the new one without reading a payload, and a
-value that was damaged before stays damaged: an update does not make it right. Where a column is set
+The low part is computed from values that the writer has, never from what the table contains. The
+high part is linear, so SQL can derive the new one from the old one without reading a payload, and a
+row that was damaged before stays damaged: an update does not repair it. Where a column is updated
 alone, the high part is a function of that column.
 
-Whoever reads a row compares; what differs is `Damaged`, and is not used.
+Every reader of a row compares the checksum; a row that differs is `Damaged` and is not used.
 """
 
 from collections.abc import Sequence
@@ -21,42 +21,47 @@ from zlib import crc32
 
 from mypy_extensions import i64
 
-# A prime number, of which no flipped bit is a multiple. It is below 2^30, so that a checksum has 62
-# bits: compiled, a longer number is an object.
+from semel.store.row_flags import RELEASED_FLAGS
+
+# A prime, so that no flipped bit is a multiple of it. Below 2^30, so that a checksum has 62 bits:
+# compiled code keeps a longer number as an object.
 MODULUS: Final = 1_073_741_789
 LOW: Final = 0xFFFF_FFFF
 
-# In SQL: a checksum with one of its parts left as it is, and the other one 0.
+# What to report about a row whose checksum does not match.
+WRONG_CHECKSUM: Final = "it differs from what was written (wrong checksum)"
+
+# In SQL: a checksum with one part unchanged and the other one 0.
 KEEP_HIGH: Final = "(checksum & -4294967296)"
 KEEP_LOW: Final = "(checksum & 4294967295)"
 
-# Of a delivery: so much for each unit of its columns.
+# The weight of each column of a delivery in the sum.
 _SESSION: Final = 31
 _NUMBER: Final = 1_009
 _PACKET_ID: Final = 65_537
 _RELEASED: Final = 10_007
 _FLAGS: Final = 524_287
 DELIVERY_HIGH: Final = (
-    f"(session * {_SESSION} + number * {_NUMBER} + packet_id * {_PACKET_ID}"
-    f" + released * {_RELEASED} + flags * {_FLAGS}) % {MODULUS}"
+    f"(session_id * {_SESSION} + number * {_NUMBER} + packet_id * {_PACKET_ID}"
+    f" + release_number * {_RELEASED} + flags * {_FLAGS}) % {MODULUS}"
 )
-# Sets packet_id to column1.
+# In SQL: set packet_id to column1.
 ASSIGN: Final = (
     f"packet_id = column1, checksum = {KEEP_LOW} | ((((checksum >> 32)"
     f" + (column1 - packet_id) * {_PACKET_ID} % {MODULUS} + {MODULUS}) % {MODULUS}) << 32)"
 )
-# Sets released to column1, and leaves the rest of a message behind; column4 is the low part.
+# In SQL: set release_number to column1 and drop the message; column4 is the low part.
 RELEASE: Final = (
-    "released = column1, flags = 2, topic = NULL, payload = NULL,"
-    f" checksum = column4 | ((((checksum >> 32) + ((column1 - released) * {_RELEASED}"
-    f" + (2 - flags) * {_FLAGS}) % {MODULUS} + {MODULUS}) % {MODULUS}) << 32)"
+    f"release_number = column1, flags = {RELEASED_FLAGS}, topic = NULL, payload = NULL,"
+    f" checksum = column4 | ((((checksum >> 32) + ((column1 - release_number) * {_RELEASED}"
+    f" + ({RELEASED_FLAGS} - flags) * {_FLAGS}) % {MODULUS} + {MODULUS}) % {MODULUS}) << 32)"
 )
-# Of a stream: likewise.
-_STREAM: Final = {"last_seq": 1, "sealed": 3, "sealing": 7}
+# The weight of each column of a stream in the sum.
+_STREAM: Final = {"last_seq": 1, "sealed_seq": 3, "sealing_seq": 7}
 
 
 def set_stream(column: str) -> str:
-    """What sets a column of a stream to the first parameter of a statement."""
+    """In SQL: set a column of a stream to the first parameter of the statement."""
     weight = _STREAM[column]
     return (
         f"{column} = ?1, checksum = {KEEP_LOW} | ((((checksum >> 32) + (?1 % {MODULUS}"
@@ -68,7 +73,7 @@ def set_stream(column: str) -> str:
 
 
 def crc_of(table: str, values: Sequence[object]) -> int:
-    """The CRC-32 of some values of a row; each tells its type and length."""
+    """The CRC-32 of some values of a row, each with its type and length."""
     crc = crc32(table.encode())
     for value in values:
         if value is None:
@@ -87,12 +92,12 @@ def crc_of(table: str, values: Sequence[object]) -> int:
 
 
 def _real(value: object) -> object:
-    """A file has 5 where the column has 5.0."""
+    """The file stores 5 where the column has 5.0."""
     return float(value) if isinstance(value, int) else value
 
 
 def time_high(time: object) -> int:
-    """The high part for a time that is set alone; None: 0."""
+    """The high part for a time that is updated alone; None: 0."""
     if time is None:
         return 0
     return 1 + crc_of("time", (_real(time),)) % (MODULUS - 1)
@@ -103,17 +108,17 @@ def cursor_high(cursor: int | None) -> int:
     return 0 if cursor is None else 1 + cursor % MODULUS
 
 
-def stream_high(last_seq: int, sealed: int, sealing: int) -> int:
+def stream_high(last_seq: int, sealed_seq: int, sealing_seq: int) -> int:
     """The high part for a stream."""
-    total = last_seq * _STREAM["last_seq"] + sealed * _STREAM["sealed"]
-    return (total + sealing * _STREAM["sealing"]) % MODULUS
+    total = last_seq * _STREAM["last_seq"] + sealed_seq * _STREAM["sealed_seq"]
+    return (total + sealing_seq * _STREAM["sealing_seq"]) % MODULUS
 
 
 # --- rows -----------------------------------------------------------------------------------------
 
 
 def text_crc(text: str) -> int:
-    """The CRC-32 of a text, for the functions below: those who write many rows keep it."""
+    """The CRC-32 of a text, for the functions below. A writer of many rows caches it."""
     return crc32(text.encode("utf-8", "surrogateescape"))
 
 
@@ -129,10 +134,12 @@ def delivery_low(session: int, number: int, topic: int, payload: bytes | None) -
     return crc ^ (first * 8_191 + second * 131_071 + size * 257 + 1) % MODULUS
 
 
-def delivery_high(session: int, number: int, packet_id: int, released: int, flags: int) -> int:
+def delivery_high(
+    session: int, number: int, packet_id: int, release_number: int, flags: int
+) -> int:
     """The high part for a delivery."""
     keys: i64 = session % MODULUS * _SESSION + number % MODULUS * _NUMBER
-    rest: i64 = packet_id * _PACKET_ID + released % MODULUS * _RELEASED + flags * _FLAGS
+    rest: i64 = packet_id * _PACKET_ID + release_number % MODULUS * _RELEASED + flags * _FLAGS
     return (keys + rest) % MODULUS
 
 
@@ -146,7 +153,7 @@ def inbound_checksum(session: int, packet_id: int) -> int:
 def record_checksum(
     stream: int,
     seq: int,
-    received: int,
+    received_at: int,
     flags: int,
     packet_id: int,
     version: int,
@@ -156,13 +163,12 @@ def record_checksum(
     properties: bytes | None,
     payload: bytes,
 ) -> int:
-    """The checksum of a row of a stream. Of texts it takes the CRC-32; a user name that is none is
-    -1."""
+    """The checksum of a row of a stream. Texts are given as their CRC-32; no user name is -1."""
     place: i64 = seq
-    # Numbers of a stream may be of any size: nothing must overflow, compiled or not.
+    # A seq may be of any size: nothing must overflow, compiled or not.
     mixed: i64 = (place & LOW) * 8_191 + (place >> 32) * 131_071
     which: i64 = stream
-    when: i64 = received
+    when: i64 = received_at
     mixed += which * 65_537 + when * 509
     how: i64 = packet_id * 64 + flags
     mixed += how * 19_937 + version * 1_259
@@ -184,7 +190,7 @@ def row_checksum(table: str, row: Sequence[object]) -> int:
     try:
         return _row_checksum(table, row)
     except (TypeError, AssertionError, ValueError, OverflowError):
-        # Something is not of its type. No row that was written has this.
+        # A value has the wrong type. No row that was written has this checksum.
         return crc_of(table, row)
 
 
@@ -192,34 +198,34 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
     low = 0
     high = 0
     if table == "delivery":
-        session, number, packet_id, released, flags, topic, payload = row
+        session, number, packet_id, release_number, flags, topic, payload = row
         assert isinstance(session, int)
         assert isinstance(number, int)
         assert isinstance(packet_id, int)
-        assert isinstance(released, int)
+        assert isinstance(release_number, int)
         assert isinstance(flags, int)
         assert topic is None or isinstance(topic, str)
         assert payload is None or isinstance(payload, bytes)
         low = delivery_low(session, number, 0 if topic is None else text_crc(topic), payload)
-        high = delivery_high(session, number, packet_id, released, flags)
+        high = delivery_high(session, number, packet_id, release_number, flags)
     elif table == "record":
-        stream, seq, received, flags, packet_id, version, client_id, user_name, topic, *rest = row
+        stream, seq, received_at, flags, packet_id, version, client_id, user_name, *rest = row
         assert isinstance(stream, int)
         assert isinstance(seq, int)
-        assert isinstance(received, int)
+        assert isinstance(received_at, int)
         assert isinstance(flags, int)
         assert isinstance(packet_id, int)
         assert isinstance(version, int)
         assert isinstance(client_id, str)
+        topic, properties, payload = rest
         assert isinstance(topic, str)
-        properties, payload = rest
         assert user_name is None or isinstance(user_name, str)
         assert properties is None or isinstance(properties, bytes)
         assert isinstance(payload, bytes)
         low = record_checksum(
             stream,
             seq,
-            received,
+            received_at,
             flags,
             packet_id,
             version,
@@ -242,25 +248,25 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
         cursor = row[4]
         assert cursor is None or isinstance(cursor, int)
         high = cursor_high(cursor)
-    elif table == "body":
-        number, uses, payload = row
-        low = crc_of(table, (number, payload))
-        assert isinstance(uses, int)
-        # A use less is one less.
-        high = uses
+    elif table == "shared_payload":
+        payload_id, use_count, payload = row
+        low = crc_of(table, (payload_id, payload))
+        assert isinstance(use_count, int)
+        # So the trigger can subtract one from both.
+        high = use_count
     elif table == "retained":
-        place, topic, qos, expires_at, properties, payload = row
+        position, topic, qos, expires_at, properties, payload = row
         low = crc_of(table, (topic, qos, _real(expires_at), properties, payload))
-        assert isinstance(place, int)
-        high = place % MODULUS
+        assert isinstance(position, int)
+        high = position % MODULUS
     elif table == "stream":
-        number, name, last_seq, sealed, sealing = row
-        low = crc_of(table, (number, name))
+        stream, name, last_seq, sealed_seq, sealing_seq = row
+        low = crc_of(table, (stream, name))
         assert isinstance(last_seq, int)
-        assert isinstance(sealed, int)
-        assert isinstance(sealing, int)
-        high = stream_high(last_seq, sealed, sealing)
-    elif table == "particular":
+        assert isinstance(sealed_seq, int)
+        assert isinstance(sealing_seq, int)
+        high = stream_high(last_seq, sealed_seq, sealing_seq)
+    elif table == "delivery_extra":
         session, number, size, expires_at, *rest = row
         low = crc_of(table, (session, number, size, _real(expires_at), *rest))
     elif table == "will":
@@ -268,5 +274,5 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
         low = crc_of(table, (client_id, user_name, _real(due_at), *rest))
     else:
         low = crc_of(table, row)
-    # A number beyond all bounds is not one of ours.
+    # A damaged number may be beyond all bounds.
     return low | (high % MODULUS) << 32

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from semel.store.roots import Root
-from semel.store.rows import check_records
+from semel.store.rows import SELECT_RECORDS, check_records
 from semel.store.schema import Damaged
 from semel.store.segment_checksums import KEY, VERSION, add_checksums
 from semel.store.segment_names import segment_name
 from semel.store.segments import (
     CHUNK_BYTES,
-    COLUMNS,
     WITH_STATISTICS,
     RecordError,
     arrow,
@@ -21,10 +20,7 @@ from semel.store.segments import (
     table_of,
 )
 
-_ROWS: Final = (
-    f"SELECT checksum, {COLUMNS} FROM record"
-    " WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
-)
+_ROWS: Final = f"{SELECT_RECORDS} WHERE stream_id = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
 
 # Rows to read from the database at a time, in one short transaction each, so that a checkpoint
 # never waits long. The number is adapted to the size of the previous rows.

@@ -41,14 +41,11 @@ from semel.mqtt.properties import (
 )
 from semel.store.commit import RecordedMessage
 from semel.store.roots import Root
+from semel.store.row_flags import DUP, QOS_MASK, RETAIN
 from semel.store.rows import properties_from
 from semel.store.segment_checksums import KEY, VERSION, CheckedFile
 from semel.store.segment_names import Range, segment_name
 
-# The columns of table `record` that a segment is made of, in the order of `_table`.
-COLUMNS: Final = (
-    "seq, received, flags, packet_id, version, client_id, user_name, topic, properties, payload"
-)
 # Bytes of rows to read from the database at a time.
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 # In a footer: bytes of Arrow memory that the rows of each row group take.
@@ -161,7 +158,7 @@ def schema() -> Any:
 
 
 def table_of(rows: Sequence[tuple[Any, ...]], node: str) -> Any:
-    """An Arrow table of rows of table `record`, whose columns are COLUMNS in this order.
+    """An Arrow table of rows of table `record`, as `check_records` returns them.
 
     Text may be str, or bytes in UTF-8. All columns are converted as a whole, without a loop over
     rows; properties are decoded once per distinct value.
@@ -189,9 +186,9 @@ def table_of(rows: Sequence[tuple[Any, ...]], node: str) -> Any:
         "received": pa.array(received, pa.int64()).view(pa.timestamp("us", tz="UTC")),
         "topic": pa.array(topic, pa.string()),
         "payload": pa.array(payload, pa.binary()),
-        "qos": pc.bit_wise_and(bits, pa.scalar(3, pa.int32())),
-        "retain": pc.not_equal(pc.bit_wise_and(bits, pa.scalar(4, pa.int32())), 0),
-        "dup": pc.not_equal(pc.bit_wise_and(bits, pa.scalar(8, pa.int32())), 0),
+        "qos": pc.bit_wise_and(bits, pa.scalar(QOS_MASK, pa.int32())),
+        "retain": pc.not_equal(pc.bit_wise_and(bits, pa.scalar(RETAIN, pa.int32())), 0),
+        "dup": pc.not_equal(pc.bit_wise_and(bits, pa.scalar(DUP, pa.int32())), 0),
         "client_id": pa.array(client_id, pa.string()),
         "user_name": pa.array(user_name, pa.string()),
         "packet_id": pc.if_else(pc.equal(packet_ids, 0), pa.scalar(None, pa.int32()), packet_ids),

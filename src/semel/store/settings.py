@@ -1,6 +1,6 @@
-"""The [store] section: what lasts, where, and how much may wait; and [[stream]], what is recorded.
+"""The [store] section: what is durable, where, and how much may wait; [[stream]]: what is recorded.
 
-Nothing that waits is without a bound. Each help text says what happens there.
+Everything that waits is bounded. Each help text says what happens at its bound.
 """
 
 import re
@@ -21,123 +21,121 @@ DISK: Final = "disk"
 OS: Final = "os"
 MEMORY: Final = "memory"
 
-# Both are names of folders below the root.
+# Both become names of folders below the root.
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 STREAM_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
-def _about_node(name: str) -> str | None:
-    """What is wrong with the name of a node."""
+def _node_problem(name: str) -> str | None:
+    """What is wrong with the name of a node; None: nothing."""
     if NODE_NAME.fullmatch(name):
         return None
-    return "must be 1 to 64 letters, digits, -, _ and ., of which the first is a letter or a digit"
+    return "must be 1 to 64 letters, digits, -, _ and ., and begin with a letter or digit"
 
 
-def about_stream_name(name: str) -> str | None:
-    """What is wrong with the name of a stream."""
+def stream_name_problem(name: str) -> str | None:
+    """What is wrong with the name of a stream; None: nothing."""
     if STREAM_NAME.fullmatch(name):
         return None
-    return "must be 1 to 64 small letters, digits, - and _, of which - and _ are not the first"
+    return "must be 1 to 64 lowercase letters, digits, - and _, and begin with a letter or digit"
 
 
-def _about_filter(topic_filter: str) -> str | None:
-    """What is wrong with the filter of a stream."""
+def _filter_problem(topic_filter: str) -> str | None:
+    """What is wrong with the filter of a stream; None: nothing."""
     if is_shared(topic_filter):
-        return "a stream takes every message: write the filter without $share and its group"
+        return "a stream records every message: give the filter without $share and its group"
     if topic_filter.startswith("$"):
-        return "topics that begin with $ are the broker's own, and not recorded"
+        return "topics that begin with $ belong to the broker and are not recorded"
     try:
         check_topic_filter(topic_filter, None)
     except Violation as violation:
-        return f"is no topic filter: {violation.rule.sentence.removesuffix('.')}"
+        return f"is not a topic filter: {violation.rule.sentence.removesuffix('.')}"
     return None
 
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """The store: what outlives the process, and where it is kept."""
+    """The store: what outlives the process, and where it is."""
 
     section: ClassVar[str] = "store"
 
     data: Path | None = setting(  # noqa: RUF009
         None,
-        "The folder of the store, which one process at a time may use; it is made if it is not "
-        "there. Without it everything is in memory and ends with the process.",
+        "The folder of the store, created if it is missing. One process at a time may use it. "
+        "Without it everything is in memory and ends with the process.",
     )
     durability: str = setting(
         DISK,
         "What an acknowledgement means. disk: written and synced, so that it survives loss of "
-        "power. os: handed to the operating system, so that it survives the end of the process, "
+        "power. os: written to the operating system, so that it survives the end of the process, "
         "kill -9 included, but not loss of power. memory: nothing survives, as without data.",
         choices=(DISK, OS, MEMORY),
     )
     node: str | None = setting(
         None,
-        "The name of this node in the record, the same at every start: letters, digits, -, _ and "
-        "., at most 64 of them, the first a letter or digit. By default it is an id that is kept "
-        "in the store. No two nodes below one root may have the same.",
-        rule=_about_node,
+        "The name of this node in the record, the same at every start: at most 64 letters, digits, "
+        "-, _ and ., beginning with a letter or digit. The default is an id that is kept in the "
+        "store. Node names must be unique below one root.",
+        rule=_node_problem,
     )
     root: str | None = setting(
         None,
-        "Where the segments of streams are kept: a folder, or the address of an object store. By "
-        "default it is the folder streams in the data folder.",
+        "Where the segments of streams are kept: a folder, or the address of an object store. The "
+        "default is the folder streams in the data folder.",
     )
     seal_rows: int = setting(
         500_000,
-        "Rows of a stream that are enough for a segment. With so many it is sealed at once.",
+        "Rows of a stream that make a segment: with this many it is sealed at once.",
         minimum=1,
     )
     seal_bytes: int = setting(
         64 * MIB,
-        "Bytes of a stream's rows, not compressed, that are enough for a segment. With so many it "
-        "is sealed at once.",
+        "Uncompressed bytes of a stream's rows that make a segment: with this many it is sealed at "
+        "once.",
         unit=BYTES,
         minimum=1,
     )
     seal_after: float = setting(
         1.0,
-        "How long a row of a stream waits for others before it is sealed with those that there "
-        "are.",
+        "How long a row of a stream waits for more rows before it is sealed.",
         unit=SECONDS,
         minimum=0.01,
         maximum=86_400,
     )
     maximum_unsealed_rows: int = setting(
         20_000_000,
-        "Rows of all streams together that wait to be sealed. At the bound, publishers whose "
-        "messages are recorded are not read from until there are fewer.",
+        "Unsealed rows of all streams together, at most. At the limit, publishers whose messages "
+        "are recorded are not read from until there are fewer.",
         minimum=1,
     )
     maximum_unsealed_bytes: int = setting(
         8 * GIB,
-        "Bytes of all rows that wait to be sealed. At the bound, publishers whose messages are "
-        "recorded are not read from until there are fewer.",
+        "Bytes of all unsealed rows, at most. At the limit, publishers whose messages are recorded "
+        "are not read from until there are fewer.",
         unit=BYTES,
         minimum=1,
     )
     maximum_unwritten_bytes: int = setting(
         64 * MIB,
-        "Bytes that wait in memory to be written to the disk. At the bound, publishers whose "
-        "messages last are not read from until there are fewer.",
+        "Bytes in memory that wait to be written to the disk, at most. At the limit, publishers of "
+        "durable messages are not read from until there are fewer.",
         unit=BYTES,
         minimum=1,
     )
     compact_below: int = setting(
         64 * MIB,
-        "Segments smaller than this are merged into larger ones. 0 merges none.",
+        "Segments smaller than this are merged into larger ones; 0 turns merging off.",
         unit=BYTES,
     )
     compact_to: int = setting(
         256 * MIB,
-        "The size at which a merged segment is large enough, and no further one is added to it.",
+        "The size of a merged segment from which on nothing is added to it.",
         unit=BYTES,
         minimum=1,
     )
     compact_grace: float = setting(
         3600.0,
-        "How long segments stay after they were merged, for those who are still reading them. "
-        "After that they are deleted.",
+        "How long segments are kept after they were merged, for readers that still use them.",
         unit=SECONDS,
     )
 
@@ -145,7 +143,7 @@ class StoreSettings:
         check(self)
 
     @property
-    def lasts(self) -> bool:
+    def is_durable(self) -> bool:
         """Whether anything outlives the process."""
         return self.data is not None and self.durability != MEMORY
 
@@ -159,28 +157,29 @@ class StreamSettings:
 
     name: str = required(
         "all",
-        "What it is called: small letters, digits, - and _, at most 64 of them, the first a "
-        "letter or a digit. No two streams may have the same.",
-        rule=about_stream_name,
+        "Its name: at most 64 lowercase letters, digits, - and _, beginning with a letter or "
+        "digit. Names must be unique.",
+        rule=stream_name_problem,
     )
     filter: str = required(
         "#",
-        "Messages to topics that this topic filter matches are recorded. It is not shared and "
-        "does not begin with $. A message that two streams match is recorded in each.",
-        rule=_about_filter,
+        "Messages to topics that match this topic filter are recorded. It is not shared and does "
+        "not begin with $. A message that matches two streams is recorded in each.",
+        rule=_filter_problem,
     )
     retain_for: float | None = setting(
         None,
         "How long messages are kept after they were received. A segment whose newest message is "
-        "older is deleted, but never the newest segment, and none that has not landed. Without it, "
-        "age deletes nothing.",
+        "older is deleted, but never the newest segment, nor one that has not landed. Without it, "
+        "nothing is deleted because of its age.",
         unit=SECONDS,
         minimum=1,
     )
     retain_bytes: int | None = setting(
         None,
-        "Bytes of this node's segments that are kept. Above it the oldest segments are deleted, "
-        "but never the newest, and none that has not landed. Without it, size deletes nothing.",
+        "Bytes of this node's segments, at most. Above it the oldest segments are deleted, but "
+        "never the newest one, nor one that has not landed. Without it, nothing is deleted because "
+        "of its size.",
         unit=BYTES,
         minimum=1,
     )
@@ -190,7 +189,7 @@ class StreamSettings:
 
 
 def parse_stream(text: str) -> StreamSettings:
-    """What the flag --stream says: NAME=FILTER. Raises SettingsError."""
+    """Parse the value of --stream: NAME=FILTER. Raises SettingsError."""
     name, equals, topic_filter = text.partition("=")
     if not equals:
         raise SettingsError([f"flag --stream: {quoted(text)} must be NAME=FILTER, such as all=#"])
@@ -199,16 +198,16 @@ def parse_stream(text: str) -> StreamSettings:
 
 
 def check_streams(store: StoreSettings, streams: Iterable[StreamSettings]) -> None:
-    """Streams that may be recorded together, in this store. Raises SettingsError."""
+    """Check that these streams may be recorded in this store. Raises SettingsError."""
     names = [stream.name for stream in streams]
     twice = sorted({name for name in names if names.count(name) > 1})
-    problems = [f"two streams are named {name}: give one of them another name" for name in twice]
+    problems = [f"two streams are named {name}: rename one of them" for name in twice]
     if names and store.data is None:
-        problems.append("streams need a folder to be kept in: give one by --data or [store] data")
-    elif names and not store.lasts:
+        problems.append("streams need a data folder: set --data or [store] data")
+    elif names and not store.is_durable:
         problems.append(
-            f"streams are kept, but [store] durability {MEMORY} keeps nothing: "
-            f"choose {DISK} or {OS}, or leave out the streams"
+            f"[store] durability {MEMORY} keeps nothing, so streams cannot be recorded: "
+            f"choose {DISK} or {OS}, or remove the streams"
         )
     if problems:
         raise SettingsError(problems)

@@ -1,4 +1,4 @@
-"""The seam between a loop and what lasts. The `Store` here keeps nothing: there is only memory."""
+"""The interface between a loop and its store. The `Store` here keeps everything in memory only."""
 
 from typing import Final, final
 
@@ -10,11 +10,11 @@ from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
 from semel.store.commit import Commit, RecordedMessage
 
-# How a store stands towards new messages.
+# The condition of a store.
 OPEN: Final = 0
-# More waits to be written, or to be sealed, than may: who publishes is not read from.
+# Too much waits to be written or sealed: publishers are not read from.
 BEHIND: Final = 1
-# The disk has no space left: what comes now is refused, or not read.
+# The disk is full: new messages are refused, or not read.
 FULL: Final = 2
 
 # More bytes than anybody writes.
@@ -23,15 +23,15 @@ BOUNDLESS: Final = 1 << 60
 
 @final
 @mypyc_attr(acyclic=True)
-class SavedSession:
-    """A session as a store has it; its exchanges are read when its client comes."""
+class RestoredSession:
+    """A session as a store has it; its exchanges are read when its client connects."""
 
-    number: Final[int]
+    store_id: Final[int]
     client_id: Final[str]
     expiry_interval: Final[int]
-    # When it is over; None: its connection was open, or it never is.
+    # When it ends; None: its connection was open, or it never ends.
     ends_at: Final[float | None]
-    # What waits to be sent: how many, of what size, and the number of the first.
+    # The backlog: how many deliveries, their size, and the number of the first.
     waiting: Final[int]
     waiting_bytes: Final[int]
     first_waiting: Final[int]
@@ -42,7 +42,7 @@ class SavedSession:
 
     def __init__(
         self,
-        number: int,
+        store_id: int,
         client_id: str,
         expiry_interval: int,
         ends_at: float | None,
@@ -53,7 +53,7 @@ class SavedSession:
         next_expiry: float | None = None,
         last_delivery: int = 0,
     ) -> None:
-        self.number = number
+        self.store_id = store_id
         self.client_id = client_id
         self.expiry_interval = expiry_interval
         self.ends_at = ends_at
@@ -66,8 +66,8 @@ class SavedSession:
 
 @final
 @mypyc_attr(acyclic=True)
-class SavedWill:
-    """The will of a client that was connected, or whose will was delayed."""
+class RestoredWill:
+    """The will of a client that was connected, or a will that is delayed."""
 
     client_id: Final[str]
     user_name: Final[str | None]
@@ -85,18 +85,18 @@ class SavedWill:
 
 
 @final
-class Saved:
+class RestoredState:
     """What a store has when its owner starts."""
 
-    sessions: Final[list[SavedSession]]
-    # number of the session, subscription, its identifier (0: none)
+    sessions: Final[list[RestoredSession]]
+    # session, subscription, its identifier (0: none)
     subscriptions: Final[list[tuple[int, Subscription, int]]]
-    # In the order in which their topics got a first message.
+    # In the order in which their topics got their first message.
     retained: Final[list[Message]]
-    wills: Final[list[SavedWill]]
-    # number of the session, filter of its subscription to a stream, and its cursor, as in a Commit
+    wills: Final[list[RestoredWill]]
+    # session, filter of its subscription to a stream, and its cursor, as in a Commit
     cursors: Final[list[tuple[int, str, int]]]
-    # The number for the next new session.
+    # The id for the next new session.
     next_session: int
 
     def __init__(self) -> None:
@@ -110,51 +110,51 @@ class Saved:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Store:
-    """Keeps nothing: every commit is as safe at once as it ever gets."""
+    """Keeps nothing: every commit counts as safe at once."""
 
-    # Whether anything outlives the process. If not, nobody need list what changes.
-    lasts: bool
+    # Whether anything outlives the process. If not, changes need not be listed.
+    is_durable: bool
     # OPEN, BEHIND or FULL; may change at any time.
     condition: int
-    # Bytes that may be written yet before it is BEHIND.
+    # Bytes that may still be written before it is BEHIND.
     room: int
 
-    def __init__(self, *, lasts: bool = False) -> None:
-        self.lasts = lasts
+    def __init__(self, *, is_durable: bool = False) -> None:
+        self.is_durable = is_durable
         self.condition = OPEN
         self.room = BOUNDLESS
 
     def write(self, commit: Commit) -> bool:
-        """Take a commit. True: it is safe now. False: the owner is told later that it is.
+        """Accept a commit. True: it is safe now. False: the owner is notified when it is.
 
         Commits become safe in the order in which they were written.
         """
         return True
 
-    def restore(self) -> Saved:
-        """All that the owner has to know before it starts."""
-        return Saved()
+    def restore(self) -> RestoredState:
+        """What the owner needs at its start."""
+        return RestoredState()
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
-        """Deliveries in flight, by their numbers, and inbound identifiers of a saved session.
+        """Deliveries in flight, by their numbers, and inbound identifiers of a restored session.
 
-        For a session that nobody has touched since the start, but to queue messages for it.
+        For a session that has not changed since the start, except that messages were queued.
         """
         return [], []
 
     def inbox(self, session: int) -> list[tuple[int, str, RecordedMessage]]:
-        """Messages that a client's program has not acknowledged, in their order.
+        """Messages that a client's program has not acknowledged, in order.
 
-        Each with its number in the store and the key that the program knows it by.
+        Each with its number in the store and the key that identifies it to the program.
         """
         return []
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
-        """Deliveries of a session that wait, from number `first` on: what is safe of them."""
+        """The backlog of a session from number `first` on, as far as it is committed."""
         return []
 
     def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
-        """Numbers and sizes of deliveries that wait, from `first` on, and that have expired."""
+        """Numbers and sizes of expired deliveries in the backlog, from number `first` on."""
         return []
 
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
@@ -162,17 +162,17 @@ class Store:
         return None
 
     def records(self, stream: int, first: int, limit: int) -> list[RecordedMessage] | None:
-        """Records of a stream that are safe, from seq `first` on, without a gap between them.
+        """Committed records of a stream from seq `first` on, without a gap between them.
 
-        They begin later if `first` is no longer kept; none: there is no such record yet. There
-        may be fewer than `limit`, but if there are any, there is one here. None: they are being
-        read, and the owner is told when to ask again.
+        They begin later if `first` is no longer kept; an empty list: there is no such record yet.
+        There may be fewer than `limit`, but at least one if there are any. None: they are being
+        read, and the owner is notified when to call again.
         """
         return []
 
     def seek(self, stream: int, received: int) -> int | None:
-        """The lowest seq of a record that was received then, in microseconds, or later.
+        """The lowest seq of a record that was received at this time, in microseconds, or later.
 
-        If there is none yet, the seq that follows the last. None: as for `records`.
+        If there is none yet, the seq after the last. None: as for `records`.
         """
         return 1

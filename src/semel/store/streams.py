@@ -1,20 +1,20 @@
 """Streams: named topic filters whose messages are kept as an ordered record.
 
-Numbers are given out here, when a message is accepted, dense and in the order of commits: whoever
-crashes before a commit gives the same numbers again, and nobody has seen them.
+Seqs are assigned here when a message is accepted, without gaps and in the order of commits. After a
+crash before a commit the same seqs are assigned again, and nobody has seen them.
 """
 
 from typing import Final, final
 
 from semel.mqtt.topics import topic_matches
 
-# Topics whose streams are remembered; then all are forgotten, and found again.
-_REMEMBERED: Final = 10_000
+# Topics whose streams are cached; then the cache is cleared.
+_MAXIMUM_CACHED: Final = 10_000
 
 
 @final
 class Stream:
-    """One of them, with the last number that it has given out."""
+    """A stream, with the last seq that was assigned."""
 
     id: Final[int]
     name: Final[str]
@@ -33,25 +33,25 @@ _NO_STREAMS: Final[list[Stream]] = []
 
 @final
 class Streams:
-    """All that are configured."""
+    """All configured streams."""
 
     all: Final[list[Stream]]
-    _found: dict[str, list[Stream]]
+    _by_topic: dict[str, list[Stream]]
 
     def __init__(self, streams: list[Stream]) -> None:
         self.all = streams
-        self._found = {}
+        self._by_topic = {}
 
     def of(self, topic_name: str) -> list[Stream]:
-        """Those that record messages to this topic: none does to one that begins with $."""
+        """The streams that record messages to this topic: none if it begins with $."""
         if not self.all or topic_name.startswith("$"):
             return _NO_STREAMS
-        found = self._found.get(topic_name)
+        found = self._by_topic.get(topic_name)
         if found is None:
             found = [each for each in self.all if topic_matches(each.topic_filter, topic_name)]
-            if len(self._found) >= _REMEMBERED:
-                self._found = {}
-            self._found[topic_name] = found
+            if len(self._by_topic) >= _MAXIMUM_CACHED:
+                self._by_topic = {}
+            self._by_topic[topic_name] = found
         return found
 
     def named(self, name: str) -> Stream | None:

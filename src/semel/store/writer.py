@@ -1,16 +1,16 @@
-"""The thread that writes: all commits that wait become one transaction.
+"""The thread that writes: all waiting commits become one transaction.
 
-While one transaction is written and synced, the next commits pile up and become the next one: the
-slower the disk, the larger the groups. Nobody else writes to the database, and nobody else copies
-its log into its tables.
+While one transaction is written and synced, the next commits accumulate and become the next one:
+the slower the disk, the larger the groups. Nothing else writes to the database or checkpoints its
+log.
 
     put(commit) … ─▶ one transaction ─▶ safe([commit, …])
-                     no space left: the same again, whole, once a second; `full` meanwhile
-                     anything else: failed(why), and nothing is written any more
+                     disk full: the same transaction is retried once a second; `full` meanwhile
+                     any other error: failed(why), and nothing is written any more
 
-What seals streams is told of commits in their order. If it raises, the rows stay in the store and
-it is told again, so that a passing mistake there costs nobody a message; one that stays ends the
-writer.
+The sealing of streams is notified of commits in their order. If it raises, the rows stay in the
+store and the notification is retried, so that a temporary error there costs no message. A
+persistent one stops the writer.
 """
 
 import logging
@@ -24,38 +24,38 @@ from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 from semel.store.commit import Commit
-from semel.store.database import Database, as_sentence, is_lack_of_space
+from semel.store.database import Database, as_sentence, is_disk_full
 
 LOG: Final = logging.getLogger("semel.store")
 
 RETRY_SECONDS: Final = 1.0
-# How often in a row what seals may raise until that is no passing mistake.
-REFUSALS: Final = 5
-# Commits that make one transaction at the most: a reader should not have to wait for ever.
-GROUP: Final = 1_000
+# Consecutive failures of the sealing after which the writer stops.
+MAXIMUM_SEALING_FAILURES: Final = 5
+# Commits per transaction, at most: acknowledgements should not wait for an endless one.
+MAXIMUM_GROUP: Final = 1_000
 
 
 class Sealing(Protocol):
-    """What turns rows of streams into segments. Its methods are called by the writer's thread."""
+    """Turns rows of streams into segments. Its methods are called by the writer's thread."""
 
     def committed(self, commits: Sequence[Commit], now: float) -> None:
-        """These are safe: their records may be sealed."""
+        """These commits are safe: their records may be sealed."""
 
     def due(self, now: float) -> list[tuple[int, int, int]]:
-        """Streams with the ranges that are to be sealed now."""
+        """Streams and ranges to seal now."""
 
     def begin(self, ranges: Sequence[tuple[int, int, int]]) -> None:
-        """These ranges are noted in the database: seal them."""
+        """The database has recorded these ranges: seal them."""
 
     def wait(self, now: float) -> float | None:
-        """In how many seconds something will be due; None: nothing until there is a commit."""
+        """Seconds until something is due; None: nothing until there is a commit."""
 
     def done(self, stream: int, through: int) -> None:
-        """The rows up to this seq are in segments, and the store knows it."""
+        """The database has recorded that the rows up to this seq are in segments."""
 
 
 class StoreWriter:
-    """Has a Database for itself, until it is stopped. What it is given is called in its thread."""
+    """Owns a Database until it is stopped. Its callbacks are called in its thread."""
 
     def __init__(
         self,
@@ -71,111 +71,113 @@ class StoreWriter:
         self.full = full
         self.failed = failed
         self.sealing = sealing
-        # A commit, what the sealer has done (stream, seq), or None for the end.
+        # A commit, a sealed stream and seq, or None to stop.
         self.queue: SimpleQueue[Commit | tuple[int, int] | None] = SimpleQueue()
-        # Streams with rows that are sealed and not deleted yet: up to which seq.
+        # Streams with sealed rows that are not deleted yet: up to which seq.
         self.deleting: dict[int, int] = {}
-        # What the sealing has not been told yet, and how often in a row it has raised.
-        self.untold: deque[Callable[[], None]] = deque()
-        self.refusals = 0
-        # What it could not write at its end.
+        # Notifications that the sealing has not accepted yet, and its consecutive failures.
+        self.notifications: deque[Callable[[], None]] = deque()
+        self.sealing_failures = 0
+        # Why it could not write everything before it stopped.
         self.gave_up: str | None = None
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, name="semel-writer", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.thread.start()
 
     def put(self, commit: Commit) -> None:
-        """This is to be written, after what was put before."""
+        """Write this commit, after those that were put before."""
         self.queue.put(commit)
 
     def sealed(self, stream: int, through: int) -> None:
-        """The rows of a stream up to this seq are in segments that are safe. From any thread."""
+        """The rows of a stream up to this seq are in safe segments. From any thread."""
         self.queue.put((stream, through))
 
     def stop(self) -> None:
-        """Write what is there, and end. Where there is no space it is given up after one try."""
+        """Write all waiting commits and stop. On a full disk, give up after one attempt."""
         self.stopping.set()
         self.queue.put(None)
         self.thread.join()
 
     def _run(self) -> None:
         try:
-            while self._turn():
+            while self._write_group():
                 pass
         except sqlite3.Error as problem:
             self.failed(as_sentence(problem))
         except Exception as problem:
             self.failed(repr(problem))
 
-    def _turn(self) -> bool:
-        """One group of what waits, as one transaction. False: it was the last."""
-        refusals = self.refusals
-        commits, sealed, goes_on = self._take()
+    def _write_group(self) -> bool:
+        """Write one group of commits as one transaction. False: it was the last."""
+        failures = self.sealing_failures
+        commits, sealed, continues = self._take()
         self.deleting.update(sealed)
         sealing = self.sealing
         ranges = self._due()
         if commits or ranges or self.deleting:
             batch = self.database.batch(commits)
             begun = [(stream, last) for stream, _, last in ranges]
-            gone = list(self.deleting.items())
-            if not self._insist(lambda: self.database.write(batch, begun=begun, sealed=gone)):
+            deleting = list(self.deleting.items())
+            if not self._retry_while_full(
+                lambda: self.database.write(batch, begun=begun, sealed=deleting)
+            ):
                 return False
             if commits:
                 self.safe(commits)
-            for stream, through in gone:
+            for stream, through in deleting:
                 if not self.database.has_sealed(stream, through):
                     del self.deleting[stream]
         if sealing is not None:
-            self.untold.append(partial(sealing.committed, commits, time.monotonic()))
+            self.notifications.append(partial(sealing.committed, commits, time.monotonic()))
             for stream, through in sealed:
-                self.untold.append(partial(sealing.done, stream, through))
-            self.untold.append(partial(sealing.begin, ranges))
-            self._tell_sealing()
-            if self.refusals == refusals:
-                self.refusals = 0
-        return goes_on
+                self.notifications.append(partial(sealing.done, stream, through))
+            self.notifications.append(partial(sealing.begin, ranges))
+            self._notify_sealing()
+            if self.sealing_failures == failures:
+                self.sealing_failures = 0
+        return continues
 
     def _due(self) -> list[tuple[int, int, int]]:
-        """The ranges that are to be sealed now; none while the sealing has not been told all."""
-        if self.sealing is None or self.untold:
+        """The ranges to seal now; none while the sealing has not accepted all notifications."""
+        if self.sealing is None or self.notifications:
             return []
         try:
             return self.sealing.due(time.monotonic())
         except Exception:
-            self._refused()
+            self._sealing_failed()
             return []
 
-    def _tell_sealing(self) -> None:
-        while self.untold:
+    def _notify_sealing(self) -> None:
+        while self.notifications:
             try:
-                self.untold[0]()
+                self.notifications[0]()
             except Exception:
-                self._refused()
+                self._sealing_failed()
                 return
-            self.untold.popleft()
+            self.notifications.popleft()
 
-    def _refused(self) -> None:
-        """The sealing has raised: told again in a while, or the end."""
-        self.refusals += 1
-        if self.refusals >= REFUSALS:
+    def _sealing_failed(self) -> None:
+        """In an exception handler: count the failure, and raise it again if it persists."""
+        self.sealing_failures += 1
+        if self.sealing_failures >= MAXIMUM_SEALING_FAILURES:
             raise
-        LOG.exception("sealing failed: rows stay in the store, and it is tried again")
+        LOG.exception("sealing failed, retrying: rows stay in the store")
 
     def _take(self) -> tuple[list[Commit], list[tuple[int, int]], bool]:
-        """All that waits, or the first that comes; whether there will be more."""
+        """All waiting commits and sealed ranges, or the next one; whether there will be more."""
         commits: list[Commit] = []
         sealed: list[tuple[int, int]] = []
         wait = None
-        if self.refusals:
+        if self.sealing_failures:
             wait = RETRY_SECONDS
         elif self.sealing is not None:
             try:
                 wait = self.sealing.wait(time.monotonic())
             except Exception:
-                self._refused()
+                self._sealing_failed()
                 wait = RETRY_SECONDS
         if self.deleting:
             wait = 0.0
@@ -188,27 +190,27 @@ class StoreWriter:
                     commits.append(item)
                 else:
                     sealed.append(item)
-                if len(commits) >= GROUP:
+                if len(commits) >= MAXIMUM_GROUP:
                     break
                 item = self.queue.get_nowait()
         except Empty:
             pass
         return commits, sealed, True
 
-    def _insist(self, act: Callable[[], None]) -> bool:
-        """Do it, again and again while there is no space. False: it was given up at the end."""
+    def _retry_while_full(self, write: Callable[[], None]) -> bool:
+        """Write, and retry while the disk is full. False: given up, because it is stopping."""
         is_full = False
         while True:
             try:
-                act()
+                write()
             except sqlite3.Error as problem:
-                if not is_lack_of_space(problem):
+                if not is_disk_full(problem):
                     raise
                 if not is_full:
                     is_full = True
                     self.full(True)
                 if self.stopping.wait(RETRY_SECONDS):
-                    self.gave_up = "the disk is full: what was not acknowledged is lost"
+                    self.gave_up = "the disk is full: messages that were not acknowledged are lost"
                     self.failed(self.gave_up)
                     return False
             else:

@@ -149,7 +149,7 @@ def make_plan(
     data = Path(DATA) if store.data is None else store.data
     streams = settings.all_of(StreamSettings)
     check_streams(store if store.data else StoreSettings(data=data), streams)
-    if not StoreSettings(data=data, durability=store.durability).lasts:
+    if not StoreSettings(data=data, durability=store.durability).is_durable:
         raise SettingsError(
             [f"[store] durability {store.durability} keeps nothing: choose disk or os"]
         )

@@ -1,17 +1,17 @@
-"""The rows of a SQLite database by its pages, whatever SQLite itself thinks of the file.
+"""The rows of a SQLite database, read page by page without SQLite.
 
-SQLite stops at the first page that is not what it should be; a repair wants the rows behind it as
-well. A `Tree` is walked from its root down, and a page that cannot be read costs what hangs on it,
-no more. What hung on it is not reached, nor free: such pages are `strays`, and their rows may be
-looked at too, though nobody says any more of which table they are.
+SQLite stops at the first damaged page; a repair needs the rows behind it as well. Each b-tree is
+walked from its root down, and a page that cannot be read costs only the pages below it. Those are
+neither reached nor free: such pages are `strays`, and their rows are read too, though nothing says
+which table they belong to.
 
-    page 1          100 bytes about the file, then the root of the table of tables
-    a page          type, free block, cells, start of them, fragments, (last child,) cell pointers
-    a cell          (child,) (size of payload,) (rowid,) payload (, page where it goes on)
+    page 1          100 bytes of file header, then the root page of sqlite_schema
+    a page          type, free block, cells, their start, fragments, (last child,) cell pointers
+    a cell          (child,) (size of payload,) (rowid,) payload (, overflow page)
     a payload       size of header, types …, values …
 
-Nothing in the file is believed: every offset is compared with the page that it points into, and
-no page is walked twice. Pages come from the log where it has them.
+Nothing in the file is trusted: every offset is compared with the page that it points into, and no
+page is visited twice. A page is taken from the log if the log has it.
 """
 
 import struct
@@ -20,8 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
 
-from semel.store.log import Log, log_of
+from semel.store.forensics.log_frames import intact_frames
 from semel.store.schema import PAGE_BYTES, VERSION, Value
+from semel.store.wal import FRAME_BYTES, WriteAheadLog, log_path
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
@@ -34,9 +35,9 @@ _INTERIOR: Final = (INDEX_INTERIOR, TABLE_INTERIOR)
 _LEAVES: Final = (INDEX_LEAF, TABLE_LEAF)
 _TABLE: Final = (TABLE_INTERIOR, TABLE_LEAF)
 
-# Deeper than any tree that fits into a file.
+# More than the depth of any b-tree that fits into a file.
 _DEPTH: Final = 40
-# Bytes of an integer by its type.
+# Bytes of an integer, by its serial type.
 _INTEGERS: Final = (0, 1, 2, 3, 4, 6, 8)
 _REAL: Final = 7
 _ZERO: Final = 8
@@ -45,11 +46,11 @@ _FIRST_BLOB: Final = 12
 
 
 class Unreadable(Exception):
-    """A page or a cell is not what it should be."""
+    """A page or a cell is damaged."""
 
 
 class PageRow:
-    """A row as it is stored: of a table with a rowid, its place for it is None in `values`."""
+    """A row as it is stored: in a table with a rowid, that column is None in `values`."""
 
     def __init__(self, values: tuple[Value, ...], rowid: int | None) -> None:
         self.values = values
@@ -57,7 +58,7 @@ class PageRow:
 
 
 class Gap:
-    """Where rows may be missing in a walk: what cannot be read, and why."""
+    """Where rows may be missing: a page that cannot be read, and why."""
 
     def __init__(self, page: int, why: str) -> None:
         self.page = page
@@ -65,7 +66,7 @@ class Gap:
 
 
 class Pages:
-    """The pages of a file, with those of its log over them. For files that nobody writes."""
+    """The pages of a file, replaced by those of its log. For files that nobody writes."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
@@ -75,31 +76,31 @@ class Pages:
         if self.page_size == 1:
             self.page_size = 65_536
         if self.page_size < 512 or self.page_size & (self.page_size - 1):
-            # Nobody says it any more: as we make them.
+            # The header is damaged: assume our own page size.
             self.page_size = PAGE_BYTES
-        # In the log: the place of a page's last version.
-        self._places: dict[int, int] = {}
-        # Frames that are used though their checksums are wrong.
+        # By page: the offset of its last version in the log.
+        self._log_offsets: dict[int, int] = {}
+        # Frames that are used although their checksums are wrong.
         self.broken_frames = 0
-        # Commits of the log that are not used: the last, if it is not whole.
+        # Commits of the log that are not used: the last one, if it is incomplete.
         self.lost_commits = 0
         pages = 0
-        log = log_of(path)
+        log = log_path(path)
         if log.exists() and log.stat().st_size:
             self._log = log.open("rb")
-            pages = self._use_log(Log(log, self.page_size))
+            pages = self._use_log(WriteAheadLog(log, self.page_size))
         self.count = pages or -(-path.stat().st_size // self.page_size)
-        # Pages that have been walked, or that a payload goes on in.
+        # Pages that have been visited, overflow pages included.
         self.used: set[int] = set()
-        # Bytes of a page that hold anything.
+        # Bytes of a page without those reserved at its end.
         reserved = header[20] if len(header) == _HEADER_BYTES else 0
         self.usable = self.page_size - reserved if reserved <= 32 else self.page_size
 
-    def _use_log(self, log: Log) -> int:
-        """All commits count, but for a last one that is not whole: nothing tells that it ever was.
-        Returns how many pages there are after it."""
+    def _use_log(self, log: WriteAheadLog) -> int:
+        """Use all commits, except a last one that is incomplete: nothing proves that it was ever
+        synced. Returns the number of pages after it."""
         self.page_size = log.page_size
-        intact = log.intact()
+        intact = intact_frames(log)
         through = log.committed
         if not all(intact[log.synced : through]):
             through = log.synced
@@ -108,7 +109,7 @@ class Pages:
         for frame in range(through):
             page, pages = log.frames[frame]
             self.broken_frames += not intact[frame]
-            self._places[page] = log.place(frame) + 24
+            self._log_offsets[page] = log.offset(frame) + FRAME_BYTES
             if pages and intact[frame]:
                 count = pages
         return count
@@ -131,23 +132,23 @@ class Pages:
         self.close()
 
     def page(self, number: int) -> bytes:
-        """The page of that number, from 1."""
+        """The page of this number, from 1."""
         if not 1 <= number <= self.count:
             raise Unreadable(f"there is no page {number}")
-        place = self._places.get(number)
-        if place is not None and self._log is not None:
-            self._log.seek(place)
+        offset = self._log_offsets.get(number)
+        if offset is not None and self._log is not None:
+            self._log.seek(offset)
             data = self._log.read(self.page_size)
         else:
             self._file.seek((number - 1) * self.page_size)
             data = self._file.read(self.page_size)
         if len(data) < self.page_size:
-            raise Unreadable(f"page {number} is not whole")
+            raise Unreadable(f"page {number} is incomplete")
         return data
 
     @property
     def version(self) -> int | None:
-        """The format of the store, if the first page still says it."""
+        """The format of the store, if the first page can be read."""
         try:
             header = self.page(1)
         except Unreadable:
@@ -157,10 +158,10 @@ class Pages:
         return version if is_store else None
 
     def free(self) -> set[int]:
-        """The pages that hold nothing. Raises Unreadable if the list of them is broken."""
+        """The pages on the freelist. Raises Unreadable if it is damaged."""
         header = self.page(1)
         if not header.startswith(_MAGIC):
-            raise Unreadable("page 1 is not the first of a database")
+            raise Unreadable("page 1 is not the first page of a database")
         found: set[int] = set()
         trunk = int.from_bytes(header[32:36], "big")
         stated = int.from_bytes(header[36:40], "big")
@@ -168,16 +169,16 @@ class Pages:
             data = self.page(trunk)
             following, count = struct.unpack_from(">II", data)
             if trunk in found or count > self.page_size // 4 - 2:
-                raise Unreadable(f"page {trunk} is not one of the list of free pages")
+                raise Unreadable(f"page {trunk} is not a page of the freelist")
             found.add(trunk)
             found.update(struct.unpack_from(f">{count}I", data, 8))
             trunk = following
         if len(found) != stated:
-            raise Unreadable(f"{len(found)} pages are free, and {stated} should be")
+            raise Unreadable(f"the freelist has {len(found)} pages instead of {stated}")
         return found
 
     def tables(self) -> Iterator[tuple[str, str, int]]:
-        """Kind, name and root of what the table of tables lists. Gaps are passed over."""
+        """Type, name and root page of each entry of sqlite_schema. Gaps are skipped."""
         for found in self.walk(1):
             if isinstance(found, PageRow) and len(found.values) == 5:
                 kind, name, _, root, _ = found.values
@@ -185,17 +186,17 @@ class Pages:
                     yield kind, name, root
 
     def walk(self, root: int) -> Iterator[PageRow | Gap]:
-        """The rows of a tree in its order, and the gaps between them."""
+        """The rows of a b-tree in its order, and the gaps between them."""
         yield from self._walk(root, None, 0)
 
     def _walk(self, number: int, of_table: bool | None, depth: int) -> Iterator[PageRow | Gap]:
         if number in self.used or depth > _DEPTH:
-            yield Gap(number, f"page {number} is in two places")
+            yield Gap(number, f"page {number} is used twice")
             return
         try:
             page = Page(self, number)
             if of_table is not None and of_table != page.is_table:
-                raise Unreadable(f"page {number} is of another kind of tree")
+                raise Unreadable(f"page {number} belongs to another type of b-tree")
         except Unreadable as problem:
             yield Gap(number, str(problem))
             return
@@ -217,15 +218,15 @@ class Pages:
             yield from self._walk(page.last_child, page.is_table, depth + 1)
 
     def strays(self, free: set[int]) -> Iterator[tuple[bool, PageRow | Gap]]:
-        """Rows of pages that were not walked and are not free; whether they are of a table with a
-        rowid. To be asked for when everything has been walked."""
+        """Rows of pages that were not visited and are not free, and whether they are of a table
+        with a rowid. To be called when all b-trees have been walked."""
         for number in range(2, self.count + 1):
             if number in self.used or number in free:
                 continue
             try:
                 page = Page(self, number)
             except Unreadable:
-                # Most likely one that a payload goes on in.
+                # Most likely an overflow page.
                 continue
             if not page.has_rows:
                 continue
@@ -236,14 +237,14 @@ class Pages:
                 except Unreadable as problem:
                     yield page.is_table, Gap(number, str(problem))
 
-    def chain(self, first: int, size: int) -> bytes:
-        """So many bytes of a payload that goes on in other pages."""
+    def overflow(self, first: int, size: int) -> bytes:
+        """This many bytes of a payload from its overflow pages on."""
         parts: list[bytes] = []
         number = first
         while size > 0:
             data = self.page(number)
             if number in self.used:
-                raise Unreadable(f"page {number} is in two places")
+                raise Unreadable(f"page {number} is used twice")
             self.used.add(number)
             part = data[4 : min(self.usable, size + 4)]
             parts.append(part)
@@ -253,7 +254,7 @@ class Pages:
 
 
 class Page:
-    """One page of a tree, and its cells."""
+    """One page of a b-tree, and its cells."""
 
     def __init__(self, pages: Pages, number: int) -> None:
         self._pages = pages
@@ -264,8 +265,8 @@ class Page:
         self.is_table = kind in _TABLE
         self.is_interior = kind in _INTERIOR
         if not self.is_interior and kind not in _LEAVES:
-            raise Unreadable(f"page {number} is not one of a tree")
-        # In a table with rowids they are in the leaves alone.
+            raise Unreadable(f"page {number} is not a page of a b-tree")
+        # A table with rowids has rows in its leaves only.
         self.has_rows = kind != TABLE_INTERIOR
         self.cells = self._two(self._start + 3)
         self._pointers = self._start + (12 if self.is_interior else 8)
@@ -284,11 +285,11 @@ class Page:
     def _cell(self, cell: int) -> int:
         at = self._two(self._pointers + 2 * cell)
         if not self._pointers + 2 * self.cells <= at <= len(self._data) - 4:
-            raise Unreadable(f"a cell of page {self._number} is outside of it")
+            raise Unreadable(f"a cell of page {self._number} points outside the page")
         return at
 
     def child(self, cell: int) -> int:
-        """The page that comes before a cell; 0 in a leaf."""
+        """The child page before a cell; 0 in a leaf."""
         return self._four(self._cell(cell)) if self.is_interior else 0
 
     def row(self, cell: int) -> PageRow:
@@ -303,17 +304,17 @@ class Page:
             rowid -= (rowid >> 63) << 64
         local = self._local(size)
         if at + local > len(self._data) or size > self._pages.count * self._pages.page_size:
-            raise Unreadable(f"a cell of page {self._number} is longer than it can be")
+            raise Unreadable(f"a cell of page {self._number} is too long")
         payload = self._data[at : at + local]
         if local < size:
             at += local
             if at + 4 > len(self._data):
-                raise Unreadable(f"a cell of page {self._number} does not say where it goes on")
-            payload += self._pages.chain(self._four(at), size - local)
+                raise Unreadable(f"a cell of page {self._number} lacks its overflow page")
+            payload += self._pages.overflow(self._four(at), size - local)
         return PageRow(read_payload(payload), rowid)
 
     def _local(self, size: int) -> int:
-        """How many bytes of a payload are in the page itself."""
+        """Number of bytes of a payload that are in the page itself."""
         usable = self._pages.usable
         least = (usable - 12) * 32 // 255 - 23
         most = usable - 35 if self.is_table else (usable - 12) * 64 // 255 - 23
@@ -324,22 +325,22 @@ class Page:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of one to nine bytes, and where it ends."""
+    """A variable-length integer of one to nine bytes, and where it ends."""
     value = 0
-    for place in range(9):
-        if at + place >= len(data):
-            raise Unreadable("a number goes beyond its page")
-        byte = data[at + place]
-        if place == 8:
+    for index in range(9):
+        if at + index >= len(data):
+            raise Unreadable("an integer extends beyond its page")
+        byte = data[at + index]
+        if index == 8:
             return value << 8 | byte, at + 9
         value = value << 7 | byte & 0x7F
         if byte < 0x80:
-            return value, at + place + 1
+            return value, at + index + 1
     raise AssertionError
 
 
 def read_payload(payload: bytes) -> tuple[Value, ...]:
-    """The values of a row. Text that is not UTF-8 comes with surrogates."""
+    """The values of a row. Text that is not UTF-8 is decoded with surrogates."""
     header, at = varint(payload, 0)
     if header > len(payload):
         raise Unreadable("the header of a row is longer than the row")
@@ -348,13 +349,13 @@ def read_payload(payload: bytes) -> tuple[Value, ...]:
         kind, at = varint(payload, at)
         types.append(kind)
     if at != header:
-        raise Unreadable("the header of a row does not end where it should")
+        raise Unreadable("the header of a row has another length than it states")
     values: list[Value] = []
     for kind in types:
         value, at = _read_value(payload, at, kind)
         values.append(value)
     if at != len(payload):
-        raise Unreadable("a row does not end where it should")
+        raise Unreadable("a row is longer than its values")
     return tuple(values)
 
 
@@ -368,7 +369,7 @@ def _read_value(payload: bytes, at: int, kind: int) -> tuple[Value, int]:
     elif kind == _REAL:
         size = 8
     elif kind < _FIRST_BLOB:
-        raise Unreadable(f"there is no type {kind}")
+        raise Unreadable(f"type {kind} does not exist")
     else:
         size = (kind - _FIRST_BLOB) // 2
     data = payload[at : at + size]

@@ -1,7 +1,8 @@
-"""Whether one row of a store is what it should be, by itself.
+"""Whether one row of a store is valid by itself.
 
-A row is tried by the constructors of the standard's room, which accept nothing that could not be
-sent. `fault_of` is the one judge, for the check of a store and for its repair.
+Messages, wills and subscriptions are built from the row by the constructors of `semel.mqtt`, which
+accept nothing that could not be sent. `fault_of` is the one decision, for check, repair and
+migration.
 """
 
 from typing import Final
@@ -24,29 +25,40 @@ from semel.mqtt.wire import (
     MAXIMUM_VARIABLE_BYTE_INTEGER,
     check_text,
 )
-from semel.store.row_checksums import row_checksum
-from semel.store.rows import HAS_PARTICULAR, properties_as_stored, subscription_from
-from semel.store.schema import COLUMNS, KEYS, Row, Value, column_names, content_of
+from semel.store.row_checksums import WRONG_CHECKSUM, row_checksum
+from semel.store.row_flags import (
+    DUP,
+    HAS_EXTRA,
+    MAXIMUM_FLAGS,
+    QOS_MASK,
+    RELEASED_FLAGS,
+    RETAIN,
+    subscription_from,
+)
+from semel.store.rows import properties_as_stored
+from semel.store.schema import TABLES, Row, Value, content_of
 
 _TYPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
-    "i": ((int,), "an integer"),
-    "r": ((int, float), "a number"),
-    "t": ((str,), "text"),
-    "b": ((bytes,), "bytes"),
+    "INTEGER": ((int,), "an integer"),
+    "REAL": ((int, float), "a number"),
+    "TEXT": ((str,), "text"),
+    "BLOB": ((bytes,), "bytes"),
 }
 _LARGEST: Final = 2**63 - 1
+# How messages name these columns.
+_LABELS: Final = {"session_id": "session", "stream_id": "stream"}
 
 
 class _Fault(Exception):
     """What is wrong, in a few words."""
 
 
-def key_of(table: str, row: Row) -> str:
-    """How to call a row."""
+def describe_key(table: str, row: Row) -> str:
+    """The key of a row, for messages: `session 1, number 3`."""
     parts: list[str] = []
-    for name, value in zip(column_names(table)[: KEYS[table]], row, strict=False):
+    for name, value in zip(TABLES[table].key_names, row, strict=False):
         shown = quoted(value) if isinstance(value, str) else str(value)
-        parts.append(f"{name} {shown}")
+        parts.append(f"{_LABELS.get(name, name)} {shown}")
     return ", ".join(parts)
 
 
@@ -55,9 +67,9 @@ def fault_of(table: str, row: Row) -> str | None:
     try:
         _check_types(table, row)
         content = content_of(table, row)
-        _check(table, content)
-        if row_checksum(table, content) != row[KEYS[table]]:
-            raise _Fault("it is not what was written (its checksum is wrong)")
+        _check_content(table, content)
+        if row_checksum(table, content) != row[TABLES[table].key_size]:
+            raise _Fault(WRONG_CHECKSUM)
     except _Fault as fault:
         return str(fault)
     except Violation as violation:
@@ -65,13 +77,16 @@ def fault_of(table: str, row: Row) -> str | None:
     return None
 
 
-def fault_of_delivery(row: Row, particular: Row | None, body: Value) -> str | None:
-    """What is wrong with a delivery and what belongs to it, if nothing is with each by itself."""
+def fault_of_delivery(row: Row, extra: Row | None, shared_payload: Value) -> str | None:
+    """What is wrong with a delivery, its extra columns and its shared payload taken together.
+
+    For rows in which `fault_of` finds nothing.
+    """
     try:
-        _check_whole(
+        _check_whole_delivery(
             content_of("delivery", row),
-            None if particular is None else content_of("particular", particular),
-            body,
+            None if extra is None else content_of("delivery_extra", extra),
+            shared_payload,
         )
     except _Fault as fault:
         return str(fault)
@@ -81,18 +96,17 @@ def fault_of_delivery(row: Row, particular: Row | None, body: Value) -> str | No
 
 
 def _check_types(table: str, row: Row) -> None:
-    columns = COLUMNS[table].split()
+    columns = TABLES[table].columns
     if len(columns) != len(row):
         raise _Fault(f"it has {len(row)} columns, not {len(columns)}")
     for column, value in zip(columns, row, strict=True):
-        name, _, kind = column.partition(":")
         if value is None:
-            if not kind.endswith("?"):
-                raise _Fault(f"{name} is not there")
+            if not column.is_nullable:
+                raise _Fault(f"{column.name} is missing")
             continue
-        types, said = _TYPES[kind[0]]
+        types, expected = _TYPES[column.type]
         if not isinstance(value, types):
-            raise _Fault(f"{name} is not {said}")
+            raise _Fault(f"{column.name} is not {expected}")
 
 
 def _check_range(name: str, value: Value, low: int, high: int = _LARGEST) -> None:
@@ -101,8 +115,8 @@ def _check_range(name: str, value: Value, low: int, high: int = _LARGEST) -> Non
         raise _Fault(f"{name} is {value}")
 
 
-def _check(table: str, row: Row) -> None:
-    if table == "fact":
+def _check_content(table: str, row: Row) -> None:
+    if table == "metadata":
         _check_name(row[0])
     elif table == "session":
         _check_session(row)
@@ -111,15 +125,15 @@ def _check(table: str, row: Row) -> None:
     elif table == "subscription":
         _check_subscription(row)
     elif table == "inbound":
-        _check_range("session", row[0], 1)
+        _check_range("session_id", row[0], 1)
         _check_range("packet_id", row[1], 1, MAXIMUM_TWO_BYTES)
-    elif table == "body":
+    elif table == "shared_payload":
         _check_range("id", row[0], 1)
-        _check_range("uses", row[1], 1)
+        _check_range("use_count", row[1], 1)
     elif table == "delivery":
         _check_delivery(row)
-    elif table == "particular":
-        _check_particular(row)
+    elif table == "delivery_extra":
+        _check_extra(row)
     elif table == "will":
         _check_will(row)
     elif table == "retained":
@@ -139,98 +153,98 @@ def _check_name(name: Value, column: str = "name") -> None:
 
 
 def _check_session(row: Row) -> None:
-    number, client_id, expiry, _ = row
+    session, client_id, expiry_interval, _ = row
     assert isinstance(client_id, str)
-    _check_range("number", number, 1)
+    _check_range("id", session, 1)
     check_text(client_id, "client_id", None)
-    _check_range("expiry", expiry, 0, MAXIMUM_FOUR_BYTES)
+    _check_range("expiry_interval", expiry_interval, 0, MAXIMUM_FOUR_BYTES)
 
 
 def _check_stream(row: Row) -> None:
-    number, name, last_seq, sealed, sealing = row
+    stream, name, last_seq, sealed_seq, sealing_seq = row
     assert isinstance(last_seq, int)
-    _check_range("id", number, 1)
+    _check_range("id", stream, 1)
     _check_name(name)
     _check_range("last_seq", last_seq, 0)
-    _check_range("sealed", sealed, 0, last_seq)
-    _check_range("sealing", sealing, 0, last_seq)
+    _check_range("sealed_seq", sealed_seq, 0, last_seq)
+    _check_range("sealing_seq", sealing_seq, 0, last_seq)
 
 
 def _check_subscription(row: Row) -> None:
     session, topic_filter, options, identifier, cursor = row
     assert isinstance(topic_filter, str)
     assert isinstance(options, int)
-    _check_range("session", session, 1)
+    _check_range("session_id", session, 1)
     if subscription_from(topic_filter, options).options != options:
         raise _Fault(f"options is {options}")
     _check_range("identifier", identifier, 0, MAXIMUM_VARIABLE_BYTE_INTEGER)
     if cursor is not None:
-        # A subscription to a stream may begin at a time.
+        # A subscription to a stream may begin at a time, which is a negative number.
         _check_range("cursor", cursor, -_LARGEST if topic_filter.startswith("$stream/") else 0)
 
 
 def _check_delivery(row: Row) -> None:
-    session, number, packet_id, released, flags, topic, payload = row
+    session, number, packet_id, release_number, flags, topic, payload = row
     assert isinstance(flags, int)
-    _check_range("session", session, 1)
+    _check_range("session_id", session, 1)
     _check_range("number", number, 1)
     _check_range("packet_id", packet_id, 0, MAXIMUM_TWO_BYTES)
-    _check_range("released", released, 0)
-    _check_range("flags", flags, 0, 15)
-    if not 1 <= flags & 3 <= 2:
+    _check_range("release_number", release_number, 0)
+    _check_range("flags", flags, 0, MAXIMUM_FLAGS)
+    if not 1 <= flags & QOS_MASK <= 2:
         raise _Fault(f"flags is {flags}")
-    if released:
+    if release_number:
         # [4.3.3] after PUBREC only the identifier is left
-        if flags != 2 or not packet_id:
-            raise _Fault("it is released, but no QoS 2 message that was sent")
+        if flags != RELEASED_FLAGS or not packet_id:
+            raise _Fault("it is released, but it is not a QoS 2 message that was sent")
         if topic is not None or payload is not None:
-            raise _Fault("it is released, but its message is there")
+            raise _Fault("it is released, but it still has its message")
     elif topic is None:
-        raise _Fault("its message is not there")
+        raise _Fault("its message is missing")
     else:
         _message(topic, b"" if payload is None else payload, flags, NO_PROPERTIES)
 
 
-def _check_particular(row: Row) -> None:
-    session, number, size, _, share, body, properties = row
-    _check_range("session", session, 1)
+def _check_extra(row: Row) -> None:
+    session, number, size, _, share, shared_payload_id, properties = row
+    _check_range("session_id", session, 1)
     _check_range("number", number, 1)
     _check_range("size", size, 1)
     if share is not None:
         assert isinstance(share, str)
         check_topic_filter(share, None)
-    if body is not None:
-        _check_range("body", body, 1)
+    if shared_payload_id is not None:
+        _check_range("shared_payload_id", shared_payload_id, 1)
     _properties(properties)
 
 
-def _check_whole(row: Row, particular: Row | None, body: Value) -> None:
-    _, _, _, released, flags, topic, payload = row
+def _check_whole_delivery(row: Row, extra: Row | None, shared_payload: Value) -> None:
+    _, _, _, release_number, flags, topic, payload = row
     size: Value = None
-    reference: Value = None
+    shared_payload_id: Value = None
     section: Value = None
     assert isinstance(flags, int)
-    if particular is None and flags & HAS_PARTICULAR:
-        raise _Fault("what is particular about it is not there")
-    if particular is not None:
-        if released:
-            raise _Fault("it is released, but its message is there")
-        if not flags & HAS_PARTICULAR:
-            raise _Fault("something is particular about it, which its flags do not say")
-        _, _, size, _, _, reference, section = particular
-    if released:
+    if extra is None and flags & HAS_EXTRA:
+        raise _Fault("its row in delivery_extra is missing")
+    if extra is not None:
+        if release_number:
+            raise _Fault("it is released, but it still has its message")
+        if not flags & HAS_EXTRA:
+            raise _Fault("it has a row in delivery_extra, but its flags do not say so")
+        _, _, size, _, _, shared_payload_id, section = extra
+    if release_number:
         return
-    if reference is not None:
+    if shared_payload_id is not None:
         if payload is not None:
-            raise _Fault("it has a payload, and a body")
-        payload = body
+            raise _Fault("it has a payload of its own and a shared one")
+        payload = shared_payload
     if payload is None:
-        raise _Fault("its payload is not there")
+        raise _Fault("its payload is missing")
     if not isinstance(payload, bytes):
         raise _Fault("its payload is not bytes")
     message = _message(topic, payload, flags, _properties(section))
     if size is not None and message.size != size:
-        raise _Fault(f"size is {size!r}, its message has {message.size}")
+        raise _Fault(f"size is {size!r}, but its message has {message.size} bytes")
 
 
 def _check_will(row: Row) -> None:
@@ -246,10 +260,10 @@ def _check_will(row: Row) -> None:
 
 
 def _check_retained(row: Row) -> None:
-    place, topic, qos, _, properties, payload = row
-    _check_range("place", place, 1)
+    position, topic, qos, _, properties, payload = row
+    _check_range("position", position, 1)
     _check_range("qos", qos, 0, 2)
-    # [3.3.1.3] an empty payload is no retained message, but the end of one
+    # [3.3.1.3] an empty payload deletes a retained message and is never one
     if not payload:
         raise _Fault("payload is empty")
     _message(topic, payload, qos, _properties(properties))
@@ -257,21 +271,21 @@ def _check_retained(row: Row) -> None:
 
 def _check_inbox(row: Row) -> None:
     session, number, key, flags, packet_id, version, *message = row
-    _check_range("session", session, 1)
+    _check_range("session_id", session, 1)
     _check_range("number", number, 1)
     _check_name(key, "key")
     _check_publish(flags, packet_id, version, *message)
     assert isinstance(flags, int)
-    if not flags & 3:
-        raise _Fault("it is a QoS 0 message, which nobody acknowledges")
+    if not flags & QOS_MASK:
+        raise _Fault("it is a QoS 0 message, which has no acknowledgement")
 
 
 def _check_record(row: Row) -> None:
-    stream, seq, received, flags, packet_id, version, client_id, user_name, *message = row
+    stream, seq, received_at, flags, packet_id, version, client_id, user_name, *message = row
     assert isinstance(client_id, str)
-    _check_range("stream", stream, 1)
+    _check_range("stream_id", stream, 1)
     _check_range("seq", seq, 1)
-    _check_range("received", received, 0)
+    _check_range("received_at", received_at, 0)
     check_text(client_id, "client_id", None)
     _check_user_name(user_name)
     _check_publish(flags, packet_id, version, *message)
@@ -280,26 +294,26 @@ def _check_record(row: Row) -> None:
 def _check_publish(
     flags: Value, packet_id: Value, version: Value, topic: Value, section: Value, payload: Value
 ) -> None:
-    """A message as it came in."""
+    """A message as it was received."""
     assert isinstance(topic, str)
     assert isinstance(payload, bytes)
     assert isinstance(flags, int)
     assert isinstance(packet_id, int)
     assert isinstance(version, int)
-    _check_range("flags", flags, 0, 15)
+    _check_range("flags", flags, 0, MAXIMUM_FLAGS)
     if version not in (MQTT311, MQTT5):
-        raise _Fault(f"version is {version}")
+        raise _Fault(f"protocol_version is {version}")
     properties = _properties(section)
     check_properties_version(properties.present, version)
-    qos = flags & 3
+    qos = flags & QOS_MASK
     Publish(
         topic,
         payload,
         qos=qos,
-        # A will has no identifier, whatever its QoS, nor what a server has forgotten.
+        # A will has no identifier, whatever its QoS, nor has a message that its server forgot.
         packet_id=packet_id or (1 if qos else 0),
-        retain=bool(flags & 4),
-        dup=bool(flags & 8),
+        retain=bool(flags & RETAIN),
+        dup=bool(flags & DUP),
         properties=properties,
     )
 
@@ -317,7 +331,7 @@ def _properties(value: Value) -> Properties:
     # A Topic Alias of an older semel is harmless: `properties_from` leaves it out.
     properties = properties_as_stored(value)
     if encode_properties(properties) != value:
-        raise _Fault("properties do not end where they should")
+        raise _Fault("properties do not have the length that they state")
     return properties
 
 
@@ -325,4 +339,4 @@ def _message(topic: Value, payload: Value, flags: Value, properties: Properties)
     assert isinstance(topic, str)
     assert isinstance(payload, bytes)
     assert isinstance(flags, int)
-    return Message(topic, payload, qos=flags & 3, properties=properties)
+    return Message(topic, payload, qos=flags & QOS_MASK, properties=properties)

@@ -1,0 +1,41 @@
+"""The flags of a stored message and the options of a stored subscription: the one encoding.
+
+    record, inbox    qos | retain << 2 | dup << 3
+    delivery         qos | retain << 2 | 8 if `delivery_extra` has a row for it
+
+After its PUBREC a delivery keeps nothing but its QoS (RELEASED_FLAGS). Segments decode whole
+columns with the same masks.
+"""
+
+from typing import Final
+
+from semel.mqtt.packets.subscribe import Subscription
+
+QOS_MASK: Final = 3
+RETAIN: Final = 4
+DUP: Final = 8
+HAS_EXTRA: Final = 8
+# The flags of a delivery whose PUBREC has arrived.
+RELEASED_FLAGS: Final = 2
+MAXIMUM_FLAGS: Final = 15
+
+
+def received_flags(qos: int, *, retain: bool, dup: bool) -> int:
+    """The flags of a message as it was received."""
+    return qos | retain << 2 | dup << 3
+
+
+def delivery_flags(qos: int, *, retain: bool, has_extra: bool) -> int:
+    """The flags of an outgoing message."""
+    return qos | retain << 2 | has_extra << 3
+
+
+def subscription_from(topic_filter: str, options: int) -> Subscription:
+    """A subscription from its Subscription Options byte [3.8.3.1]. Raises Violation."""
+    return Subscription(
+        topic_filter,
+        options & 3,
+        no_local=bool(options & 4),
+        retain_as_published=bool(options & 8),
+        retain_handling=options >> 4 & 3,
+    )
