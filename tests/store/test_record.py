@@ -26,8 +26,8 @@ from semel.store.record import (
     FIRST_ROWS,
     MAXIMUM_SOUGHT,
     RETURNED_BYTES,
-    NodeSegments,
     RecordReader,
+    ReplaySegments,
     committed_records,
     committed_since,
 )
@@ -62,7 +62,7 @@ class Place:
         self.reader = self.new_reader(NODE)
 
     def new_reader(self, node: str) -> RecordReader:
-        shelf = NodeSegments(
+        shelf = ReplaySegments(
             self.path,
             root=self.root.address,
             node=node,
