@@ -173,6 +173,15 @@ def test_a_tick_searches_for_a_bounded_time_and_the_next_one_goes_on() -> None:
         assert topics(packets + client.take()) == names
 
 
+def test_a_search_that_meets_many_topics_for_nothing_goes_on() -> None:
+    world = World()
+    publisher = world.connect("p")
+    names = [*(f"t{number}/a" for number in range(300)), "last/b"]
+    for name in names:
+        publisher.send(Publish(name, b"x", retain=True))
+    assert topics(world.connect("s").subscribe("+/b")) == ["last/b"]
+
+
 def many_retained(count: int = 3_000) -> tuple[World, list[str]]:
     world = World()
     publisher = world.connect("p")

@@ -201,6 +201,14 @@ def test_a_session_that_cannot_be_discarded_is_nobody_elses_fault() -> None:
     assert len([line for line in world.log if "cannot be discarded" in line]) == 1
 
 
+def test_who_comes_gets_in_if_the_only_idle_session_cannot_be_discarded() -> None:
+    saved = [SavedSession(1, "s1", 100, 1_050.0)]
+    world = World(BrokerSettings(maximum_sessions=1), store=Stubborn(saved))
+    world.broker.router.subscriptions._clients["s1"] = {"t": None}  # type: ignore[dict-item]
+    world.connect("new")
+    assert set(world.broker.router.sessions) == {"s1", "new"}
+
+
 def test_a_broker_starts_with_no_more_sessions_than_it_may_have_damaged_or_not() -> None:
     saved = [RestoredSession(number, f"s{number}", 100, 1_050.0) for number in (1, 2, 3)]
     world = World(BrokerSettings(maximum_sessions=1), store=Stubborn(saved, damaged=3))

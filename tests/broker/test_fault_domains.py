@@ -517,10 +517,15 @@ def test_a_part_of_the_sweep_that_fails_does_not_keep_the_others_from_their_turn
     world.durable("ends").cut()
     world.broker.router.retained._expiring["x"] = None  # type: ignore[assignment]
     world.broker.router.sessions["nobody"] = None  # type: ignore[assignment]
+    world.broker._arrivals._unfinished._offered[999] = None
+    world.broker.memory.measured(world.broker.memory.limit + 1)
     world.wait(20)
+    world.broker.memory.measured(0)
     del world.broker.router.sessions["nobody"]
     world.wait(90)
     assert silent.is_closed()
     assert "ends" not in world.broker.router.sessions
+    assert world.lines("the sweep of packets that are not complete failed")
+    assert world.lines("freeing memory failed")
     assert world.lines("the sweep of retained messages failed")
     assert world.lines("the report under $SYS failed")

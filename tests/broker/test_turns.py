@@ -202,6 +202,18 @@ def test_a_publisher_that_is_held_back_for_a_reader_keeps_its_place() -> None:
     assert len(world.broker.turns) == 0
 
 
+def test_who_is_held_back_for_a_reader_does_not_keep_others_from_their_turn() -> None:
+    world = World()
+    held, other = world.connect("h", MQTT311), world.connect("o", MQTT311)
+    for client in (held, other):
+        receive(client, flood("pings", MQTT311))
+    held.connection.held = True
+    world.tick()
+    assert len(other.take()) == 5_000
+    assert 0 < len(held.take()) < 5_000
+    assert not world.broker.has_turns()
+
+
 def test_who_sends_little_for_long_never_has_to_wait() -> None:
     """Each turn begins anew, also for those who never wait for one."""
     world = World()
