@@ -98,7 +98,7 @@ class Damaged(Lasting):
 
     def damage(self, name: str, client_id: str) -> None:
         """What this read finds of the session of this client is damaged from now on."""
-        self.brittle.failing = {name: self.broker.router.sessions[client_id].number}
+        self.brittle.failing = {name: self.broker.router.sessions[client_id].store_id}
 
     def heal(self) -> None:
         self.brittle.failing = {}

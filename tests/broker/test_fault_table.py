@@ -233,7 +233,7 @@ class Whole(Plant):
     @property
     def number(self) -> int:
         """What the store calls its session."""
-        return self.broker.router.sessions["victim"].number
+        return self.broker.router.sessions["victim"].store_id
 
     def say(self, client: Client, *packets: Packet) -> list[Packet]:
         """What it sends; an exception over that closes its connection, as the server does.

@@ -461,7 +461,7 @@ class Unlisting(Variant):
     def flush(self, broker: Broker, store: SimulatedStore, now: float) -> None:
         router = broker.router
         for at, state in enumerate(router.dirty):
-            if state.number in store.faults.damaged:
+            if state.store_id in store.faults.damaged:
                 del router.dirty[at + 1 :]
                 break
         broker.flush(now)

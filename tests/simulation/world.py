@@ -409,8 +409,8 @@ class World:
             self.faults.hook, self.faults.client = HOOKS[b % len(HOOKS)], client.name
             return
         state = self.broker.router.sessions.get(client.name)
-        if state is not None and state.number and client.part.role != WORKER:
-            self.faults.damaged.add(state.number)
+        if state is not None and state.is_durable and client.part.role != WORKER:
+            self.faults.damaged.add(state.store_id)
             self.tally["sessions damaged"] += 1
 
     def _last_link(self, who: int) -> Link | None:

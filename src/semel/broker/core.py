@@ -389,7 +389,7 @@ class Broker:
         for state in dirty:
             if state.waits:
                 state.waits = False
-                if not state.number:
+                if not state.is_durable:
                     # A message that it got may wait for quota, and leave in a later tick.
                     state.safe_after = self._commits
         router.commit = Commit()
@@ -419,7 +419,7 @@ class Broker:
         if changes:
             state.waits = True
             for change in changes:
-                self.router.commit.changes.append((state.number, change))
+                self.router.commit.changes.append((state.store_id, change))
         return packets
 
     def _write(self, commit: Commit, now: float) -> None:
@@ -791,7 +791,7 @@ class Broker:
         if terms.expiry_interval or packet.will is not None:
             return True
         old = self.router.sessions.get(terms.client_id)
-        return old is not None and old.number > 0
+        return old is not None and old.is_durable
 
     def _turn_away(
         self, connection: Connection, packet: Connect, verdict: ConnectRefused, now: float
@@ -883,7 +883,7 @@ class Broker:
         topic_name = connection.exchange.topic_name(CLIENT, packet)
         check_levels(topic_name, self.settings.topic_levels)
         # Asked first: if that fails, the message has not come yet, and may come again.
-        reason = self._lifetimes.may_publish(state.client_id, topic_name)
+        reason = self.router.authorize_publish(state.client_id, topic_name)
         receipt = state.session.receive_publish(packet)
         if receipt is None:
             return
@@ -893,7 +893,7 @@ class Broker:
         if reason == SUCCESS:
             message = received_message(packet, topic_name, now)
             router = self.router
-            lasts = packet.qos == 2 and state.number > 0
+            lasts = packet.qos == 2 and state.is_durable
             streams = router.streams.of(topic_name)
             if streams:
                 lasts = True

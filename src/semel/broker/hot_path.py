@@ -285,7 +285,7 @@ class HotPath:
         if not ordinary_publish(connection.exchange, CLIENT, qos, packet_id):
             return False
         message = Message(route.topic_name, payload, qos=qos)
-        lasts = qos == 2 and publisher.number > 0
+        lasts = qos == 2 and publisher.is_durable
         if route.streams:
             lasts = True
             self._router.record(route.streams, message, publisher, packet_id=packet_id)
@@ -306,7 +306,7 @@ class HotPath:
             ):
                 self._router.mark(state)
                 self._router.note_behind(state)
-                if state.number:
+                if state.is_durable:
                     lasts = True
                     self._router.unwritten += queued_bytes(message)
                 sent += 1

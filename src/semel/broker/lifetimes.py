@@ -14,16 +14,15 @@ from math import inf
 from traceback import format_exc
 from typing import Final, final
 
-from semel.broker.cursors import STREAM_TOPICS
 from semel.broker.rare_log import RareLog
-from semel.broker.router import OWN_TOPICS, Router
+from semel.broker.router import Router
 from semel.broker.session_shares import SessionShares
 from semel.broker.session_state import SessionState, shown
 from semel.broker.subscriptions import subscription_cost
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
-from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
+from semel.mqtt.reasons import SUCCESS
 from semel.mqtt.session import Session
 from semel.store.commit import QUEUED_BYTES
 from semel.store.store import Saved, SavedSession, SavedWill
@@ -91,7 +90,7 @@ class Lifetimes:
                 router.commit.ended.append(each.number)
                 continue
             state = SessionState(each.client_id, Session(), expiry_interval)
-            state.number = each.number
+            state.store_id = each.number
             if expiry_interval != each.expiry_interval:
                 self._store_session(state)
             self._narrow_window(state)
@@ -135,17 +134,17 @@ class Lifetimes:
             self._await_will(state, now)
         else:
             state.will_due = kept.due_at
-        if not state.number:
+        if not state.is_durable:
             self._publish_will(state, now)
 
     def _widen_window(self, state: SessionState) -> None:
         """Much of the session's queue is wanted soon, if the store has it."""
-        if state.number:
+        if state.is_durable:
             state.session.keep_at_hand(self._window)
 
     def _narrow_window(self, state: SessionState) -> None:
         """Nobody wants the session's queue for a while."""
-        if state.number:
+        if state.is_durable:
             state.session.keep_at_hand(min(self._window, WINDOW_AWAY))
 
     def make_room(self, now: float) -> None:
@@ -182,7 +181,7 @@ class Lifetimes:
         idle = [
             (state.session.waiting_bytes + QUEUED_BYTES * state.session.waiting, state)
             for state in self._router.sessions.values()
-            if not state.connection and not state.number and state.session.waiting
+            if not state.connection and not state.is_durable and state.session.waiting
         ]
         idle.sort(key=_weight, reverse=True)
         for weight, state in idle:
@@ -202,13 +201,13 @@ class Lifetimes:
         """A connection from this address has the session from now on, on these terms."""
         self.shares.connected(state, address)
         state.expiry_interval = expiry_interval
-        if self._router.lasts and expiry_interval and not state.number:
+        if self._router.lasts and expiry_interval and not state.is_durable:
             # The store will have all that happens to it.
-            state.number = self._next_number
+            state.store_id = self._next_number
             self._next_number += 1
         self._widen_window(state)
         # Once it is stored, all that happens to it is, until it ends.
-        state.session.durable = state.number > 0
+        state.session.durable = state.is_durable
         self._store_session(state)
         # [MQTT-3.1.3-9] the session is back before its will was due
         state.will = will
@@ -292,12 +291,6 @@ class Lifetimes:
 
     # --- wills ------------------------------------------------------------------------------------
 
-    def may_publish(self, client_id: str, topic_name: str) -> int:
-        """Whether a client may publish there: a reason code."""
-        if topic_name.startswith((OWN_TOPICS, STREAM_TOPICS)):
-            return NOT_AUTHORIZED
-        return self._router.authority.publish(client_id, topic_name)
-
     def _await_will(self, state: SessionState, now: float) -> None:
         """[MQTT-3.1.2-8] after the delay, or when the session ends if that comes first."""
         will = state.will
@@ -317,7 +310,7 @@ class Lifetimes:
         self._store_will(state)
         router = self._router
         try:
-            if self.may_publish(state.client_id, will.topic_name) == SUCCESS:
+            if router.authorize_publish(state.client_id, will.topic_name) == SUCCESS:
                 message = _will_message(will, now)
                 streams = router.streams.of(will.topic_name)
                 if streams:
@@ -332,9 +325,9 @@ class Lifetimes:
 
     def _store_session(self, state: SessionState) -> None:
         """What the client is told of its session, the store has first."""
-        if state.number:
+        if state.is_durable:
             state.waits = True
-            kept = (state.number, state.client_id, state.expiry_interval)
+            kept = (state.store_id, state.client_id, state.expiry_interval)
             self._router.commit.sessions.append(kept)
 
     def _store_will(self, state: SessionState) -> None:

@@ -212,7 +212,7 @@ class Replays:
             kept[(number, topic_filter)] = value
         states: dict[int, SessionState] = {}
         for state in self._router.sessions.values():
-            states[state.number] = state
+            states[state.store_id] = state
         unknown: set[str] = set()
         for number, subscription, identifier in saved.subscriptions:
             topic_filter = subscription.topic_filter
@@ -289,8 +289,8 @@ class Replays:
         if begins is not None:
             cursor.move(begins[0], begins[1])
             cursor.stored = cursor.value
-            if state.number:
-                router.commit.cursors.append((state.number, topic_filter, cursor.stored))
+            if state.is_durable:
+                router.commit.cursors.append((state.store_id, topic_filter, cursor.stored))
         return granted
 
     def _cursor(
@@ -483,7 +483,7 @@ class Replays:
     def _note(self, state: SessionState, cursors: Cursors) -> None:
         """Let the store have the places of a durable session's cursors, with what moved them."""
         router = self._router
-        if state.number:
+        if state.is_durable:
             if cursors.sent:
                 state.waits = True
             for cursor in cursors.all.values():
@@ -493,6 +493,6 @@ class Replays:
                     or (value - cursor.stored >= _UNNOTED and router.store.condition == OPEN)
                 ):
                     cursor.stored = value
-                    router.commit.cursors.append((state.number, cursor.topic_filter, value))
+                    router.commit.cursors.append((state.store_id, cursor.topic_filter, value))
         if cursors.sent_unacknowledged and router.lasts and self._outbox.holds(state):
             cursors.held = router.commit

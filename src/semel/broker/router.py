@@ -8,6 +8,7 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.authority import Authority
+from semel.broker.cursors import STREAM_TOPICS
 from semel.broker.faults import told
 from semel.broker.memory import Memory
 from semel.broker.pressure import caught_up_mark
@@ -38,7 +39,7 @@ from semel.mqtt.properties import (
     Properties,
     PropertyItem,
 )
-from semel.mqtt.reasons import QUOTA_EXCEEDED
+from semel.mqtt.reasons import NOT_AUTHORIZED, QUOTA_EXCEEDED
 from semel.mqtt.session import Session
 from semel.mqtt.topics import is_shared
 from semel.store.commit import QUEUED_BYTES, SHARED_PAYLOAD, Commit, RecordedMessage
@@ -198,6 +199,12 @@ class Router:
         """
         return self.unwritten <= self.store.room
 
+    def authorize_publish(self, client_id: str, topic_name: str) -> int:
+        """SUCCESS, or the reason code with which a message of this client is refused."""
+        if topic_name.startswith((OWN_TOPICS, STREAM_TOPICS)):
+            return NOT_AUTHORIZED
+        return self.authority.publish(client_id, topic_name)
+
     def may_receive(self, client_id: str, topic_name: str) -> bool:
         """Whether a message may reach a client. A fault of the authority over it is its alone.
 
@@ -305,15 +312,15 @@ class Router:
             return True
         if not qos:
             return False
-        if qos == 2 and publisher.number:
+        if qos == 2 and publisher.is_durable:
             return True
         matches = self.match(topic_name)
         for entry in matches.entries:
-            if entry.qos and self.sessions[entry.client_id].number:
+            if entry.qos and self.sessions[entry.client_id].is_durable:
                 return True
         for group in matches.groups:
             for entry in group.members():
-                if entry.qos and self.sessions[entry.client_id].number:
+                if entry.qos and self.sessions[entry.client_id].is_durable:
                     return True
         return False
 
@@ -383,7 +390,7 @@ class Router:
         if not session.wanted or state.damage:
             return False
         try:
-            deliveries = self.store.queue(state.number, session.first_wanted, session.wanted)
+            deliveries = self.store.queue(state.store_id, session.first_wanted, session.wanted)
             session.refill(deliveries)
         except Exception as problem:
             self._note_damage(state, problem)
@@ -405,7 +412,7 @@ class Router:
             assert message is not None
             if group is not None:
                 # It may be on disk as this session's until the commit.
-                self.lasting = state.number > 0
+                self.lasting = state.is_durable
                 self._reached = []
                 # Identifiers are of the subscription that it came by.
                 self._deliver_shared(group, without_identifiers(message), now)
@@ -432,9 +439,9 @@ class Router:
         self.work += DELIVERY_WORK + (message.size >> COPY_SHIFT)
         if message.qos:
             self._reached.append(state)
-            if state.number:
+            if state.is_durable:
                 self.lasting = True
-            if self.memory.is_short and not state.number and not session.can_send(message.qos):
+            if self.memory.is_short and not state.is_durable and not session.can_send(message.qos):
                 self.dropped += 1
                 return
             # The bounds are for what waits: what can leave at once need not fit in.
@@ -443,7 +450,7 @@ class Router:
                 if self._is_full(session, message):
                     self.dropped += 1
                     return
-            if state.number:
+            if state.is_durable:
                 self.unwritten += queued_bytes(message)
         dropped = session.dropped
         session.send(message, now, share)
@@ -457,8 +464,8 @@ class Router:
         if not state.damage and session.may_expire_beyond(now):
             first = session.first_wanted
             try:
-                expired = self.store.expired(state.number, first, now)
-                next_expiry = self.store.next_expiry(state.number, first, now)
+                expired = self.store.expired(state.store_id, first, now)
+                next_expiry = self.store.next_expiry(state.store_id, first, now)
             except Exception as problem:
                 # Whoever publishes just now has no part in it.
                 self._note_damage(state, problem)
@@ -502,10 +509,10 @@ class Router:
         if old is None:
             state.subscriptions += 1
             state.subscription_bytes += cost
-        if state.number:
+        if state.is_durable:
             state.waits = True
             self.commit.subscriptions.append(
-                (state.number, subscription.topic_filter, subscription, identifier)
+                (state.store_id, subscription.topic_filter, subscription, identifier)
             )
         # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets none [4.8.2]
         handling = subscription.retain_handling
@@ -558,9 +565,9 @@ class Router:
             return False
         state.subscriptions -= 1
         state.subscription_bytes -= subscription_cost(topic_filter)
-        if state.number:
+        if state.is_durable:
             state.waits = True
-            self.commit.subscriptions.append((state.number, topic_filter, None, 0))
+            self.commit.subscriptions.append((state.store_id, topic_filter, None, 0))
         return True
 
     def end(self, state: SessionState, now: float) -> None:
@@ -577,10 +584,10 @@ class Router:
         del self.sessions[state.client_id]
         state.ended = True
         self.subscriptions.forget(state.client_id)
-        if state.number:
-            self.commit.ended.append(state.number)
-            self._ending[state.client_id] = state.number
-            self._ending_ids[state.number] = state.client_id
+        if state.is_durable:
+            self.commit.ended.append(state.store_id)
+            self._ending[state.client_id] = state.store_id
+            self._ending_ids[state.store_id] = state.client_id
         self._hand_over(state, session.give_up_shared(None, sent=True), now)
         session.forget_waiting()
         while shared and self.refill(state):
@@ -598,7 +605,7 @@ class Router:
             change
             for commit in self.unsafe
             for number, change in commit.changes
-            if number == state.number
+            if number == state.store_id
         ]
         changes.extend(state.session.drain()[0])
         deliveries: list[Delivery] = []
@@ -625,7 +632,7 @@ class Router:
         """
         if state.cold and not state.damage:
             try:
-                deliveries, stored = self.store.exchanges(state.number)
+                deliveries, stored = self.store.exchanges(state.store_id)
                 state.session.restore_exchanges(deliveries, stored)
                 state.cold = False
             except Exception as problem:

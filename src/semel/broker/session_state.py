@@ -17,8 +17,8 @@ class SessionState:
 
     client_id: Final[str]
     session: Final[Session]
-    # What the store calls it; 0: it is in memory alone.
-    number: int
+    # Its identifier in the store; 0: it is in memory only.
+    store_id: int
     # What was in flight is still in the store alone.
     cold: bool
     # Why the store's part of it cannot be read, for the log; "": it can, or nobody has tried.
@@ -61,7 +61,7 @@ class SessionState:
     def __init__(self, client_id: str, session: Session, expiry_interval: int) -> None:
         self.client_id = client_id
         self.session = session
-        self.number = 0
+        self.store_id = 0
         self.cold = False
         self.damage = ""
         self.waits = False
@@ -82,6 +82,11 @@ class SessionState:
         self.cursors = None
         self.given_up = False
         self.uses_aliases = False
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the store keeps it: it outlives its connection, and there is a store."""
+        return self.store_id > 0
 
 
 def shown(client_id: str) -> str:
