@@ -276,7 +276,7 @@ def test_packets_that_cannot_be_told_apart_close_their_connection_alone() -> Non
     publisher, reader = bystanders(world)
     victim = world.victim(present=False)
     world.broker.receive(victim.connection, encode(PingReq()), world.now)
-    victim.connection.waits = True
+    victim.connection.left_awaiting_commit = True
     state = world.broker.router.sessions["victim"]
     state.session.append(b"", 0)
     world.broker.router.mark(state)

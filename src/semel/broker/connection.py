@@ -63,15 +63,14 @@ class Connection:
     awaits_turn: bool
     turn: int
     work: int
-    # Its session had to wait for the store when it left; how many of its packets do, in lists;
-    # whether its CONNACK is among them.
-    waits: bool
-    outstanding: int
-    connack_waits: bool
-    # Whether an answer to one of its own packets is among them, and since when it is known to wait
-    # for a full disk; less than 0: it does not.
-    awaits_answer: bool
-    full_since: float
+    # Set by `CommitGate`: its session awaited the commit when it left; how many commits hold
+    # packets for it; whether its CONNACK, or an answer to a packet of its own, is among them.
+    left_awaiting_commit: bool
+    commits_awaited: int
+    connack_awaits_commit: bool
+    answer_awaits_commit: bool
+    # Since when its answers are known to wait for a full disk; less than 0: they do not.
+    disk_full_since: float
     # Its CONNECT was not accepted yet; it was, at some time.
     is_unconnected: bool
     is_admitted: bool
@@ -125,11 +124,11 @@ class Connection:
         self.awaits_turn = False
         self.turn = 0
         self.work = 0
-        self.waits = False
-        self.outstanding = 0
-        self.connack_waits = False
-        self.awaits_answer = False
-        self.full_since = -1.0
+        self.left_awaiting_commit = False
+        self.commits_awaited = 0
+        self.connack_awaits_commit = False
+        self.answer_awaits_commit = False
+        self.disk_full_since = -1.0
         self.is_unconnected = False
         self.is_admitted = False
         self.unfinished = 0

@@ -31,10 +31,10 @@ from semel.broker.faults import told
 from semel.broker.hot_path import HotPath
 from semel.broker.lifetimes import WINDOW, Lifetimes
 from semel.broker.memory import BOUNDLESS, ROOM_WHEN_SHORT, Memory
-from semel.broker.outbox import SendQueue
 from semel.broker.pressure import Pressure
 from semel.broker.replay import Replays, is_of_stream, suback
 from semel.broker.router import Router
+from semel.broker.send_queue import SendQueue
 from semel.broker.session_state import SessionState, shown
 from semel.broker.settings import BrokerSettings
 from semel.broker.store_pressure import StorePressure
@@ -116,15 +116,13 @@ class Broker:
     turn_work: int
     # Why the store could not even be given a commit; "": it could. The broker is at its end then.
     store_failure: str
-    _outbox: Final[SendQueue]
+    _send_queue: Final[SendQueue]
     # Sessions whose next deliveries were not safe yet when they were wanted.
     _starved: list[SessionState]
     # Sessions for whom this tick had no time to find retained messages.
     _unsearched: list[SessionState]
     _lifetimes: Final[Lifetimes]
     _arrivals: Final[Arrivals]
-    # How many commits there have been.
-    _commits: int
     _wall: Final[Callable[[], float]]
     _doorkeeper: Final[Doorkeeper]
     _log: Final[Callable[[str], None]]
@@ -179,11 +177,10 @@ class Broker:
         self.turns = Turns()
         self.turn_work = TURN_WORK
         self.store_failure = ""
-        self._outbox = SendQueue(self.connections)
-        self.replays = Replays(self.router, self._outbox, log)
+        self._send_queue = SendQueue(self.connections, self.router.gate)
+        self.replays = Replays(self.router, self._send_queue, log)
         self._starved = []
         self._unsearched = []
-        self._commits = 0
         self._lifetimes = Lifetimes(
             self.router,
             log,
@@ -373,30 +370,24 @@ class Broker:
         self._unsearched = []
         expired = router.retained.expired
         router.retained.expired = []
-        if not router.lasts:
-            self._release(self._outbox.take(), now)
+        if not router.gate.has_store:
+            self._release(self._send_queue.take(), now)
             return
         for topic_name in expired:
             # It may have got a new one since, which is in the commit already.
             if router.retained.get(topic_name) is None:
                 commit.retained.append((topic_name, None))
-        leaving = self._outbox.part(commit)
-        for connection, problem in self._outbox.failed:
+        leaving = self._send_queue.split(commit)
+        for connection, problem in self._send_queue.failed:
             self._log(f"serving {_name(connection)} failed: closed. {problem}")
             self._drop(connection, now)
-        self._outbox.failed = []
-        self._commits += 1
-        for state in dirty:
-            if state.waits:
-                state.waits = False
-                if not state.is_durable:
-                    # A message that it got may wait for quota, and leave in a later tick.
-                    state.safe_after = self._commits
+        self._send_queue.failed = []
+        number = router.gate.end_tick(dirty)
         router.commit = Commit()
         router.unwritten = 0
         self._release(leaving, now)
         if commit.packets or not commit.is_empty():
-            commit.number = self._commits
+            commit.number = number
             commit.at = self._wall()
             self._write(commit, now)
 
@@ -411,13 +402,13 @@ class Broker:
             self.replays.send(state, now)
         packets = self._take_changes(state)
         if packets and state.connection:
-            self._outbox.add(state.connection, packets)
+            self._send_queue.add(state.connection, packets)
 
     def _take_changes(self, state: SessionState) -> list[Outgoing]:
         """Put what has to last of a session into the commit. What it wants to send."""
         changes, packets = state.session.drain()
         if changes:
-            state.waits = True
+            self.router.gate.await_commit(state)
             for change in changes:
                 self.router.commit.changes.append((state.store_id, change))
         return packets
@@ -456,21 +447,15 @@ class Broker:
         for state in self._starved:
             self.router.mark(state)
         self._starved = []
-        self._outbox.safe = commit.number
+        self.router.gate.confirm(commit)
         if self.router.unsafe and self.router.unsafe[0] is commit:
             del self.router.unsafe[0]
         self.replays.recorded(commit)
-        for number in commit.ended:
-            self.router.ended(number)
         held: list[tuple[int, list[Outgoing]]] = []
         for number, packets in commit.packets:
             connection = self.connections.get(number)
             if connection is not None and not connection.closing:
-                connection.outstanding -= 1
-                connection.connack_waits = False
-                if not connection.outstanding:
-                    connection.awaits_answer = False
-                    connection.full_since = -1.0
+                self.router.gate.release_packets(connection)
                 held.append((number, packets))
                 self.replays.released(connection.state, commit)
         self._release(held, now)
@@ -693,7 +678,7 @@ class Broker:
         connection.state = None
         if state is None:
             return
-        connection.waits = state.waits
+        self.router.gate.leave(connection, state)
         state.connection = 0
         try:
             self._lifetimes.leave(state, now)
@@ -712,7 +697,7 @@ class Broker:
     # --- packets ----------------------------------------------------------------------------------
 
     def _answer(self, connection: Connection, packet: Packet) -> None:
-        self._outbox.add(connection.number, [packet])
+        self._send_queue.add(connection.number, [packet])
 
     def _handle(self, connection: Connection, packet: Packet, now: float) -> None:
         if isinstance(packet, Connect):
@@ -847,9 +832,7 @@ class Broker:
         state.connection = connection.number
         state.user_name = packet.user_name
         self._lifetimes.begin(state, terms.expiry_interval, packet.will, address=connection.address)
-        if self.router.is_ending(client_id):
-            # It is not told that it begins anew while a crash could bring the old session back.
-            state.waits = True
+        self.router.gate.begin_session(state)
         exchange = Exchange(state.session.open_exchanges(SERVER, CLIENT))
         exchange.observe(CLIENT, packet, 0)
         connection.exchange = exchange
@@ -888,15 +871,15 @@ class Broker:
         if receipt is None:
             return
         if reason == SUCCESS and self.store_pressure.refuses(packet.qos):
-            if self.router.would_last(topic_name, packet.qos, state, retain=packet.retain):
+            if self.router.would_keep(topic_name, packet.qos, state, retain=packet.retain):
                 reason = QUOTA_EXCEEDED
         if reason == SUCCESS:
             message = received_message(packet, topic_name, now)
             router = self.router
-            lasts = packet.qos == 2 and state.is_durable
+            is_kept = router.gate.keeps_identifier(state, packet.qos)
             streams = router.streams.of(topic_name)
             if streams:
-                lasts = True
+                is_kept = True
                 router.record(
                     streams,
                     message,
@@ -905,10 +888,9 @@ class Broker:
                     dup=packet.dup,
                     properties=packet.properties,
                 )
-            if not router.route(message, state.client_id, now, lasts=lasts):
+            if not router.route(message, state.client_id, now, is_kept=is_kept):
                 reason = NO_MATCHING_SUBSCRIBERS
-            if router.lasting:
-                state.waits = True
+            router.gate.await_routed_message(state)
         state.session.accept(receipt, reason)
         # Last, because it asks the authority: if that fails, the message is not half accepted.
         if reason < FAILURE and self.hot_path is not None:

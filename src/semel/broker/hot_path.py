@@ -17,6 +17,7 @@ from mypy_extensions import i64
 
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
+from semel.broker.durability import CommitGate
 from semel.broker.router import Router, queued_bytes
 from semel.broker.routes import PLAIN, Route, Routes
 from semel.broker.session_state import SessionState
@@ -87,6 +88,7 @@ class HotPath:
     taken: int
     _router: Final[Router]
     _authority: Final[Authority]
+    _gate: Final[CommitGate]
     _counters: Final[BrokerCounters]
     _run: Final[Run]
 
@@ -102,6 +104,7 @@ class HotPath:
         self.taken = 0
         self._router = router
         self._authority = router.authority
+        self._gate = router.gate
         self._counters = counters
         self._run = Run()
 
@@ -285,9 +288,9 @@ class HotPath:
         if not ordinary_publish(connection.exchange, CLIENT, qos, packet_id):
             return False
         message = Message(route.topic_name, payload, qos=qos)
-        lasts = qos == 2 and publisher.is_durable
+        is_kept = self._gate.keeps_identifier(publisher, qos)
         if route.streams:
-            lasts = True
+            is_kept = True
             self._router.record(route.streams, message, publisher, packet_id=packet_id)
         grants = route.grants
         plain: set[str] | None = None
@@ -307,7 +310,7 @@ class HotPath:
                 self._router.mark(state)
                 self._router.note_behind(state)
                 if state.is_durable:
-                    lasts = True
+                    is_kept = True
                     self._router.unwritten += queued_bytes(message)
                 sent += 1
             elif plain is None:
@@ -316,8 +319,10 @@ class HotPath:
                 plain.add(state.client_id)
         reason = SUCCESS
         if plain is not None:
-            matched = self._router.route(message, publisher.client_id, now, only=plain, lasts=lasts)
-            lasts = self._router.lasting
+            matched = self._router.route(
+                message, publisher.client_id, now, only=plain, is_kept=is_kept
+            )
+            is_kept = self._gate.message_is_kept
             if not matched and not sent:
                 reason = NO_MATCHING_SUBSCRIBERS
         elif not sent:
@@ -325,11 +330,7 @@ class HotPath:
         self._counters.messages_sent += sent
         self._counters.packets_sent += sent
         self._router.work += HOT_PUBLISH_WORK + sent * HOT_DELIVERY_WORK
-        if lasts:
-            # It reaches nobody before its commit, and is not acknowledged either.
-            publisher.waits = True
-            for state in states:
-                if state.dirty:
-                    state.waits = True
+        if is_kept:
+            self._gate.await_kept_message(publisher, states)
         session.acknowledge(qos, packet_id, reason)
         return True

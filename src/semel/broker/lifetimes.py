@@ -14,6 +14,7 @@ from math import inf
 from traceback import format_exc
 from typing import Final, final
 
+from semel.broker.durability import CommitGate
 from semel.broker.rare_log import RareLog
 from semel.broker.router import Router
 from semel.broker.session_shares import SessionShares
@@ -44,6 +45,7 @@ class Lifetimes:
     """All sessions, from their beginning to their end."""
 
     _router: Final[Router]
+    _gate: Final[CommitGate]
     _log: Final[Callable[[str], None]]
     _window: Final[int]
     _maximum_sessions: Final[int]
@@ -65,6 +67,7 @@ class Lifetimes:
         maximum_expiry: int,
     ) -> None:
         self._router = router
+        self._gate = router.gate
         self._log = log
         self._window = window
         self._maximum_sessions = maximum_sessions
@@ -201,7 +204,7 @@ class Lifetimes:
         """A connection from this address has the session from now on, on these terms."""
         self.shares.connected(state, address)
         state.expiry_interval = expiry_interval
-        if self._router.lasts and expiry_interval and not state.is_durable:
+        if self._gate.has_store and expiry_interval and not state.is_durable:
             # The store will have all that happens to it.
             state.store_id = self._next_number
             self._next_number += 1
@@ -214,8 +217,7 @@ class Lifetimes:
         state.will_due = None
         self._store_will(state)
         if will is not None:
-            # [MQTT-3.1.2-7] who is accepted has a will that is stored
-            state.waits = True
+            self._gate.accept_will(state)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -316,7 +318,7 @@ class Lifetimes:
                 if streams:
                     properties = _message_properties(will)
                     router.record(streams, message, state, properties=properties)
-                router.route(message, state.client_id, now, lasts=router.lasts)
+                router.route(message, state.client_id, now, is_kept=self._gate.has_store)
         except Exception:
             # Its client is gone, and whoever is served just now has no part in it.
             self._log(f"the will of {shown(state.client_id)} is lost: {format_exc()}")
@@ -325,15 +327,14 @@ class Lifetimes:
 
     def _store_session(self, state: SessionState) -> None:
         """What the client is told of its session, the store has first."""
-        if state.is_durable:
-            state.waits = True
+        if self._gate.await_if_durable(state):
             kept = (state.store_id, state.client_id, state.expiry_interval)
             self._router.commit.sessions.append(kept)
 
     def _store_will(self, state: SessionState) -> None:
         """Let the store have the will as it is now, or no will."""
         will = state.will
-        if self._router.lasts and (will is not None or state.will_stored):
+        if self._gate.has_store and (will is not None or state.will_stored):
             state.will_stored = will is not None
             kept = (state.client_id, state.user_name, will, state.will_due)
             self._router.commit.wills.append(kept)

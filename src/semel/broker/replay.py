@@ -31,8 +31,8 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.cursors import STREAM_TOPICS, Cursor, Cursors
-from semel.broker.outbox import SendQueue
 from semel.broker.router import Router
+from semel.broker.send_queue import SendQueue
 from semel.broker.session_state import SessionState, shown
 from semel.mqtt.codec import encode
 from semel.mqtt.exchange import Exchange
@@ -184,7 +184,7 @@ class Replays:
     """All subscriptions to streams, of all sessions."""
 
     _router: Final[Router]
-    _outbox: Final[SendQueue]
+    _send_queue: Final[SendQueue]
     _log: Final[Callable[[str], None]]
     # By stream, and by client identifier: sessions with a cursor that has come to the end of the
     # record, and those with one whose next records are being read.
@@ -194,11 +194,11 @@ class Replays:
     def __init__(
         self,
         router: Router,
-        outbox: SendQueue,
+        send_queue: SendQueue,
         log: Callable[[str], None],
     ) -> None:
         self._router = router
-        self._outbox = outbox
+        self._send_queue = send_queue
         self._log = log
         self._at_end = {}
         self._reading = {}
@@ -485,7 +485,7 @@ class Replays:
         router = self._router
         if state.is_durable:
             if cursors.sent:
-                state.waits = True
+                router.gate.await_commit(state)
             for cursor in cursors.all.values():
                 value = cursor.value
                 if value != cursor.stored and (
@@ -494,5 +494,5 @@ class Replays:
                 ):
                     cursor.stored = value
                     router.commit.cursors.append((state.store_id, cursor.topic_filter, value))
-        if cursors.sent_unacknowledged and router.lasts and self._outbox.holds(state):
+        if cursors.sent_unacknowledged and router.gate.has_store and self._send_queue.delays(state):
             cursors.held = router.commit

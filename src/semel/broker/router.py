@@ -9,6 +9,7 @@ from typing import Final, final
 
 from semel.broker.authority import Authority
 from semel.broker.cursors import STREAM_TOPICS
+from semel.broker.durability import CommitGate
 from semel.broker.faults import told
 from semel.broker.memory import Memory
 from semel.broker.pressure import caught_up_mark
@@ -85,8 +86,7 @@ class Router:
     authority: Final[Authority]
     store: Final[Store]
     memory: Final[Memory]
-    # Whether the store keeps anything: if not, nobody lists what changes.
-    lasts: Final[bool]
+    gate: Final[CommitGate]
     streams: Final[Streams]
     # Sessions to be polled and drained at the end of the tick.
     dirty: list[SessionState]
@@ -117,13 +117,6 @@ class Router:
     _much_room: Final[int]
     # Messages that a full queue turned away, or that a slow reader had no room for.
     dropped: int
-    # Whether the message that is being routed goes where it lasts, and who gets it at QoS 1 or 2.
-    lasting: bool
-    _reached: list[SessionState]
-    # Stored sessions that are over, which the store may not have yet: client identifiers with
-    # their numbers, and the other way round.
-    _ending: Final[dict[str, int]]
-    _ending_ids: Final[dict[int, str]]
 
     def __init__(
         self,
@@ -147,7 +140,7 @@ class Router:
         self.authority = authority
         self.store = store
         self.memory = memory
-        self.lasts = store.lasts
+        self.gate = CommitGate(has_store=store.lasts)
         self.streams = streams
         self.dirty = []
         self.work = 0
@@ -167,10 +160,6 @@ class Router:
         self._low_room = maximum_outgoing // 2
         self._much_room = maximum_outgoing - caught_up_mark(maximum_outgoing)
         self.dropped = 0
-        self.lasting = False
-        self._reached = []
-        self._ending = {}
-        self._ending_ids = {}
 
     def mark(self, state: SessionState) -> None:
         """This session has something for the end of the tick."""
@@ -267,16 +256,14 @@ class Router:
         now: float,
         *,
         only: set[str] | None = None,
-        lasts: bool = False,
+        is_kept: bool = False,
     ) -> bool:
         """Give a message to everyone who asked for it. Whether anybody did.
 
-        `only` names the clients to look at: the others have it already. `lasts`: something of it
-        is kept elsewhere. `lasting` tells afterwards whether it is kept anywhere: then it reaches
-        nobody at QoS 1 or 2 before its commit.
+        `only`: the clients that may get it; the others have it already. `is_kept`: a stream or
+        an identifier keeps it. The gate knows afterwards whether anything does.
         """
-        self.lasting = lasts
-        self._reached = []
+        self.gate.begin_message(is_kept=is_kept)
         if message.retain:
             self._retain(message)
         matches = self.matches = self.match(message.topic_name)
@@ -298,22 +285,19 @@ class Router:
             self._deliver(self.sessions[client_id], message, copy, now)
         for group in matches.groups:
             self._deliver_shared(group, message, now)
-        if self.lasting:
+        if self.gate.message_is_kept:
             self.unwritten += message.size
-            for state in self._reached:
-                state.waits = True
+        self.gate.end_message()
         return bool(copies) or bool(matches.groups)
 
-    def would_last(
+    def would_keep(
         self, topic_name: str, qos: int, publisher: SessionState, *, retain: bool
     ) -> bool:
-        """Whether `route` would put such a message where it lasts."""
-        if retain or self.streams.of(topic_name):
+        """Whether such a message would be kept in the store."""
+        if retain or self.streams.of(topic_name) or self.gate.keeps_identifier(publisher, qos):
             return True
         if not qos:
             return False
-        if qos == 2 and publisher.is_durable:
-            return True
         matches = self.match(topic_name)
         for entry in matches.entries:
             if entry.qos and self.sessions[entry.client_id].is_durable:
@@ -334,8 +318,8 @@ class Router:
         else:
             # What the topic had before is not its last any more.
             self.dropped += 1
-        if self.lasts and not message.topic_name.startswith(OWN_TOPICS):
-            self.lasting = True
+        if self.gate.has_store and not message.topic_name.startswith(OWN_TOPICS):
+            self.gate.keep_message()
             self.commit.retained.append((message.topic_name, kept))
 
     def _has_memory_for(self, message: Message) -> bool:
@@ -412,13 +396,10 @@ class Router:
             assert message is not None
             if group is not None:
                 # It may be on disk as this session's until the commit.
-                self.lasting = state.is_durable
-                self._reached = []
+                self.gate.begin_message(is_kept=state.is_durable)
                 # Identifiers are of the subscription that it came by.
                 self._deliver_shared(group, without_identifiers(message), now)
-                if self.lasting:
-                    for reached in self._reached:
-                        reached.waits = True
+                self.gate.end_message()
 
     def _is_served(self, shared_filter: str) -> bool:
         """Whether a member of the group is connected."""
@@ -438,9 +419,7 @@ class Router:
         session = state.session
         self.work += DELIVERY_WORK + (message.size >> COPY_SHIFT)
         if message.qos:
-            self._reached.append(state)
-            if state.is_durable:
-                self.lasting = True
+            self.gate.add_receiver(state)
             if self.memory.is_short and not state.is_durable and not session.can_send(message.qos):
                 self.dropped += 1
                 return
@@ -509,8 +488,7 @@ class Router:
         if old is None:
             state.subscriptions += 1
             state.subscription_bytes += cost
-        if state.is_durable:
-            state.waits = True
+        if self.gate.await_if_durable(state):
             self.commit.subscriptions.append(
                 (state.store_id, subscription.topic_filter, subscription, identifier)
             )
@@ -545,9 +523,7 @@ class Router:
             qos = min(message.qos, walk.qos)
             if qos < walk.minimum_qos or not self.may_receive(state.client_id, message.topic_name):
                 continue
-            if qos and self.lasts:
-                # It may be so new that its own commit is not safe yet.
-                state.waits = True
+            self.gate.await_retained(state, qos)
             self.backlog_work -= DELIVERY_WORK
             identifiers = [walk.identifier] if walk.identifier else []
             # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1
@@ -565,8 +541,7 @@ class Router:
             return False
         state.subscriptions -= 1
         state.subscription_bytes -= subscription_cost(topic_filter)
-        if state.is_durable:
-            state.waits = True
+        if self.gate.await_if_durable(state):
             self.commit.subscriptions.append((state.store_id, topic_filter, None, 0))
         return True
 
@@ -584,10 +559,8 @@ class Router:
         del self.sessions[state.client_id]
         state.ended = True
         self.subscriptions.forget(state.client_id)
-        if state.is_durable:
+        if self.gate.end_session(state):
             self.commit.ended.append(state.store_id)
-            self._ending[state.client_id] = state.store_id
-            self._ending_ids[state.store_id] = state.client_id
         self._hand_over(state, session.give_up_shared(None, sent=True), now)
         session.forget_waiting()
         while shared and self.refill(state):
@@ -614,16 +587,6 @@ class Router:
             if message is not None and change.share and change.number >= state.session.first_wanted:
                 deliveries.append(Delivery(change.number, message, change.share, message.qos))
         return deliveries
-
-    def is_ending(self, client_id: str) -> bool:
-        """Whether a crash could bring back a session of this client that is over."""
-        return client_id in self._ending
-
-    def ended(self, number: int) -> None:
-        """The store has it that this session is over."""
-        client_id = self._ending_ids.pop(number, None)
-        if client_id is not None and self._ending.get(client_id) == number:
-            del self._ending[client_id]
 
     def warm(self, state: SessionState) -> bool:
         """Read what was in flight in a session that was restored, if nobody has yet.

@@ -23,10 +23,10 @@ class SessionState:
     cold: bool
     # Why the store's part of it cannot be read, for the log; "": it can, or nobody has tried.
     damage: str
-    # This tick did something that must last: what reports it has to wait.
-    waits: bool
-    # While it is in memory alone: the commit after which all messages that it got are safe.
-    safe_after: int
+    # Whether its packets of this tick await the tick's commit; in a session in memory, the commit
+    # after which all messages that it got are durable. `CommitGate` sets both.
+    awaits_commit: bool
+    awaited_commit: int
     # Who its client says to be.
     user_name: str | None
     # Number of the connection that has the session now, 0 if it is offline.
@@ -64,8 +64,8 @@ class SessionState:
         self.store_id = 0
         self.cold = False
         self.damage = ""
-        self.waits = False
-        self.safe_after = 0
+        self.awaits_commit = False
+        self.awaited_commit = 0
         self.user_name = None
         self.connection = 0
         self.address = None

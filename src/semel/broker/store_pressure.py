@@ -58,7 +58,7 @@ class StorePressure:
         """Whether a packet that nobody has seen yet has to wait until the store takes more."""
         if isinstance(packet, Violation):
             return False
-        if connection.outstanding >= _OWED:
+        if connection.commits_awaited >= _OWED:
             return True
         if not isinstance(packet, Publish):
             return False
@@ -71,7 +71,7 @@ class StorePressure:
             return False
         if packet.qos == 2 and not state.session.is_new(2, packet.packet_id):
             return False
-        return self._router.would_last(topic_name, packet.qos, state, retain=packet.retain)
+        return self._router.would_keep(topic_name, packet.qos, state, retain=packet.retain)
 
     def refuses(self, qos: int) -> bool:
         """Whether a message of this QoS is refused if it would last."""
@@ -82,15 +82,15 @@ class StorePressure:
         if (
             self._router.store.condition != FULL
             or not self.patience
-            or not connection.awaits_answer
+            or not connection.answer_awaits_commit
             or not connection.is_connected
             or connection.exchange.version != MQTT5
         ):
-            connection.full_since = -1.0
+            connection.disk_full_since = -1.0
             return False
-        if connection.full_since < 0:
-            connection.full_since = now
-        return now - connection.full_since >= self.patience
+        if connection.disk_full_since < 0:
+            connection.disk_full_since = now
+        return now - connection.disk_full_since >= self.patience
 
     def block(self, connection: Connection) -> None:
         """Its next packet stays where it is."""
