@@ -547,8 +547,8 @@ def waited_for(store: Store, sessions: int) -> World:
 
 def go_on(client: Client) -> None:
     """Tick until the client waits for the store no more, as the server does."""
-    while client.connection.blocked:
-        assert client.world.broker.store_pressure.is_due()
+    while client.connection.paused_by_store:
+        assert client.world.broker.store_pressure.has_resumable()
         client.world.tick()
 
 
@@ -565,7 +565,7 @@ def test_a_chunk_stops_at_what_the_store_takes_and_goes_on_later(payload: bytes)
     publisher = world.connect("p")
     answered = publisher.send(*flood(payload, 1, 100))
     assert 0 < len(answered) < 10
-    assert publisher.connection.blocked
+    assert publisher.connection.paused_by_store
     go_on(publisher)
     assert answered + publisher.take() == [PubAck(number) for number in range(1, 101)]
     # One message may pass the bound, and no more.
@@ -583,7 +583,7 @@ def test_a_chunk_that_nobody_keeps_is_no_matter_of_the_store() -> None:
     assert answers == [PubAck(number) for number in range(1, 101)]
     assert len(payloads(watcher.take())) == 100
     assert publisher.send(Publish("t", b"x", 1, 1)) == []
-    assert publisher.connection.blocked
+    assert publisher.connection.paused_by_store
 
 
 def test_publishers_that_wait_for_the_store_take_turns() -> None:
@@ -600,10 +600,10 @@ def test_publishers_that_wait_for_the_store_take_turns() -> None:
     for _ in range(4):
         world.tick()
     assert modest.take() == [PubAck(1)]
-    assert greedy.connection.blocked
+    assert greedy.connection.paused_by_store
     go_on(greedy)
     assert greedy.take() == [PubAck(number) for number in range(1, 151)]
-    assert not world.broker.store_pressure.is_due()
+    assert not world.broker.store_pressure.has_resumable()
 
 
 # --- bytes of subscriptions -----------------------------------------------------------------------

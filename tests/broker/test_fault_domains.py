@@ -241,12 +241,12 @@ def test_a_fault_of_our_own_over_one_session_is_that_sessions_alone() -> None:
     victim = world.victim(present=False)
     world.durable("offline").cut()
     connected = world.broker.router.sessions["victim"]
-    connected.backlog = {"t": None}  # type: ignore[dict-item]
+    connected.retained_searches = {"t": None}  # type: ignore[dict-item]
     offline = world.broker.router.sessions["offline"]
     offline.cursors = Cursors()
     offline.cursors.all["x"] = None  # type: ignore[assignment]
     for state in (connected, offline):
-        world.broker.router.mark(state)
+        world.broker.router.mark_dirty(state)
     served(publisher, reader)
     assert victim.is_closed()
     assert len(world.lines("failed: closed")) == 1
@@ -263,7 +263,7 @@ def test_a_fault_while_a_client_leaves_is_that_clients_alone() -> None:
     world = Damaged()
     publisher, reader = bystanders(world)
     old = world.victim(present=False)
-    world.broker.router.sessions["victim"].backlog = {"t": None}  # type: ignore[dict-item]
+    world.broker.router.sessions["victim"].retained_searches = {"t": None}  # type: ignore[dict-item]
     fresh = world.victim()
     assert old.is_closed()
     assert len(world.lines("the leave of 'victim' failed")) == 1
@@ -279,7 +279,7 @@ def test_packets_that_cannot_be_told_apart_close_their_connection_alone() -> Non
     victim.connection.left_awaiting_commit = True
     state = world.broker.router.sessions["victim"]
     state.session.append(b"", 0)
-    world.broker.router.mark(state)
+    world.broker.router.mark_dirty(state)
     served(publisher, reader)
     assert victim.is_closed()
     assert len(world.lines("failed: closed")) == 1
@@ -342,7 +342,7 @@ def test_who_does_not_read_is_closed_once_however_many_answers_wait() -> None:
     world.tick()
     slow.send_bytes(encode(PingReq()) * 1_000)
     assert slow.is_closed()
-    assert slow.connection.stuck
+    assert slow.connection.abort_on_close
     assert len(world.lines("reads too slowly")) == 1
     served(publisher, reader)
 
@@ -392,7 +392,7 @@ def test_a_fault_of_our_own_over_one_session_that_is_due_is_said_and_it_is_tried
     world.victim(present=False).cut()
     world.durable("other").cut()
     state = world.broker.router.sessions["victim"]
-    state.will_due = state.look_at = world.now
+    state.will_due = state.next_check = world.now
     world.wait(101)
     assert "other" not in world.broker.router.sessions
     assert len(world.lines("the end of 'victim' failed")) == 1

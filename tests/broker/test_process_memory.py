@@ -33,11 +33,11 @@ MIB = 1024 * 1024
 
 def short(world: World) -> None:
     """More memory is in use than there may be."""
-    assert world.broker.memory.measured(world.broker.memory.limit + 1)
+    assert world.broker.memory.update(world.broker.memory.limit + 1)
 
 
 def not_short(world: World) -> None:
-    assert world.broker.memory.measured(0)
+    assert world.broker.memory.update(0)
 
 
 # --- when it is short -----------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def not_short(world: World) -> None:
 
 def test_memory_is_short_above_the_limit_and_until_a_twentieth_below() -> None:
     memory = Memory(1_000)
-    told = [memory.measured(resident) for resident in (1_000, 1_001, 2_000, 950, 949, 1_000)]
+    told = [memory.update(resident) for resident in (1_000, 1_001, 2_000, 950, 949, 1_000)]
     assert told == [False, True, False, False, True, False]
     assert not memory.is_short
 

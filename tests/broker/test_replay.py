@@ -393,7 +393,7 @@ def test_a_replay_leaves_room_for_other_messages_and_holds_no_publisher() -> Non
     world.settle()
     assert len(messages(reader.take()[1:])) < 20
     publisher.send(Publish("t", b"x"))
-    assert not publisher.connection.held
+    assert not publisher.connection.paused_by_reader
     assert [packet.payload for packet in messages(reader.take())] == [b"x"]
     assert world.broker.router.dropped == 0
 
@@ -408,7 +408,7 @@ def test_who_takes_nothing_holds_up_nobody() -> None:
     publisher = world.connect("p")
     for packet_id in range(1, 200):
         assert publisher.send(Publish("plant/a", b"x", 1, packet_id)) == [PubAck(packet_id, 0x10)]
-        assert not publisher.connection.held
+        assert not publisher.connection.paused_by_reader
     world.settle()
     assert len(messages(reader.take())) == 199
     assert stuck.take() == []

@@ -75,7 +75,7 @@ def test_a_commit_that_cannot_be_told_closes_who_waited_for_it_and_the_next_is_t
         failing.packets.append((number, []))
         following.number = 7
         server.broker = Raising(server.broker, "committed", 1)  # type: ignore[assignment]
-        server._safe([failing, following])
+        server._committed([failing, following])
         with contextlib.suppress(ConnectionResetError):
             # To its end: an abort may show as either.
             await asyncio.wait_for(victim.read(), PATIENCE)

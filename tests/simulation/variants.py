@@ -69,7 +69,7 @@ class Variant:
         """What is written into the log for a line of the broker."""
         return [line]
 
-    def full_disk_patience(self, seconds: float) -> float:
+    def full_disk_timeout(self, seconds: float) -> float:
         """How long the broker lets a client wait for a full disk."""
         return seconds
 
@@ -111,8 +111,8 @@ class Blind(Variant):
     def log(self, line: str) -> list[str]:
         return self.inner.log(line)
 
-    def full_disk_patience(self, seconds: float) -> float:
-        return self.inner.full_disk_patience(seconds)
+    def full_disk_timeout(self, seconds: float) -> float:
+        return self.inner.full_disk_timeout(seconds)
 
 
 # --- stores that say yes too early ----------------------------------------------------------------
@@ -504,12 +504,14 @@ class Impatient(Variant):
     fault = "a publisher that the broker does not read from is closed for its silence"
 
     def sweep(self, broker: Broker, store: SimulatedStore, now: float) -> None:
-        held = [connection for connection in broker.connections.values() if connection.held]
+        held = [
+            connection for connection in broker.connections.values() if connection.paused_by_reader
+        ]
         for connection in held:
-            connection.held = connection.was_held = False
+            connection.paused_by_reader = connection.was_paused_by_reader = False
         broker.sweep(now)
         for connection in held:
-            connection.held = True
+            connection.paused_by_reader = True
 
 
 class Speechless(Variant):
@@ -538,7 +540,7 @@ class Waiting(Variant):
     name = "full disk untold"
     fault = "a publisher waits for an acknowledgement for as long as the disk is full"
 
-    def full_disk_patience(self, seconds: float) -> float:
+    def full_disk_timeout(self, seconds: float) -> float:
         return 0.0
 
 

@@ -58,7 +58,7 @@ ALARMS: Final = ("broke a rule", "failed", "cannot be answered", "is lost", "no 
 LAST_WORDS: Final = ("reads too slowly: closed", "was silent for too long", "failed: closed")
 
 WAITS: Final = (0.3, 1.0, 3.0, 12.0, 40.0)
-# Longer than the keep alive of a publisher that waits for a reader, and less than its patience.
+# Longer than the keep alive of a publisher that waits for a reader, and less than its timeout.
 STALLED: Final = 12.0
 # A payload of this size is kept once for all (semel.store.schema.SHARED_PAYLOAD).
 LARGE: Final = 5_000
@@ -104,8 +104,8 @@ class World:
             maximum_queued_messages=plan.maximum_queued,
             # So that the witness need not know a limit.
             maximum_session_expiry=NEVER,
-            publisher_patience=plan.publisher_patience,
-            full_disk_patience=variant.full_disk_patience(plan.full_disk_patience),
+            slow_subscriber_timeout=plan.slow_subscriber_timeout,
+            full_disk_timeout=variant.full_disk_timeout(plan.full_disk_timeout),
             sys_interval=0.0,
         )
         # What went wrong while the broker was at work: it might take the exception for its own.
@@ -179,7 +179,7 @@ class World:
                 self._catch_up(link)
         except Broken as problem:
             self.problem = problem
-        self._blocked = [link for link in self._blocked if link.connection.blocked]
+        self._blocked = [link for link in self._blocked if link.connection.paused_by_store]
 
     def _catch_up(self, link: Link) -> None:
         for packet in link.dealt_with():
@@ -252,7 +252,7 @@ class World:
                     self._leaves(link, data)
                 self.broker.written(connection, len(link.down))
                 if connection.closing:
-                    if connection.stuck:
+                    if connection.abort_on_close:
                         link.cut(0, 0)
                     self._closed(link)
         self.broker.pressure.released = []
@@ -476,8 +476,8 @@ class World:
         if connection.closing:
             link.up.clear()
             return
-        if connection.held or connection.blocked:
-            self.tally["not read from for a reader"] += connection.held
+        if connection.paused_by_reader or connection.paused_by_store:
+            self.tally["not read from for a reader"] += connection.paused_by_reader
             return
         if link.up:
             piece = link.take_up(count % len(link.up) + 1 if count else len(link.up))
@@ -491,7 +491,7 @@ class World:
                 self.faults.is_receiving = False
             self._check_problem()
             self._catch_up(link)
-            if link.connection.blocked:
+            if link.connection.paused_by_store:
                 # Nobody looks for the end of the connection either.
                 self._blocked.append(link)
                 self.tally["held up by the store"] += 1

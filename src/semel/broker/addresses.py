@@ -34,11 +34,11 @@ class Share:
     """What one address has: how much in all, and what of it may go, the oldest first."""
 
     weight: int
-    offered: Final[dict[Key, None]]
+    evictable: Final[dict[Key, None]]
 
     def __init__(self) -> None:
         self.weight = 0
-        self.offered = {}
+        self.evictable = {}
 
 
 @final
@@ -46,14 +46,14 @@ class AddressShares:
     """What all addresses have. What is counted need not be what may go."""
 
     weight: int
-    _offered: Final[dict[Key, None]]
+    _evictable: Final[dict[Key, None]]
     _shares: Final[dict[str, Share]]
     # As far as is known, the address that has the most.
     _heaviest: Share
 
     def __init__(self) -> None:
         self.weight = 0
-        self._offered = {}
+        self._evictable = {}
         self._shares = {}
         self._heaviest = Share()
 
@@ -67,35 +67,35 @@ class AddressShares:
         if share.weight > self._heaviest.weight:
             self._heaviest = share
         elif not share.weight:
-            assert not share.offered, "what may go is counted"
+            assert not share.evictable, "what may go is counted"
             del self._shares[address]
 
-    def offer(self, key: Key, address: str) -> None:
+    def make_evictable(self, key: Key, address: str) -> None:
         """This may go, after all that may go already."""
-        self._offered[key] = None
-        self._shares[address].offered[key] = None
+        self._evictable[key] = None
+        self._shares[address].evictable[key] = None
 
-    def withdraw(self, key: Key, address: str) -> None:
+    def protect(self, key: Key, address: str) -> None:
         """This may not go, if it might before."""
-        if key in self._offered:
-            del self._offered[key]
-            del self._shares[address].offered[key]
+        if key in self._evictable:
+            del self._evictable[key]
+            del self._shares[address].evictable[key]
 
-    def listed(self) -> list[Key]:
+    def evictable_keys(self) -> list[Key]:
         """All that may go, the oldest first."""
-        return list(self._offered)
+        return list(self._evictable)
 
-    def may_any_go(self) -> bool:
+    def has_evictable(self) -> bool:
         """Whether there is anything that may go."""
-        return bool(self._offered)
+        return bool(self._evictable)
 
-    def first_to_go(self) -> Key | None:
+    def next_to_evict(self) -> Key | None:
         """The oldest of the address that has the most, or of all if it has none that may go."""
         # With less than the average it has lost too much since to have the most.
         if self._heaviest.weight * len(self._shares) < self.weight:
             for share in self._shares.values():
                 if share.weight > self._heaviest.weight:
                     self._heaviest = share
-        if self._heaviest.offered:
-            return next(iter(self._heaviest.offered))
-        return next(iter(self._offered)) if self._offered else None
+        if self._heaviest.evictable:
+            return next(iter(self._heaviest.evictable))
+        return next(iter(self._evictable)) if self._evictable else None

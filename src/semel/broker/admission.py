@@ -76,7 +76,7 @@ class ConnectRefused:
 
 
 @final
-class Asked:
+class ConnectChallenged:
     """The client is neither in nor out: `auth` asks it for more, and nothing has happened yet."""
 
     authentication: Final[ServerAuthentication]
@@ -119,11 +119,11 @@ class ConnectAccepted:
         self.authentication = authentication
 
 
-Verdict = ConnectRefused | Asked | ConnectAccepted
+ConnectDecision = ConnectRefused | ConnectChallenged | ConnectAccepted
 
 
 @final
-class Doorkeeper:
+class Admission:
     """Judges every CONNECT by the settings and the Authority."""
 
     _settings: Final[BrokerSettings]
@@ -152,7 +152,7 @@ class Doorkeeper:
         self._shares = shares
         self._memory = memory
 
-    def judge(self, packet: Connect, peer: str, connections: int) -> Verdict:
+    def decide_connect(self, packet: Connect, peer: str, connections: int) -> ConnectDecision:
         """What becomes of a CONNECT, `connections` being open with its own."""
         settings = self._settings
         if connections > settings.maximum_connections:
@@ -179,11 +179,11 @@ class Doorkeeper:
             # [MQTT-4.12.0-1]
             return refused(packet, BAD_AUTHENTICATION_METHOD)
         step = authentication.start(packet.properties.authentication_data)
-        return self.weigh(packet, authentication, step, connections)
+        return self.decide_step(packet, authentication, step, connections)
 
-    def weigh(
+    def decide_step(
         self, packet: Connect, authentication: ServerAuthentication, step: Step, connections: int
-    ) -> Verdict:
+    ) -> ConnectDecision:
         """What becomes of a CONNECT whose enhanced authentication has got as far as `step`."""
         if isinstance(step, Granted):
             # Others came while it authenticated.
@@ -195,7 +195,7 @@ class Doorkeeper:
         if isinstance(step, Challenge):
             method = packet.properties.authentication_method
             assert method is not None
-            return Asked(authentication, next_auth(method, step))
+            return ConnectChallenged(authentication, next_auth(method, step))
         # [MQTT-4.12.0-4]
         return refused(packet, step.reason, step.reason_string)
 
@@ -218,7 +218,7 @@ class Doorkeeper:
     ) -> ConnectAccepted:
         settings = self._settings
         client_id = packet.client_id or self._assigned_id()
-        asked = asked_expiry(packet)
+        asked = requested_expiry(packet)
         expiry = min(asked, settings.maximum_session_expiry)
         keep_alive = self._keep_alive(packet)
         window = settings.inflight_window
@@ -273,7 +273,7 @@ class Doorkeeper:
         return min(asked, maximum) if asked else maximum
 
 
-def asked_expiry(packet: Connect) -> int:
+def requested_expiry(packet: Connect) -> int:
     """How long the client wants its session kept [3.1.2.11.2]; 3.1.1 knows all or nothing."""
     if packet.version == MQTT311:
         return 0 if packet.clean_start else NEVER_EXPIRES
@@ -313,7 +313,7 @@ def refused(packet: Connect, reason: int, why: str | None = None) -> ConnectRefu
     return ConnectRefused(reason, why, told if _fits(told, packet) else ConnAck(reason))
 
 
-def refused_by_rule(packet: Connect, violation: Violation) -> ConnectRefused:
+def refuse_for_violation(packet: Connect, violation: Violation) -> ConnectRefused:
     """The refusal of a CONNECT whose client then broke a rule before it was in."""
     # [MQTT-3.1.2-30] a packet whose own code CONNACK does not have may not come now anyway
     return refused(packet, _code_of(violation, PROTOCOL_ERROR), violation.rule.name)

@@ -16,8 +16,8 @@ from typing import Final, final
 
 from semel.broker.addresses import AddressShares
 from semel.broker.connection import Connection
-from semel.broker.rare_log import RareLog
 from semel.broker.settings import BrokerSettings
+from semel.broker.throttled_log import ThrottledLog
 from semel.mqtt.reasons import QUOTA_EXCEEDED
 
 # Bytes a second at which a packet may come in.
@@ -41,7 +41,7 @@ class Arrivals:
     _unconnected: Final[AddressShares]
     # Weighed by their bytes.
     _unfinished: Final[AddressShares]
-    _closed: Final[RareLog]
+    _closed: Final[ThrottledLog]
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Arrivals:
         self._disconnect = disconnect
         self._unconnected = AddressShares()
         self._unfinished = AddressShares()
-        self._closed = RareLog(log)
+        self._closed = ThrottledLog(log)
 
     def opened(self, connection: Connection, now: float) -> None:
         """A connection was made. If there are too many, another has to go."""
         connection.is_unconnected = True
         self._unconnected.count(connection.address, 1)
-        self._unconnected.offer(connection.number, connection.address)
+        self._unconnected.make_evictable(connection.number, connection.address)
         if self._unconnected.weight > self._maximum_unconnected:
             bound = f"maximum_unconnected is {self._maximum_unconnected}"
             self._close(self._unconnected, f"it had not connected yet: {bound}", now)
@@ -104,10 +104,10 @@ class Arrivals:
     def sweep(self, now: float) -> None:
         """Once a second: packets that should be complete by now."""
         self._closed.flush(now)
-        for number in self._unfinished.listed():
+        for number in self._unfinished.evictable_keys():
             assert isinstance(number, int)
             connection = self._connections[number]
-            if not connection.is_read:
+            if not connection.may_be_read:
                 # Whoever is not read from is not slow.
                 connection.begun_at = now
             due = connection.begun_at + self._packet_timeout + connection.decoder.needed / SLOWEST
@@ -117,7 +117,7 @@ class Arrivals:
     def _connect_or_leave(self, connection: Connection) -> None:
         if connection.is_unconnected:
             connection.is_unconnected = False
-            self._unconnected.withdraw(connection.number, connection.address)
+            self._unconnected.protect(connection.number, connection.address)
             self._unconnected.count(connection.address, -1)
 
     def _count_unfinished(self, connection: Connection, size: int, now: float) -> None:
@@ -128,14 +128,14 @@ class Arrivals:
         if not more:
             return
         if not size:
-            self._unfinished.withdraw(connection.number, connection.address)
+            self._unfinished.protect(connection.number, connection.address)
         self._unfinished.count(connection.address, more)
         if not connection.unfinished:
-            self._unfinished.offer(connection.number, connection.address)
+            self._unfinished.make_evictable(connection.number, connection.address)
         connection.unfinished = size
 
     def _close(self, shares: AddressShares, why: str, now: float) -> None:
-        number = shares.first_to_go()
+        number = shares.next_to_evict()
         assert isinstance(number, int)
         self._end(self._connections[number], why, now)
 

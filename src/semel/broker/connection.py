@@ -40,10 +40,10 @@ class Connection:
     state: SessionState | None
     # Enhanced authentication, and the CONNECT that waits for its end.
     authentication: ServerAuthentication | None
-    applicant: Connect | None
+    pending_connect: Connect | None
     # Seconds of silence that it may keep, 0 for any number; when it was last heard.
     keep_alive: int
-    heard_at: float
+    last_packet_at: float
     # Encoded, not yet handed to the network; what the network has not taken yet.
     outgoing: list[bytes]
     outgoing_size: int
@@ -54,10 +54,10 @@ class Connection:
     # What the topics with an alias may take, in each direction.
     maximum_alias_bytes: int
     # A reader of its messages is behind: nothing is read from it for a while; or was until lately.
-    held: bool
-    was_held: bool
+    paused_by_reader: bool
+    was_paused_by_reader: bool
     # Its next packet has to wait for the store, and is in the decoder yet.
-    blocked: bool
+    paused_by_store: bool
     # It has used up its share, and what it sent is in the decoder yet; the turn that it was last
     # served in, and the work done for it there.
     awaits_turn: bool
@@ -81,7 +81,7 @@ class Connection:
     # Nothing is read from it any more, and it closes when its last bytes are out.
     closing: bool
     # It does not read: closing does not wait for what is still to be written.
-    stuck: bool
+    abort_on_close: bool
     # Something of what it was to be sent failed: it is sent no more, and no more is said of it.
     is_muted: bool
 
@@ -109,18 +109,18 @@ class Connection:
         self.exchange = Exchange()
         self.state = None
         self.authentication = None
-        self.applicant = None
+        self.pending_connect = None
         self.keep_alive = 0
-        self.heard_at = now
+        self.last_packet_at = now
         self.outgoing = []
         self.outgoing_size = 0
         self.unsent = 0
         self.aliases = None
         self.alias_maximum = 0
         self.maximum_alias_bytes = 0
-        self.held = False
-        self.was_held = False
-        self.blocked = False
+        self.paused_by_reader = False
+        self.was_paused_by_reader = False
+        self.paused_by_store = False
         self.awaits_turn = False
         self.turn = 0
         self.work = 0
@@ -135,13 +135,13 @@ class Connection:
         self.begun = 0
         self.begun_at = now
         self.closing = False
-        self.stuck = False
+        self.abort_on_close = False
         self.is_muted = False
 
     @property
-    def is_read(self) -> bool:
+    def may_be_read(self) -> bool:
         """Whether the network may read from it: nothing that it sent has to wait."""
-        return not self.held and not self.blocked and not self.awaits_turn
+        return not self.paused_by_reader and not self.paused_by_store and not self.awaits_turn
 
     @property
     def is_connected(self) -> bool:

@@ -14,23 +14,23 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.admission import (
-    Asked,
+    Admission,
     ConnectAccepted,
+    ConnectChallenged,
+    ConnectDecision,
     ConnectRefused,
-    Doorkeeper,
-    Verdict,
     answer_to_broken_connect,
     next_auth,
+    refuse_for_violation,
     refused,
-    refused_by_rule,
 )
 from semel.broker.arrivals import Arrivals
 from semel.broker.authority import Authority, Challenge, Granted
 from semel.broker.connection import Connection
-from semel.broker.faults import told
+from semel.broker.faults import fault_report
 from semel.broker.hot_path import HotPath
 from semel.broker.lifetimes import WINDOW, Lifetimes
-from semel.broker.memory import BOUNDLESS, ROOM_WHEN_SHORT, Memory
+from semel.broker.memory import ROOM_WHEN_SHORT, UNLIMITED, Memory
 from semel.broker.pressure import Pressure
 from semel.broker.replay import Replays, is_of_stream, suback
 from semel.broker.router import Router
@@ -118,13 +118,13 @@ class Broker:
     store_failure: str
     _send_queue: Final[SendQueue]
     # Sessions whose next deliveries were not safe yet when they were wanted.
-    _starved: list[SessionState]
+    _awaiting_refill: list[SessionState]
     # Sessions for whom this tick had no time to find retained messages.
-    _unsearched: list[SessionState]
+    _awaiting_search: list[SessionState]
     _lifetimes: Final[Lifetimes]
     _arrivals: Final[Arrivals]
     _wall: Final[Callable[[], float]]
-    _doorkeeper: Final[Doorkeeper]
+    _admission: Final[Admission]
     _log: Final[Callable[[str], None]]
     _number: int
     _report_due: float
@@ -151,7 +151,7 @@ class Broker:
         what is wrong, and `log_connection`, or `log` if None, what every connection brings."""
         self.settings = settings
         limit = settings.maximum_memory
-        self.memory = Memory(BOUNDLESS if limit is None else limit)
+        self.memory = Memory(UNLIMITED if limit is None else limit)
         self.router = Router(
             authority,
             store,
@@ -172,15 +172,15 @@ class Broker:
         self.resumed = []
         self.counters = BrokerCounters()
         self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
-        self.pressure = Pressure(settings.publisher_patience)
-        self.store_pressure = StorePressure(self.router, settings.full_disk_patience)
+        self.pressure = Pressure(settings.slow_subscriber_timeout)
+        self.store_pressure = StorePressure(self.router, settings.full_disk_timeout)
         self.turns = Turns()
         self.turn_work = TURN_WORK
         self.store_failure = ""
         self._send_queue = SendQueue(self.connections, self.router.gate)
         self.replays = Replays(self.router, self._send_queue, log)
-        self._starved = []
-        self._unsearched = []
+        self._awaiting_refill = []
+        self._awaiting_search = []
         self._lifetimes = Lifetimes(
             self.router,
             log,
@@ -189,7 +189,7 @@ class Broker:
             maximum_expiry=settings.maximum_session_expiry,
         )
         self._wall = (lambda: now) if wall is None else wall
-        self._doorkeeper = Doorkeeper(
+        self._admission = Admission(
             settings,
             authority,
             new_client_id=new_client_id,
@@ -251,7 +251,7 @@ class Broker:
     def _serve_again(self, connection: Connection, now: float) -> None:
         """Go on with what is in its decoder. A fault of this connection is its alone."""
         # Whoever was not read from was not silent.
-        connection.heard_at = now
+        connection.last_packet_at = now
         self.resumed.append(connection)
         try:
             self._take_turn(connection, now, 0)
@@ -263,28 +263,28 @@ class Broker:
         """One turn: work off what is in the decoder, as far as its share goes."""
         router = self.router
         # An exception may have left some.
-        router.behind = []
+        router.slow_readers = []
         # Within one turn of everybody, what it sends in many pieces counts as one.
         router.work = connection.work if connection.turn == self.turns.number else 0
         router.work += received >> COPY_SHIFT
         self._work_off(connection, now)
         connection.turn = self.turns.number
         connection.work = router.work
-        if router.behind:
-            self.pressure.hold(connection, router.behind, now)
-            router.behind = []
+        if router.slow_readers:
+            self.pressure.pause(connection, router.slow_readers, now)
+            router.slow_readers = []
         self._arrivals.received(connection, now)
 
     def _work_off(self, connection: Connection, now: float) -> None:
         decoder = connection.decoder
         router = self.router
-        while not connection.closing and not connection.blocked:
+        while not connection.closing and not connection.paused_by_store:
             if router.work >= self.turn_work:
                 if decoder.has_unread():
                     self.turns.wait(connection)
                 return
             state = connection.state
-            is_open = self.store_pressure.takes_messages()
+            is_open = self.store_pressure.accepts_messages()
             if (
                 is_open
                 and self.hot_path is not None
@@ -294,16 +294,12 @@ class Broker:
                 self.hot_path.take(connection, state, now, self.turn_work)
                 if router.work >= self.turn_work:
                     continue
-                is_open = self.store_pressure.takes_messages()
+                is_open = self.store_pressure.accepts_messages()
             at = decoder.at
             item = decoder.next()
-            if (
-                not is_open
-                and item is not None
-                and self.store_pressure.has_to_wait(connection, item)
-            ):
+            if not is_open and item is not None and self.store_pressure.must_wait(connection, item):
                 decoder.at = at
-                self.store_pressure.block(connection)
+                self.store_pressure.pause(connection)
                 return
             if item is None:
                 return
@@ -315,7 +311,7 @@ class Broker:
                 # Of these every few bytes are an item of their own.
                 router.work += (decoder.at - at) >> ITEM_BYTES_SHIFT
             # [MQTT-3.1.2-22] it is packets that count, not bytes
-            connection.heard_at = now
+            connection.last_packet_at = now
             self.counters.packets_received += 1
             self._observe(connection, item, now)
 
@@ -353,10 +349,10 @@ class Broker:
         dirty = router.dirty
         router.dirty = []
         commit = router.commit
-        router.backlog_work = TURN_WORK
+        router.retained_work = TURN_WORK
         for state in dirty:
             state.dirty = False
-            if state.ended:
+            if state.has_ended:
                 continue
             try:
                 self._serve(state, now)
@@ -365,9 +361,9 @@ class Broker:
                 what = f"serving {shown(state.client_id)}"
                 self._end_by_fault(state.connection, what, format_exc(), now)
                 self._take_changes(state)
-        for state in self._unsearched:
-            router.mark(state)
-        self._unsearched = []
+        for state in self._awaiting_search:
+            router.mark_dirty(state)
+        self._awaiting_search = []
         expired = router.retained.expired
         router.retained.expired = []
         if not router.gate.has_store:
@@ -384,7 +380,7 @@ class Broker:
         self._send_queue.failed = []
         number = router.gate.end_tick(dirty)
         router.commit = Commit()
-        router.unwritten = 0
+        router.unwritten_bytes = 0
         self._release(leaving, now)
         if commit.packets or not commit.is_empty():
             commit.number = number
@@ -396,8 +392,8 @@ class Broker:
         state.session.poll(now)
         if state.session.wanted:
             self._refill(state, now)
-        if state.backlog is not None and not self.router.send_backlog(state, now):
-            self._unsearched.append(state)
+        if state.retained_searches is not None and not self.router.send_retained(state, now):
+            self._awaiting_search.append(state)
         if state.cursors is not None:
             self.replays.send(state, now)
         packets = self._take_changes(state)
@@ -421,7 +417,7 @@ class Broker:
             except Exception as problem:
                 # Numbers were given out that no row has. Nothing is said of it to anybody, nothing
                 # more is written, and whoever owns the broker has to end it.
-                self.store_failure = told(problem)
+                self.store_failure = fault_report(problem)
                 self._log(f"the store failed: {self.store_failure}")
         if self.store_failure:
             for number, _ in commit.packets:
@@ -429,7 +425,7 @@ class Broker:
         elif safe:
             self.committed(commit, now)
         else:
-            self.router.unsafe.append(commit)
+            self.router.uncommitted.append(commit)
 
     def _refill(self, state: SessionState, now: float) -> None:
         """Bring back what waits in the store alone, as much as can be sent."""
@@ -438,27 +434,27 @@ class Broker:
             if not self.router.refill(state):
                 if not state.damage:
                     # The commit that has them is not safe yet.
-                    self._starved.append(state)
+                    self._awaiting_refill.append(state)
                 return
             session.poll(now)
 
     def committed(self, commit: Commit, now: float) -> None:
         """The store has this commit: what waited for it may leave."""
-        for state in self._starved:
-            self.router.mark(state)
-        self._starved = []
+        for state in self._awaiting_refill:
+            self.router.mark_dirty(state)
+        self._awaiting_refill = []
         self.router.gate.confirm(commit)
-        if self.router.unsafe and self.router.unsafe[0] is commit:
-            del self.router.unsafe[0]
+        if self.router.uncommitted and self.router.uncommitted[0] is commit:
+            del self.router.uncommitted[0]
         self.replays.recorded(commit)
-        held: list[tuple[int, list[Outgoing]]] = []
+        paused_by_reader: list[tuple[int, list[Outgoing]]] = []
         for number, packets in commit.packets:
             connection = self.connections.get(number)
             if connection is not None and not connection.closing:
                 self.router.gate.release_packets(connection)
-                held.append((number, packets))
+                paused_by_reader.append((number, packets))
                 self.replays.released(connection.state, commit)
-        self._release(held, now)
+        self._release(paused_by_reader, now)
 
     def _release(self, leaving: list[tuple[int, list[Outgoing]]], now: float) -> None:
         """These packets leave."""
@@ -494,7 +490,7 @@ class Broker:
                 connection.is_muted = True
                 self._log(f"{_name(connection)} reads too slowly: closed")
                 connection.outgoing = []
-                connection.stuck = True
+                connection.abort_on_close = True
                 self._drop(connection, now)
 
     def written(self, connection: Connection, unsent: int) -> None:
@@ -508,22 +504,22 @@ class Broker:
             if self.memory.is_short:
                 bound = min(bound, ROOM_WHEN_SHORT)
             session.room = bound - unsent
-            if not had_room or state.backlog is not None:
+            if not had_room or state.retained_searches is not None:
                 # What waited for room is looked at again.
-                self.router.mark(state)
+                self.router.mark_dirty(state)
             self.replays.written(state)
-            if self.pressure.waits_for(state) and self.router.has_caught_up(state):
+            if self.pressure.delays_publishers(state) and self.router.has_caught_up(state):
                 self.pressure.caught_up(state)
 
-    def sweep(self, now: float, unheard: float = 0.0) -> None:
+    def sweep(self, now: float, stalled_seconds: float = 0.0) -> None:
         """Once a second: silent connections, delayed wills, sessions that end.
 
         For `unheard` seconds nobody was listened to, which is nobody's silence but ours.
         """
         for connection in list(self.connections.values()):
-            connection.opened_at += unheard
-            connection.heard_at += unheard
-            connection.begun_at += unheard
+            connection.opened_at += stalled_seconds
+            connection.last_packet_at += stalled_seconds
+            connection.begun_at += stalled_seconds
             if connection.closing:
                 continue
             try:
@@ -556,22 +552,22 @@ class Broker:
 
         Or one that would be silent for too long if nobody told it why it gets no answer.
         """
-        if self.store_pressure.has_waited(connection, now):
+        if self.store_pressure.has_timed_out(connection, now):
             self._log(f"{_name(connection)} waits for an answer: told that the disk is full")
             self.disconnect(connection, QUOTA_EXCEEDED, now, _FULL)
-        elif connection.blocked or connection.awaits_turn:
+        elif connection.paused_by_store or connection.awaits_turn:
             return
-        elif connection.held or connection.was_held:
+        elif connection.paused_by_reader or connection.was_paused_by_reader:
             # Whoever is not read from is not silent.
-            connection.was_held = False
-            connection.heard_at = now
+            connection.was_paused_by_reader = False
+            connection.last_packet_at = now
         elif not connection.is_connected:
             if now - connection.opened_at >= self.settings.connect_timeout:
                 self._log(f"{_name(connection)} did not connect in time")
                 self._drop(connection, now)
         # [MQTT-3.1.2-22] one and a half times the interval
         elif connection.keep_alive:
-            if now - connection.heard_at >= connection.keep_alive * 1.5:
+            if now - connection.last_packet_at >= connection.keep_alive * 1.5:
                 self._log(f"{_name(connection)} was silent for too long")
                 self.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
 
@@ -625,10 +621,10 @@ class Broker:
         if connection.is_connected:
             self.disconnect(connection, violation.rule.reason, now, violation.rule.name)
             return
-        applicant = connection.applicant
-        if applicant is not None:
+        pending_connect = connection.pending_connect
+        if pending_connect is not None:
             # While it authenticates, CONNACK is all that can tell it.
-            self._answer(connection, refused_by_rule(applicant, violation).connack)
+            self._answer(connection, refuse_for_violation(pending_connect, violation).connack)
         elif violation.packet_type == CONNECT and connection.exchange.phase == NEW:
             connection.write(answer_to_broken_connect(violation))
         self._drop(connection, now)
@@ -684,15 +680,15 @@ class Broker:
             self._lifetimes.leave(state, now)
             self.pressure.caught_up(state)
             # At QoS 0 it goes with the connection; the rest stays for the next.
-            if state.backlog is not None:
-                for topic_filter, search in list(state.backlog.items()):
+            if state.retained_searches is not None:
+                for topic_filter, search in list(state.retained_searches.items()):
                     search.minimum_qos = 1
                     if not search.qos:
-                        del state.backlog[topic_filter]
+                        del state.retained_searches[topic_filter]
         except Exception:
             # Whoever is served just now need not be the one that leaves.
             self._log(f"the leave of {shown(state.client_id)} failed: {format_exc()}")
-            state.backlog = None
+            state.retained_searches = None
 
     # --- packets ----------------------------------------------------------------------------------
 
@@ -702,8 +698,8 @@ class Broker:
     def _handle(self, connection: Connection, packet: Packet, now: float) -> None:
         if isinstance(packet, Connect):
             connections = self._arrivals.connected + 1
-            verdict = self._doorkeeper.judge(packet, connection.peer, connections)
-            self._carry_out(connection, packet, verdict, now)
+            decision = self._admission.decide_connect(packet, connection.peer, connections)
+            self._carry_out(connection, packet, decision, now)
             return
         if isinstance(packet, Auth):
             self._authenticate(connection, packet, now)
@@ -727,7 +723,7 @@ class Broker:
         else:
             assert isinstance(packet, PingReq), "the Exchange lets a client send nothing else"
             self._answer(connection, PingResp())
-        self.router.mark(state)
+        self.router.mark_dirty(state)
 
     def _authenticate(self, connection: Connection, packet: Auth, now: float) -> None:
         """One step of enhanced authentication [4.12], which the Exchange found to be in turn."""
@@ -738,11 +734,13 @@ class Broker:
             step = authentication.start(data)
         else:
             step = authentication.answer(data)
-        applicant = connection.applicant
-        if applicant is not None:
+        pending_connect = connection.pending_connect
+        if pending_connect is not None:
             connections = self._arrivals.connected + 1
-            verdict = self._doorkeeper.weigh(applicant, authentication, step, connections)
-            self._carry_out(connection, applicant, verdict, now)
+            decision = self._admission.decide_step(
+                pending_connect, authentication, step, connections
+            )
+            self._carry_out(connection, pending_connect, decision, now)
         elif isinstance(step, Challenge | Granted):
             method = packet.properties.authentication_method
             assert method is not None
@@ -754,22 +752,22 @@ class Broker:
             self.disconnect(connection, reason, now, step.reason_string)
 
     def _carry_out(
-        self, connection: Connection, packet: Connect, verdict: Verdict, now: float
+        self, connection: Connection, packet: Connect, decision: ConnectDecision, now: float
     ) -> None:
-        if isinstance(verdict, ConnectAccepted):
-            if self.store.condition == FULL and self._would_be_stored(verdict, packet):
+        if isinstance(decision, ConnectAccepted):
+            if self.store.condition == FULL and self._would_be_stored(decision, packet):
                 refusal = refused(packet, QUOTA_EXCEEDED, _FULL)
                 self._turn_away(connection, packet, refusal, now)
                 return
-            self._accept(connection, packet, verdict, now)
-        elif isinstance(verdict, Asked):
-            connection.applicant = packet
-            connection.authentication = verdict.authentication
+            self._accept(connection, packet, decision, now)
+        elif isinstance(decision, ConnectChallenged):
+            connection.pending_connect = packet
+            connection.authentication = decision.authentication
             # It is not connected yet, and may send small packets only.
             connection.decoder.before_connect = self.settings.before_connect_packet_size
-            self._answer(connection, verdict.auth)
+            self._answer(connection, decision.auth)
         else:
-            self._turn_away(connection, packet, verdict, now)
+            self._turn_away(connection, packet, decision, now)
 
     def _would_be_stored(self, terms: ConnectAccepted, packet: Connect) -> bool:
         """Whether a session on these terms, or its will, is a matter of the store."""
@@ -779,12 +777,12 @@ class Broker:
         return old is not None and old.is_durable
 
     def _turn_away(
-        self, connection: Connection, packet: Connect, verdict: ConnectRefused, now: float
+        self, connection: Connection, packet: Connect, decision: ConnectRefused, now: float
     ) -> None:
-        why = "" if verdict.why is None else f", {verdict.why!a}"
-        code = f"0x{verdict.reason:02x}"
+        why = "" if decision.why is None else f", {decision.why!a}"
+        code = f"0x{decision.reason:02x}"
         self._log(f"{connection.peer} was refused as {shown(packet.client_id)}: {code}{why}")
-        self._answer(connection, verdict.connack)
+        self._answer(connection, decision.connack)
         self._drop(connection, now)
 
     def _accept(
@@ -801,7 +799,7 @@ class Broker:
             old = self.router.sessions.get(client_id)
         if old is not None:
             # What was due while it was away is done first, looked at or not.
-            self._lifetimes.look_at(old, now)
+            self._lifetimes.check(old, now)
             old = self.router.sessions.get(client_id)
         if old is not None and packet.clean_start:
             # [MQTT-3.1.2-4]
@@ -825,7 +823,7 @@ class Broker:
             return
         connection.state = state
         self._arrivals.admitted(connection)
-        connection.applicant = None
+        connection.pending_connect = None
         connection.authentication = terms.authentication
         connection.decoder.before_connect = 0
         connection.keep_alive = terms.keep_alive
@@ -850,7 +848,7 @@ class Broker:
         connection.maximum_alias_bytes = self.settings.maximum_alias_bytes
         connection.aliases = {} if aliases else None
         state.uses_aliases = aliases > 0
-        self.router.mark(state)
+        self.router.mark_dirty(state)
         kind = "3.1.1" if packet.version == MQTT311 else "5.0"
         self._log_connection(f"{_name(connection)} connected with MQTT {kind}")
 
@@ -898,7 +896,7 @@ class Broker:
 
     def _unblock(self, now: float) -> None:
         """What waited for the store in decoders goes on, as far as it takes messages again."""
-        for _ in range(self.store_pressure.blocked):
+        for _ in range(self.store_pressure.paused):
             connection = self.store_pressure.release()
             if connection is None:
                 return
@@ -923,9 +921,9 @@ class Broker:
                 reason = FAILURE
             reasons.append(reason)
         self._answer(connection, suback(connection.exchange, packet, reasons, why))
-        if state.backlog is not None:
+        if state.retained_searches is not None:
             # Before what is published later; what there is no time for follows in the next ticks.
-            self.router.send_backlog(state, now)
+            self.router.send_retained(state, now)
 
     def _unsubscribe(
         self, connection: Connection, state: SessionState, packet: Unsubscribe
@@ -946,7 +944,7 @@ class Broker:
     ) -> None:
         """The client leaves. [MQTT-3.14.4-3] only code 0x00 takes its will back."""
         if packet.reason < FAILURE and packet.reason != DISCONNECT_WITH_WILL_MESSAGE:
-            self._lifetimes.give_up_will(state)
+            self._lifetimes.discard_will(state)
         interval = packet.properties.session_expiry_interval
         if interval is not None:
             kept = min(interval, self.settings.maximum_session_expiry)

@@ -14,8 +14,8 @@ from semel.store.streams import Stream
 STREAM_TOPICS: Final = "$stream/"
 
 # Records that are asked for at a time. Who takes them all, or passes them over, is given more.
-FEW: Final = 16
-MANY: Final = 512
+FIRST_READ: Final = 16
+LARGEST_READ: Final = 512
 
 
 @final
@@ -58,7 +58,7 @@ class Cursor:
         self.missed_last = 0
         self._records = []
         self._at = 0
-        self.limit = FEW
+        self.limit = FIRST_READ
 
     @property
     def value(self) -> int:
@@ -69,22 +69,22 @@ class Cursor:
         """Go on from what was kept."""
         self.stored = value
         if value < 0:
-            self.move(0, -value)
+            self.seek(0, -value)
         else:
-            self.move(value + 1, 0)
+            self.seek(value + 1, 0)
 
-    def move(self, position: int, since: int) -> None:
+    def seek(self, position: int, since: int) -> None:
         """Go on from there, whatever was before."""
         self.position = position
         self.since = since
         self.missed_first = self.missed_last = 0
-        self.rest()
+        self.clear()
 
-    def rest(self) -> None:
+    def clear(self) -> None:
         """Forget what was read."""
         self._records = []
         self._at = 0
-        self.limit = FEW
+        self.limit = FIRST_READ
 
     def put(self, records: list[RecordedMessage]) -> None:
         """What the store has from `position` on, or from later on if that is no longer kept."""
@@ -105,14 +105,14 @@ class Cursor:
         if self._records:
             self._records = []
             self._at = 0
-            self.limit = min(MANY, self.limit * 2)
+            self.limit = min(LARGEST_READ, self.limit * 2)
         return None
 
-    def stuck(self) -> None:
+    def shrink(self) -> None:
         """Its session takes no more for now: what was read is cut down to little."""
-        self.limit = FEW
-        if len(self._records) > FEW:
-            self._records = self._records[self._at : self._at + FEW]
+        self.limit = FIRST_READ
+        if len(self._records) > FIRST_READ:
+            self._records = self._records[self._at : self._at + FIRST_READ]
             self._at = 0
 
     def advance(self) -> None:
@@ -128,28 +128,28 @@ class Cursors:
     # By filter, in the order of their turns: who has dealt with a record goes last.
     all: Final[OrderedDict[str, Cursor]]
     # How much more it may do in this tick.
-    left: int
+    work_left: int
     # Whether this tick has sent anything, and anything at QoS 0.
     sent: bool
     sent_unacknowledged: bool
     # QoS 0 messages wait for this commit, on the connection with this number.
-    held: Commit | None
-    holder: int
+    awaited_commit: Commit | None
+    connection: int
     # It waits until its client has read more.
-    wants_room: bool
+    awaits_reader: bool
 
     def __init__(self) -> None:
         self.all = OrderedDict()
-        self.left = 0
+        self.work_left = 0
         self.sent = False
         self.sent_unacknowledged = False
-        self.held = None
-        self.holder = 0
-        self.wants_room = False
+        self.awaited_commit = None
+        self.connection = 0
+        self.awaits_reader = False
 
-    def rest(self) -> None:
+    def clear(self) -> None:
         """There is no connection: keep the places alone."""
-        self.held = None
-        self.wants_room = False
+        self.awaited_commit = None
+        self.awaits_reader = False
         for cursor in self.all.values():
-            cursor.rest()
+            cursor.clear()

@@ -10,7 +10,7 @@ from traceback import format_exc
 from semel.store.schema import Unusable
 
 
-def told(problem: Exception) -> str:
+def fault_report(problem: Exception) -> str:
     """What the log says of an exception that is being handled.
 
     A store that cannot be read says in one sentence what is wrong and what to do. Anything else is

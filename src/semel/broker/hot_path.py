@@ -196,11 +196,11 @@ class HotPath:
         router.work += packets * HOT_PACKET_WORK
         if packets:
             decoder.at = at
-            connection.heard_at = now
+            connection.last_packet_at = now
             self.taken += packets
             self._counters.packets_received += packets
             self._counters.messages_received += messages
-            self._router.mark(state)
+            self._router.mark_dirty(state)
 
     def _answer(
         self, connection: Connection, state: SessionState, data: bytes, at: i64, first: i64
@@ -243,8 +243,8 @@ class HotPath:
                     and session.room > size
                 ):
                     session.append(piece, size)
-                    self._router.mark(state)
-                    self._router.note_behind(state)
+                    self._router.mark_dirty(state)
+                    self._router.check_behind(state)
                     sent += 1
                 elif plain is None:
                     plain = {state.client_id}
@@ -283,7 +283,7 @@ class HotPath:
     ) -> bool:
         """A QoS 1 or 2 message. False, and nothing has happened, if it is not an ordinary one."""
         session = publisher.session
-        if not packet_id or not session.is_new(qos, packet_id) or not self._router.takes_more():
+        if not packet_id or not session.is_new(qos, packet_id) or not self._router.has_store_room():
             return False
         if not ordinary_publish(connection.exchange, CLIENT, qos, packet_id):
             return False
@@ -307,11 +307,11 @@ class HotPath:
                 and receiver.version == session.version
                 and receiver.send_encoded(message, head, tail)
             ):
-                self._router.mark(state)
-                self._router.note_behind(state)
+                self._router.mark_dirty(state)
+                self._router.check_behind(state)
                 if state.is_durable:
                     is_kept = True
-                    self._router.unwritten += queued_bytes(message)
+                    self._router.unwritten_bytes += queued_bytes(message)
                 sent += 1
             elif plain is None:
                 plain = {state.client_id}

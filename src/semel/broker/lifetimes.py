@@ -15,11 +15,11 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.durability import CommitGate
-from semel.broker.rare_log import RareLog
 from semel.broker.router import Router
 from semel.broker.session_shares import SessionShares
 from semel.broker.session_state import SessionState, shown
 from semel.broker.subscriptions import subscription_cost
+from semel.broker.throttled_log import ThrottledLog
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
@@ -34,10 +34,10 @@ WINDOW: Final = 1_000
 WINDOW_AWAY: Final = 20
 
 # Appointments with sessions that are no more: beyond so many, the list is made anew.
-_STALE: Final = 50
+_STALE_CHECKS: Final = 50
 
 # A session that could not be looked at is looked at again after so many seconds.
-_AGAIN_SECONDS: Final = 60.0
+_RETRY_SECONDS: Final = 60.0
 
 
 @final
@@ -53,9 +53,9 @@ class Lifetimes:
     shares: Final[SessionShares]
     _next_number: int
     # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
-    _due: list[tuple[float, str]]
-    _discarded: Final[RareLog]
-    _short: Final[RareLog]
+    _checks: list[tuple[float, str]]
+    _discarded: Final[ThrottledLog]
+    _short: Final[ThrottledLog]
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class Lifetimes:
         self._maximum_sessions = maximum_sessions
         self._maximum_expiry = maximum_expiry
         self.shares = SessionShares(router.sessions)
-        self._discarded = RareLog(log)
-        self._short = RareLog(log)
+        self._discarded = ThrottledLog(log)
+        self._short = ThrottledLog(log)
         self._next_number = 1
-        self._due = []
+        self._checks = []
 
     # --- the beginning ----------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Lifetimes:
             if expiry_interval != each.expiry_interval:
                 self._store_session(state)
             self._narrow_window(state)
-            state.cold = True
+            state.needs_load = True
             state.session.restore_queue(
                 each.waiting,
                 each.waiting_bytes,
@@ -109,7 +109,7 @@ class Lifetimes:
             router.sessions[each.client_id] = state
             self.shares.restored(state)
             by_number[each.number] = state
-            router.mark(state)
+            router.mark_dirty(state)
         for number, subscription, identifier in saved.subscriptions:
             owner = by_number.get(number)
             if owner is not None:
@@ -122,7 +122,7 @@ class Lifetimes:
         for kept in saved.wills:
             self._restore_will(kept, now)
         for state in by_number.values():
-            self.look_at(state, now)
+            self.check(state, now)
         # There may be more of them than there may be now.
         self._discard(len(router.sessions) - self._maximum_sessions, now)
 
@@ -132,9 +132,9 @@ class Lifetimes:
             state = SessionState(kept.client_id, Session(), 0)
         state.user_name = kept.user_name
         state.will = kept.will
-        state.will_stored = True
+        state.has_stored_will = True
         if kept.due_at is None:
-            self._await_will(state, now)
+            self._schedule_will(state, now)
         else:
             state.will_due = kept.due_at
         if not state.is_durable:
@@ -226,7 +226,7 @@ class Lifetimes:
         state.expiry_interval = expiry_interval
         self._store_session(state)
 
-    def give_up_will(self, state: SessionState) -> None:
+    def discard_will(self, state: SessionState) -> None:
         """[MQTT-3.1.2-10] its client has taken it back."""
         state.will = None
         self._store_will(state)
@@ -237,30 +237,30 @@ class Lifetimes:
         state.session.disconnect(now, state.expiry_interval)
         self._router.subscriptions.set_connected(state.client_id, False)
         self._narrow_window(state)
-        self._router.mark(state)
+        self._router.mark_dirty(state)
         if state.will is not None:
-            self._await_will(state, now)
-        self.look_at(state, now)
+            self._schedule_will(state, now)
+        self.check(state, now)
         self._router.pass_on(state, now)
 
     def sweep(self, now: float) -> None:
         """Look at whom it is time to."""
         self._discarded.flush(now)
         self._short.flush(now)
-        while self._due and self._due[0][0] <= now:
-            _, client_id = heappop(self._due)
+        while self._checks and self._checks[0][0] <= now:
+            _, client_id = heappop(self._checks)
             state = self._router.sessions.get(client_id)
             if state is not None:
-                state.look_at = None
+                state.next_check = None
                 try:
-                    self.look_at(state, now)
+                    self.check(state, now)
                 except Exception:
                     # Everybody else's wills and ends are due as well.
                     self._log(f"the end of {shown(client_id)} failed: {format_exc()}")
-                    state.look_at = now + _AGAIN_SECONDS
-                    heappush(self._due, (state.look_at, client_id))
+                    state.next_check = now + _RETRY_SECONDS
+                    heappush(self._checks, (state.next_check, client_id))
 
-    def look_at(self, state: SessionState, now: float) -> None:
+    def check(self, state: SessionState, now: float) -> None:
         """Publish a will that is due, end a session that is over, or look again later."""
         if state.connection:
             return
@@ -271,16 +271,16 @@ class Lifetimes:
             return
         due = state.session.ends_at if state.will_due is None else state.will_due
         # One appointment is enough: whoever comes early makes the next.
-        if due is not None and (state.look_at is None or due < state.look_at):
-            state.look_at = due
-            heappush(self._due, (due, state.client_id))
-            if len(self._due) > 2 * len(self._router.sessions) + _STALE:
-                self._due = [
-                    (state.look_at, state.client_id)
+        if due is not None and (state.next_check is None or due < state.next_check):
+            state.next_check = due
+            heappush(self._checks, (due, state.client_id))
+            if len(self._checks) > 2 * len(self._router.sessions) + _STALE_CHECKS:
+                self._checks = [
+                    (state.next_check, state.client_id)
                     for state in self._router.sessions.values()
-                    if state.look_at is not None
+                    if state.next_check is not None
                 ]
-                heapify(self._due)
+                heapify(self._checks)
 
     def end(self, state: SessionState, now: float) -> None:
         """The session is over."""
@@ -293,7 +293,7 @@ class Lifetimes:
 
     # --- wills ------------------------------------------------------------------------------------
 
-    def _await_will(self, state: SessionState, now: float) -> None:
+    def _schedule_will(self, state: SessionState, now: float) -> None:
         """[MQTT-3.1.2-8] after the delay, or when the session ends if that comes first."""
         will = state.will
         assert will is not None
@@ -334,8 +334,8 @@ class Lifetimes:
     def _store_will(self, state: SessionState) -> None:
         """Let the store have the will as it is now, or no will."""
         will = state.will
-        if self._gate.has_store and (will is not None or state.will_stored):
-            state.will_stored = will is not None
+        if self._gate.has_store and (will is not None or state.has_stored_will):
+            state.has_stored_will = will is not None
             kept = (state.client_id, state.user_name, will, state.will_due)
             self._router.commit.wills.append(kept)
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 # More than there is: no limit.
-BOUNDLESS: Final = 1 << 60
+UNLIMITED: Final = 1 << 60
 
 # Bytes that wait for one client that reads slowly, while memory is short.
 ROOM_WHEN_SHORT: Final = 64 * 1024
@@ -43,7 +43,7 @@ class Memory:
         self.limit = limit
         self.is_short = False
 
-    def measured(self, resident: int) -> bool:
+    def update(self, resident: int) -> bool:
         """The process has so many bytes. Whether that makes a difference."""
         was_short = self.is_short
         if resident > self.limit:

@@ -277,7 +277,7 @@ class Replays:
             return QUOTA_EXCEEDED
         identifiers = packet.properties.subscription_identifiers
         identifier = identifiers[0] if identifiers else 0
-        granted = router.admit(state, subscription, identifier, now)
+        granted = router.add_subscription(state, subscription, identifier, now)
         if granted >= FAILURE:
             return granted
         if cursor is None:
@@ -287,7 +287,7 @@ class Replays:
         cursor.qos = subscription.qos
         cursor.identifier = identifier
         if begins is not None:
-            cursor.move(begins[0], begins[1])
+            cursor.seek(begins[0], begins[1])
             cursor.stored = cursor.value
             if state.is_durable:
                 router.commit.cursors.append((state.store_id, topic_filter, cursor.stored))
@@ -327,23 +327,27 @@ class Replays:
 
     def released(self, state: SessionState | None, commit: Commit) -> None:
         """What waited for this commit on the session's connection has left."""
-        if state is not None and state.cursors is not None and state.cursors.held is commit:
-            state.cursors.held = None
-            self._router.mark(state)
+        if (
+            state is not None
+            and state.cursors is not None
+            and state.cursors.awaited_commit is commit
+        ):
+            state.cursors.awaited_commit = None
+            self._router.mark_dirty(state)
 
     def written(self, state: SessionState) -> None:
         """The session's client has read something."""
         cursors = state.cursors
-        if cursors is not None and cursors.wants_room and self._router.has_caught_up(state):
-            self._router.mark(state)
+        if cursors is not None and cursors.awaits_reader and self._router.has_caught_up(state):
+            self._router.mark_dirty(state)
 
     def _wake(self, asleep: dict[str, SessionState] | None) -> None:
         if asleep is not None:
             for state in asleep.values():
-                if state.session.connected and not state.ended:
-                    self._router.mark(state)
+                if state.session.connected and not state.has_ended:
+                    self._router.mark_dirty(state)
 
-    def _sleep(
+    def _await(
         self, where: dict[int, dict[str, SessionState]], stream: Stream, state: SessionState
     ) -> None:
         asleep = where.get(stream.id)
@@ -351,7 +355,7 @@ class Replays:
             asleep = where[stream.id] = {}
         asleep[state.client_id] = state
         if len(asleep) > 2 * len(self._router.sessions) + _STALE:
-            there = {each.client_id: each for each in asleep.values() if not each.ended}
+            there = {each.client_id: each for each in asleep.values() if not each.has_ended}
             where[stream.id] = there
 
     # --- sending ----------------------------------------------------------------------------------
@@ -361,32 +365,32 @@ class Replays:
         cursors = state.cursors
         assert cursors is not None
         if not state.session.connected:
-            cursors.rest()
+            cursors.clear()
             return
-        if cursors.holder != state.connection:
-            cursors.holder = state.connection
-            cursors.held = None
-        cursors.sent = cursors.sent_unacknowledged = cursors.wants_room = False
+        if cursors.connection != state.connection:
+            cursors.connection = state.connection
+            cursors.awaited_commit = None
+        cursors.sent = cursors.sent_unacknowledged = cursors.awaits_reader = False
         try:
             self._take_turns(state, cursors, now)
         except Exception:
             # The fault domain of one client: it pays with its connection, and nobody else does.
             self._router.faults.setdefault(state.client_id, format_exc())
-            self._router.mark(state)
-        self._note(state, cursors)
+            self._router.mark_dirty(state)
+        self._store_positions(state, cursors)
 
     def _take_turns(self, state: SessionState, cursors: Cursors, now: float) -> None:
-        cursors.left = _TURN
+        cursors.work_left = _TURN
         turns = list(cursors.all.values())
         while turns:
             going: list[Cursor] = []
             for cursor in turns:
-                if cursors.left <= 0:
+                if cursors.work_left <= 0:
                     # The rest of the tick is for others.
-                    self._router.mark(state)
+                    self._router.mark_dirty(state)
                     return
                 if self._step(state, cursors, cursor, now):
-                    cursors.left -= 1
+                    cursors.work_left -= 1
                     cursors.all.move_to_end(cursor.topic_filter)
                     going.append(cursor)
             turns = going
@@ -401,14 +405,14 @@ class Replays:
         if not cursor.since and topic_matches(cursor.inner_filter, record.topic_name):
             # [MQTT-3.8.4-8]
             qos = min(record.qos, cursor.qos)
-            if not self._takes(state, cursors, qos):
-                cursor.stuck()
+            if not self._can_send(state, cursors, qos):
+                cursor.shrink()
                 return False
             if self._router.may_receive(state.client_id, record.topic_name):
                 self._send_record(state, cursors, cursor, record, qos, now)
             elif state.client_id in self._router.faults:
                 # It is not known whether it may: its connection ends, and it is asked again.
-                self._router.mark(state)
+                self._router.mark_dirty(state)
                 return False
         cursor.advance()
         return True
@@ -422,21 +426,21 @@ class Replays:
         store = self._router.store
         stream = cursor.stream
         if not cursor.position:
-            cursors.left -= 1
+            cursors.work_left -= 1
             found = store.seek(stream.id, cursor.since)
             if found is None:
-                self._sleep(self._reading, stream, state)
+                self._await(self._reading, stream, state)
                 return None
             cursor.position = found
         records: list[RecordedMessage] | None = []
         if cursor.position <= stream.last_seq:
-            cursors.left -= 1
+            cursors.work_left -= 1
             records = store.records(stream.id, cursor.position, cursor.limit)
         if records is None:
-            self._sleep(self._reading, stream, state)
+            self._await(self._reading, stream, state)
             return None
         if not records:
-            self._sleep(self._at_end, stream, state)
+            self._await(self._at_end, stream, state)
             return None
         missed = cursor.missed_last
         cursor.put(records)
@@ -447,12 +451,12 @@ class Replays:
             )
         return cursor.record()
 
-    def _takes(self, state: SessionState, cursors: Cursors, qos: int) -> bool:
+    def _can_send(self, state: SessionState, cursors: Cursors, qos: int) -> bool:
         """Whether the session can send a message at once, and its client reads what it is sent."""
         if not self._router.has_caught_up(state):
-            cursors.wants_room = True
+            cursors.awaits_reader = True
             return False
-        if not qos and cursors.held is not None:
+        if not qos and cursors.awaited_commit is not None:
             # Such messages wait already, and nothing else bounds how many.
             return False
         return state.session.can_send(qos)
@@ -480,7 +484,7 @@ class Replays:
         if not qos:
             cursors.sent_unacknowledged = True
 
-    def _note(self, state: SessionState, cursors: Cursors) -> None:
+    def _store_positions(self, state: SessionState, cursors: Cursors) -> None:
         """Let the store have the places of a durable session's cursors, with what moved them."""
         router = self._router
         if state.is_durable:
@@ -495,4 +499,4 @@ class Replays:
                     cursor.stored = value
                     router.commit.cursors.append((state.store_id, cursor.topic_filter, value))
         if cursors.sent_unacknowledged and router.gate.has_store and self._send_queue.delays(state):
-            cursors.held = router.commit
+            cursors.awaited_commit = router.commit

@@ -10,7 +10,7 @@ from typing import Final, final
 from semel.broker.authority import Authority
 from semel.broker.cursors import STREAM_TOPICS
 from semel.broker.durability import CommitGate
-from semel.broker.faults import told
+from semel.broker.faults import fault_report
 from semel.broker.memory import Memory
 from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
@@ -93,14 +93,14 @@ class Router:
     # What was done for the connection whose turn it is, in the units of `turns.py`; what may yet
     # be done in this tick to bring retained messages to new subscribers.
     work: int
-    backlog_work: int
+    retained_work: int
     # What the message was for that was routed last.
     matches: Matches
     commit: Commit
     # About how many bytes this tick has given the store to write so far.
-    unwritten: int
+    unwritten_bytes: int
     # Commits that the store was given and has not yet.
-    unsafe: Final[list[Commit]]
+    uncommitted: Final[list[Commit]]
     maximum_subscriptions: Final[int]
     maximum_client_subscription_bytes: Final[int]
     maximum_subscription_bytes: Final[int]
@@ -112,9 +112,9 @@ class Router:
     # had then, and what it is.
     unreadable: list[tuple[SessionState, int, str]]
     # Sessions that were given a message while they had half of their bounds in use.
-    behind: list[SessionState]
-    _low_room: Final[int]
-    _much_room: Final[int]
+    slow_readers: list[SessionState]
+    _behind_room: Final[int]
+    _caught_up_room: Final[int]
     # Messages that a full queue turned away, or that a slow reader had no room for.
     dropped: int
 
@@ -144,11 +144,11 @@ class Router:
         self.streams = streams
         self.dirty = []
         self.work = 0
-        self.backlog_work = TURN_WORK
+        self.retained_work = TURN_WORK
         self.matches = Matches()
         self.commit = Commit()
-        self.unwritten = 0
-        self.unsafe = []
+        self.unwritten_bytes = 0
+        self.uncommitted = []
         self.maximum_subscriptions = maximum_subscriptions
         self.maximum_client_subscription_bytes = maximum_client_subscription_bytes
         self.maximum_subscription_bytes = maximum_subscription_bytes
@@ -156,12 +156,12 @@ class Router:
         self.maximum_queued_bytes = maximum_queued_bytes
         self.faults = {}
         self.unreadable = []
-        self.behind = []
-        self._low_room = maximum_outgoing // 2
-        self._much_room = maximum_outgoing - caught_up_mark(maximum_outgoing)
+        self.slow_readers = []
+        self._behind_room = maximum_outgoing // 2
+        self._caught_up_room = maximum_outgoing - caught_up_mark(maximum_outgoing)
         self.dropped = 0
 
-    def mark(self, state: SessionState) -> None:
+    def mark_dirty(self, state: SessionState) -> None:
         """This session has something for the end of the tick."""
         if not state.dirty:
             state.dirty = True
@@ -171,7 +171,7 @@ class Router:
     def unwritten_rows(self) -> int:
         """Rows of the commits that the store was given and has not yet."""
         rows = 0
-        for commit in self.unsafe:
+        for commit in self.uncommitted:
             rows += len(commit.changes) + len(commit.records)
         return rows
 
@@ -181,12 +181,12 @@ class Router:
         self.work += matches.visited * NODE_WORK + len(matches.entries) * ENTRY_WORK
         return matches
 
-    def takes_more(self) -> bool:
+    def has_store_room(self) -> bool:
         """Whether the store can take what this tick has for it, and more.
 
         One message may be for many sessions: this is asked before each, not once a tick.
         """
-        return self.unwritten <= self.store.room
+        return self.unwritten_bytes <= self.store.room
 
     def authorize_publish(self, client_id: str, topic_name: str) -> int:
         """SUCCESS, or the reason code with which a message of this client is refused."""
@@ -205,17 +205,17 @@ class Router:
             self.faults.setdefault(client_id, format_exc())
             return False
 
-    def note_behind(self, state: SessionState) -> None:
+    def check_behind(self, state: SessionState) -> None:
         """A connected session was given a message: is it behind?"""
         session = state.session
         if session.connected:
-            if session.room < self._low_room or session.waiting * 2 > self.maximum_queued:
-                self.behind.append(state)
+            if session.room < self._behind_room or session.waiting * 2 > self.maximum_queued:
+                self.slow_readers.append(state)
 
     def has_caught_up(self, state: SessionState) -> bool:
         """Whether no more than a quarter of what is kept for a session is in use."""
         session = state.session
-        return session.room >= self._much_room and session.waiting * 4 <= self.maximum_queued
+        return session.room >= self._caught_up_room and session.waiting * 4 <= self.maximum_queued
 
     def record(
         self,
@@ -231,7 +231,7 @@ class Router:
         properties = message_properties(properties).compact()
         for stream in streams:
             stream.last_seq += 1
-            self.unwritten += QUEUED_BYTES + message.size
+            self.unwritten_bytes += QUEUED_BYTES + message.size
             self.commit.records.append(
                 RecordedMessage(
                     stream.id,
@@ -286,7 +286,7 @@ class Router:
         for group in matches.groups:
             self._deliver_shared(group, message, now)
         if self.gate.message_is_kept:
-            self.unwritten += message.size
+            self.unwritten_bytes += message.size
         self.gate.end_message()
         return bool(copies) or bool(matches.groups)
 
@@ -360,7 +360,7 @@ class Router:
         shares = {
             entry.topic_filter
             for entry in self.subscriptions.of(state.client_id)
-            if entry.share_name and self._is_served(entry.topic_filter)
+            if entry.share_name and self._has_connected_member(entry.topic_filter)
         }
         if shares:
             session = state.session
@@ -383,10 +383,10 @@ class Router:
 
     def _note_damage(self, state: SessionState, problem: Exception) -> None:
         """The store's part of a session cannot be read: its connection, if any, has to end."""
-        state.damage = told(problem)
+        state.damage = fault_report(problem)
         self.unreadable.append((state, state.connection, state.damage))
         # There has to be a further tick.
-        self.mark(state)
+        self.mark_dirty(state)
 
     def _hand_over(self, state: SessionState, deliveries: list[Delivery], now: float) -> None:
         """Give others what this session had from shared subscriptions."""
@@ -401,7 +401,7 @@ class Router:
                 self._deliver_shared(group, without_identifiers(message), now)
                 self.gate.end_message()
 
-    def _is_served(self, shared_filter: str) -> bool:
+    def _has_connected_member(self, shared_filter: str) -> bool:
         """Whether a member of the group is connected."""
         group = self.subscriptions.group(shared_filter)
         assert group is not None
@@ -430,12 +430,12 @@ class Router:
                     self.dropped += 1
                     return
             if state.is_durable:
-                self.unwritten += queued_bytes(message)
+                self.unwritten_bytes += queued_bytes(message)
         dropped = session.dropped
         session.send(message, now, share)
         self.dropped += session.dropped - dropped
-        self.mark(state)
-        self.note_behind(state)
+        self.mark_dirty(state)
+        self.check_behind(state)
 
     def _give_up_expired(self, state: SessionState, now: float) -> None:
         session = state.session
@@ -449,7 +449,7 @@ class Router:
                 # Whoever publishes just now has no part in it.
                 self._note_damage(state, problem)
                 return
-            if self.unsafe or state.dirty:
+            if self.uncommitted or state.dirty:
                 # The store does not know yet of what is on its way.
                 soon = now + _LOOK_AGAIN
                 next_expiry = soon if next_expiry is None else min(next_expiry, soon)
@@ -468,9 +468,9 @@ class Router:
         refused = self.authority.subscribe(state.client_id, subscription.topic_filter)
         if refused:
             return refused
-        return self.admit(state, subscription, identifier, now)
+        return self.add_subscription(state, subscription, identifier, now)
 
-    def admit(
+    def add_subscription(
         self, state: SessionState, subscription: Subscription, identifier: int, now: float
     ) -> int:
         """The same, for a subscription that the authority allows."""
@@ -497,46 +497,46 @@ class Router:
         if not is_shared(subscription.topic_filter):
             if handling == 0 or (handling == 1 and old is None):
                 walk = self.retained.search(subscription.topic_filter, subscription.qos, identifier)
-                if state.backlog is None:
-                    state.backlog = {}
+                if state.retained_searches is None:
+                    state.retained_searches = {}
                 # A filter that is subscribed to again brings its messages once.
-                state.backlog[subscription.topic_filter] = walk
+                state.retained_searches[subscription.topic_filter] = walk
         return subscription.qos
 
-    def send_backlog(self, state: SessionState, now: float) -> bool:
+    def send_retained(self, state: SessionState, now: float) -> bool:
         """Send retained messages to a new subscriber, as many as it takes at the moment.
 
         False if this tick has no time for more of them: the rest is for the next one.
         """
         session = state.session
-        backlog = state.backlog
-        while backlog and session.connected and session.room > 0 and not session.waiting:
-            if self.backlog_work <= 0:
+        retained_searches = state.retained_searches
+        while retained_searches and session.connected and session.room > 0 and not session.waiting:
+            if self.retained_work <= 0:
                 return False
-            topic_filter, walk = next(iter(backlog.items()))
+            topic_filter, walk = next(iter(retained_searches.items()))
             message = walk.next(now)
-            self.backlog_work -= walk.visited * NODE_WORK
+            self.retained_work -= walk.visited * NODE_WORK
             if message is None:
                 if walk.is_done():
-                    del backlog[topic_filter]
+                    del retained_searches[topic_filter]
                 continue
             qos = min(message.qos, walk.qos)
             if qos < walk.minimum_qos or not self.may_receive(state.client_id, message.topic_name):
                 continue
             self.gate.await_retained(state, qos)
-            self.backlog_work -= DELIVERY_WORK
+            self.retained_work -= DELIVERY_WORK
             identifiers = [walk.identifier] if walk.identifier else []
             # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1
             self._send(state, _variant(message, qos, True, identifiers), now)
-        if not backlog:
-            state.backlog = None
+        if not retained_searches:
+            state.retained_searches = None
         return True
 
     def unsubscribe(self, state: SessionState, topic_filter: str) -> bool:
         """Remove a subscription. Whether there was one."""
         self.work += FILTER_WORK
-        if state.backlog is not None:
-            state.backlog.pop(topic_filter, None)
+        if state.retained_searches is not None:
+            state.retained_searches.pop(topic_filter, None)
         if self.subscriptions.unsubscribe(state.client_id, topic_filter) is None:
             return False
         state.subscriptions -= 1
@@ -552,12 +552,12 @@ class Router:
         read.
         """
         known = state.damage
-        if not self.warm(state) and not known:
+        if not self.load_exchanges(state) and not known:
             self.unreadable.append((state, 0, state.damage))
         session = state.session
         shared = any(entry.share_name for entry in self.subscriptions.of(state.client_id))
         del self.sessions[state.client_id]
-        state.ended = True
+        state.has_ended = True
         self.subscriptions.forget(state.client_id)
         if self.gate.end_session(state):
             self.commit.ended.append(state.store_id)
@@ -576,7 +576,7 @@ class Router:
         """
         changes = [
             change
-            for commit in self.unsafe
+            for commit in self.uncommitted
             for number, change in commit.changes
             if number == state.store_id
         ]
@@ -588,30 +588,30 @@ class Router:
                 deliveries.append(Delivery(change.number, message, change.share, message.qos))
         return deliveries
 
-    def warm(self, state: SessionState) -> bool:
+    def load_exchanges(self, state: SessionState) -> bool:
         """Read what was in flight in a session that was restored, if nobody has yet.
 
         False: something of it cannot be read, and `damage` says why.
         """
-        if state.cold and not state.damage:
+        if state.needs_load and not state.damage:
             try:
                 deliveries, stored = self.store.exchanges(state.store_id)
                 state.session.restore_exchanges(deliveries, stored)
-                state.cold = False
+                state.needs_load = False
             except Exception as problem:
-                state.damage = told(problem)
+                state.damage = fault_report(problem)
         return not state.damage
 
     def is_readable(self, state: SessionState) -> bool:
         """Whether a connection can have the session: what could not be read is tried once more."""
         was_damaged = state.damage != ""
         state.damage = ""
-        if was_damaged and self.warm(state):
+        if was_damaged and self.load_exchanges(state):
             self.refill(state)
             if state.damage:
                 # Whoever asks says it himself.
                 self.unreadable.pop()
-        return self.warm(state)
+        return self.load_exchanges(state)
 
 
 def queued_bytes(message: Message) -> int:

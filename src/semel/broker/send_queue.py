@@ -4,7 +4,7 @@ from typing import Final, final
 
 from semel.broker.connection import Connection
 from semel.broker.durability import CommitGate
-from semel.broker.faults import told
+from semel.broker.faults import fault_report
 from semel.broker.session_state import SessionState
 from semel.mqtt.session import Outgoing
 from semel.store.commit import Commit
@@ -50,7 +50,7 @@ class SendQueue:
                     leaving.append((number, packets))
             except Exception as problem:
                 # The packets of other connections must not stay behind.
-                self.failed.append((connection, told(problem)))
+                self.failed.append((connection, fault_report(problem)))
         return leaving
 
     def delays(self, state: SessionState) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
-from semel.broker.memory import BOUNDLESS, available_bytes, resident_bytes
+from semel.broker.memory import UNLIMITED, available_bytes, resident_bytes
 from semel.broker.open_authority import OpenAuthority
 from semel.broker.pressure import caught_up_mark
 from semel.broker.settings import MIB, BrokerSettings
@@ -76,7 +76,7 @@ class Peer(asyncio.Protocol):
         self.server = server
         self.transport: asyncio.Transport | None = None
         self.connection: Connection | None = None
-        self.held = False
+        self.paused_by_reader = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # What uvloop hands us is one by its methods, not by its class.
@@ -105,7 +105,7 @@ class Peer(asyncio.Protocol):
             # The fault domain of one connection ends here: nobody else may feel what it was.
             LOG.exception("serving %s failed: closed", connection.peer)
             self.abort()
-        if not connection.is_read:
+        if not connection.may_be_read:
             self.stop_reading(connection)
         self.server.gathered += len(data)
         if self.server.gathered >= TICK_BYTES:
@@ -115,10 +115,10 @@ class Peer(asyncio.Protocol):
 
     def stop_reading(self, connection: Connection) -> None:
         """What it sent has to wait. The core says when it may be read from again."""
-        if connection.held and not self.held:
+        if connection.paused_by_reader and not self.paused_by_reader:
             # The core lets it go in a tick, and there may be none.
-            self.held = True
-            patience = self.server.settings.publisher_patience
+            self.paused_by_reader = True
+            patience = self.server.settings.slow_subscriber_timeout
             self.server.loop.call_later(patience, self.server.schedule)
         self.pause()
 
@@ -126,8 +126,8 @@ class Peer(asyncio.Protocol):
         """Read again, if nothing is against it."""
         assert self.connection is not None
         assert self.transport is not None
-        self.held = self.connection.held
-        if self.connection.is_read:
+        self.paused_by_reader = self.connection.paused_by_reader
+        if self.connection.may_be_read:
             self.transport.resume_reading()
         else:
             self.stop_reading(self.connection)
@@ -170,7 +170,7 @@ class Peer(asyncio.Protocol):
             self.server.broker.counters.bytes_sent += len(data)
             transport.write(data)
         self.server.broker.written(connection, transport.get_write_buffer_size())
-        if connection.stuck:
+        if connection.abort_on_close:
             transport.abort()
         elif connection.closing:
             transport.close()
@@ -216,7 +216,7 @@ class Server:
         self.gathered = 0
         self.unmeasured = 0
         if settings.maximum_memory is None:
-            self.broker.memory.limit = (available_bytes() or BOUNDLESS) // 2
+            self.broker.memory.limit = (available_bytes() or UNLIMITED) // 2
         self.listener: asyncio.Server | None = None
         self.sweeper: asyncio.Task[None] | None = None
 
@@ -226,7 +226,11 @@ class Server:
         if isinstance(self.store, DiskStore):
             sys.setswitchinterval(SWITCH_INTERVAL)
             self.store.connect(
-                loop, safe=self._safe, changed=self._changed, failed=self._fail, read=self._read
+                loop,
+                safe=self._committed,
+                changed=self._condition_changed,
+                failed=self._fail,
+                read=self._stream_read,
             )
             self.tick()
         host, port = self.settings.host, self.settings.port
@@ -274,7 +278,7 @@ class Server:
         """The time by which everything is due."""
         return self.start_of_clock + self.loop.time()
 
-    def _safe(self, commits: list[Commit]) -> None:
+    def _committed(self, commits: list[Commit]) -> None:
         """The store has these: what waited for them leaves."""
         now = self.now()
         for commit in commits:
@@ -287,13 +291,13 @@ class Server:
                     self._abort(number)
         self._write_out()
 
-    def _changed(self) -> None:
+    def _condition_changed(self) -> None:
         """The store takes more than it did, or less."""
         level = logging.INFO if self.store.condition == OPEN else logging.WARNING
         LOG.log(level, "the store: %s", CONDITIONS[self.store.condition])
         self.schedule()
 
-    def _read(self, stream: int) -> None:
+    def _stream_read(self, stream: int) -> None:
         """The store has read what somebody waits for of the record of a stream."""
         self.broker.replays.read(stream)
         self.schedule()
@@ -335,7 +339,7 @@ class Server:
         self.unmeasured = 0
         memory = self.broker.memory
         resident = resident_bytes()
-        if memory.measured(resident):
+        if memory.update(resident):
             if memory.is_short:
                 LOG.warning(
                     "memory is short: %d MiB are in use, the limit is %d MiB (maximum_memory);"
@@ -372,7 +376,7 @@ class Server:
             peer = self.peers.get(connection.number)
             if peer is not None:
                 peer.read_again()
-        if broker.router.dirty or broker.has_turns() or broker.store_pressure.is_due():
+        if broker.router.dirty or broker.has_turns() or broker.store_pressure.has_resumable():
             # What waited for room has some now, or somebody's turn has come.
             self.schedule()
 
@@ -389,7 +393,7 @@ class Server:
             try:
                 self.measure()
                 # What was sent meanwhile has not been read yet.
-                self.broker.sweep(now, unheard=max(0.0, now - due))
+                self.broker.sweep(now, stalled_seconds=max(0.0, now - due))
                 self.tick()
             except Exception:
                 # Keep alive, wills and expiry of everybody hang on this: it goes on.

@@ -33,7 +33,7 @@ class SessionShares:
 
     def has_idle(self) -> bool:
         """Whether there is a session that could go."""
-        return self._shares.may_any_go()
+        return self._shares.has_evictable()
 
     def connected(self, state: SessionState, address: str) -> None:
         """A connection from this address has the session from now on."""
@@ -44,7 +44,7 @@ class SessionShares:
     def left(self, state: SessionState) -> None:
         """No connection has it any more: of all idle sessions it is the youngest."""
         assert state.address is not None
-        self._shares.offer(state.client_id, state.address)
+        self._shares.make_evictable(state.client_id, state.address)
 
     def restored(self, state: SessionState) -> None:
         """It is idle since before the start."""
@@ -56,17 +56,17 @@ class SessionShares:
         address = state.address
         if address is not None:
             state.address = None
-            self._shares.withdraw(state.client_id, address)
+            self._shares.protect(state.client_id, address)
             self._shares.count(address, -1)
 
     def keep(self, state: SessionState) -> None:
         """It counts, but is not to go: that was tried in vain."""
         assert state.address is not None
-        self._shares.withdraw(state.client_id, state.address)
+        self._shares.protect(state.client_id, state.address)
 
     def to_discard(self) -> SessionState | None:
         """The idle session that goes for a new one; None: none is idle."""
-        client_id = self._shares.first_to_go()
+        client_id = self._shares.next_to_evict()
         if client_id is None:
             return None
         assert isinstance(client_id, str)

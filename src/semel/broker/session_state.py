@@ -20,7 +20,7 @@ class SessionState:
     # Its identifier in the store; 0: it is in memory only.
     store_id: int
     # What was in flight is still in the store alone.
-    cold: bool
+    needs_load: bool
     # Why the store's part of it cannot be read, for the log; "": it can, or nobody has tried.
     damage: str
     # Whether its packets of this tick await the tick's commit; in a session in memory, the commit
@@ -37,24 +37,24 @@ class SessionState:
     expiry_interval: int
     will: Will | None
     # The store has a will of its client.
-    will_stored: bool
+    has_stored_will: bool
     # When the delayed will of a lost connection is due; None: no will waits.
     will_due: float | None
     # When the broker looks at it next, if that is arranged.
-    look_at: float | None
+    next_check: float | None
     subscriptions: int
     # About what they take, if no other client has any.
     subscription_bytes: int
     # Whether this tick has given it anything; whether the session is over.
     dirty: bool
-    ended: bool
+    has_ended: bool
     # By topic filter: searches for the retained messages that a new subscription brings, as long as
     # not all of them were sent.
-    backlog: dict[str, RetainedSearch] | None
+    retained_searches: dict[str, RetainedSearch] | None
     # Its subscriptions to streams, if it has any.
     cursors: Cursors | None
     # Publishers have waited for it in vain.
-    given_up: bool
+    is_too_slow: bool
     # Its connection is sent topic aliases, so that its packets are like nobody else's.
     uses_aliases: bool
 
@@ -62,7 +62,7 @@ class SessionState:
         self.client_id = client_id
         self.session = session
         self.store_id = 0
-        self.cold = False
+        self.needs_load = False
         self.damage = ""
         self.awaits_commit = False
         self.awaited_commit = 0
@@ -71,16 +71,16 @@ class SessionState:
         self.address = None
         self.expiry_interval = expiry_interval
         self.will = None
-        self.will_stored = False
+        self.has_stored_will = False
         self.will_due = None
-        self.look_at = None
+        self.next_check = None
         self.subscriptions = 0
         self.subscription_bytes = 0
         self.dirty = False
-        self.ended = False
-        self.backlog = None
+        self.has_ended = False
+        self.retained_searches = None
         self.cursors = None
-        self.given_up = False
+        self.is_too_slow = False
         self.uses_aliases = False
 
     @property

@@ -194,7 +194,7 @@ class BrokerSettings:
         unit=BYTES,
         minimum=1,
     )
-    publisher_patience: float = setting(
+    slow_subscriber_timeout: float = setting(
         0.5,
         "How long a publisher is not read from while a connected subscriber of its messages has "
         "half of maximum_outgoing_bytes or of maximum_queued_messages in use. After that nobody "
@@ -203,7 +203,7 @@ class BrokerSettings:
         minimum=0,
         maximum=60,
     )
-    full_disk_patience: float = setting(
+    full_disk_timeout: float = setting(
         10.0,
         "How long an MQTT 5.0 client waits for an acknowledgement while the disk is full. After "
         "that it is disconnected with reason code 0x97 (Quota exceeded), because nothing else "

@@ -31,30 +31,30 @@ class StorePressure:
     """Which connections wait for the store."""
 
     # How long a client that can be told why waits for a full disk, in seconds; 0: for ever.
-    patience: Final[float]
+    timeout: Final[float]
     _router: Final[Router]
     # In the order in which they go on.
-    _blocked: Final[deque[Connection]]
+    _paused: Final[deque[Connection]]
 
-    def __init__(self, router: Router, patience: float) -> None:
-        self.patience = patience
+    def __init__(self, router: Router, timeout: float) -> None:
+        self.timeout = timeout
         self._router = router
-        self._blocked = deque()
+        self._paused = deque()
 
     @property
-    def blocked(self) -> int:
+    def paused(self) -> int:
         """How many connections wait."""
-        return len(self._blocked)
+        return len(self._paused)
 
-    def takes_messages(self) -> bool:
+    def accepts_messages(self) -> bool:
         """Whether the store takes a further message that lasts, now and in this tick."""
-        return self._router.store.condition == OPEN and self._router.takes_more()
+        return self._router.store.condition == OPEN and self._router.has_store_room()
 
-    def is_due(self) -> bool:
+    def has_resumable(self) -> bool:
         """Whether somebody waits and need not."""
-        return len(self._blocked) > 0 and self.takes_messages()
+        return len(self._paused) > 0 and self.accepts_messages()
 
-    def has_to_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
+    def must_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
         """Whether a packet that nobody has seen yet has to wait until the store takes more."""
         if isinstance(packet, Violation):
             return False
@@ -77,11 +77,11 @@ class StorePressure:
         """Whether a message of this QoS is refused if it would last."""
         return qos > 0 and self._router.store.condition == FULL
 
-    def has_waited(self, connection: Connection, now: float) -> bool:
+    def has_timed_out(self, connection: Connection, now: float) -> bool:
         """Whether a client of 5.0 has waited long enough for an answer. Asked once a second."""
         if (
             self._router.store.condition != FULL
-            or not self.patience
+            or not self.timeout
             or not connection.answer_awaits_commit
             or not connection.is_connected
             or connection.exchange.version != MQTT5
@@ -90,26 +90,26 @@ class StorePressure:
             return False
         if connection.disk_full_since < 0:
             connection.disk_full_since = now
-        return now - connection.disk_full_since >= self.patience
+        return now - connection.disk_full_since >= self.timeout
 
-    def block(self, connection: Connection) -> None:
+    def pause(self, connection: Connection) -> None:
         """Its next packet stays where it is."""
-        connection.blocked = True
-        self._blocked.append(connection)
+        connection.paused_by_store = True
+        self._paused.append(connection)
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
-        if connection.blocked:
-            self._blocked.remove(connection)
-            connection.blocked = False
+        if connection.paused_by_store:
+            self._paused.remove(connection)
+            connection.paused_by_store = False
 
     def release(self) -> Connection | None:
         """The next one that goes on, if the store takes messages again.
 
         If it has to wait once more, it does so behind all others: nobody is passed over.
         """
-        if not self.is_due():
+        if not self.has_resumable():
             return None
-        connection = self._blocked.popleft()
-        connection.blocked = False
+        connection = self._paused.popleft()
+        connection.paused_by_store = False
         return connection

@@ -79,7 +79,7 @@ class Turns:
         """Those that go on now, in this order. Whoever is held back otherwise keeps its place."""
         going: list[Connection] = []
         for connection in self._waiting.values():
-            if not connection.held:
+            if not connection.paused_by_reader:
                 going.append(connection)
                 if len(going) == TURNS_PER_TICK:
                     break
@@ -90,6 +90,6 @@ class Turns:
     def has_next(self) -> bool:
         """Whether somebody could go on now."""
         for connection in self._waiting.values():
-            if not connection.held:
+            if not connection.paused_by_reader:
                 return True
         return False

@@ -8,7 +8,7 @@ QUIET_SECONDS: Final = 10.0
 
 
 @final
-class RareLog:
+class ThrottledLog:
     """One event: the first is logged at once, those that follow later, and counted."""
 
     _log: Final[Callable[[str], None]]
