@@ -244,7 +244,7 @@ class Whole(Plant):
         try:
             self.broker.receive(client.connection, data, self.now)
         except Mistake:
-            self.log.append(f"serving {client.connection.peer} failed: closed. Mistake")
+            self.log.append(f"{client.connection.peer} closed: serving it failed: Mistake")
             client.connection.closing = True
             client.cut()
             return []

@@ -84,7 +84,7 @@ def test_a_reader_that_is_stuck_holds_a_publisher_up_once() -> None:
     assert not is_held(publisher)
     publisher.send(Publish("t", b"y"))
     assert not is_held(publisher)
-    assert sum("publishers wait no longer" in line for line in world.log) == 1
+    assert sum("publishers no longer wait" in line for line in world.log) == 1
     # Once it has caught up, it is worth waiting for again.
     reader.unread = 0
     world.tick()

@@ -708,7 +708,7 @@ def test_a_client_of_5_0_is_told_in_time_that_its_acknowledgement_waits_for_a_fu
         ]
         assert client.is_closed()
     assert not any(client.is_closed() for client in (three, idle, reader))
-    assert len([line for line in world.log if "the disk is full" in line]) == 2
+    assert len([line for line in world.log if "wait for a full disk" in line]) == 2
     # Back again, it is refused at once: nothing is before it.
     again = world.connect("again")
     assert again.send(Publish("t", b"x", 1, 1)) == [PubAck(1, 0x97)]
@@ -795,7 +795,7 @@ def test_what_fails_for_one_who_waited_leaves_the_others_alone() -> None:
     world.tick()
     assert victim.is_closed()
     assert other.take() == [PubAck(1, 0x10)]
-    assert sum("serving 'victim'" in line for line in world.log) == 1
+    assert sum("'victim' (test:1) closed: serving it failed" in line for line in world.log) == 1
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -831,7 +831,7 @@ def test_what_fails_for_one_connection_in_a_commit_leaves_the_others_alone() -> 
     assert other.send(Subscribe(1, [Subscription("t")])) == [SubAck(1, [0])]
     assert victim.is_closed()
     assert not other.is_closed()
-    assert sum("serving 'victim'" in line for line in world.log) == 1
+    assert sum("'victim' (test:1) closed: serving it failed" in line for line in world.log) == 1
 
 
 def test_a_commit_that_the_store_refuses_is_acknowledged_to_nobody() -> None:

@@ -53,9 +53,13 @@ from tests.simulation.witness import Witness
 
 # What the broker says when something is wrong with a client or with itself: never, here, but for
 # what fails on purpose.
-ALARMS: Final = ("broke a rule", "failed", "cannot be answered", "is lost", "no room")
+ALARMS: Final = ("broke a rule", "failed", "cannot be sent", " lost: ", "no room")
 # What is said of a connection at its end, once.
-LAST_WORDS: Final = ("reads too slowly: closed", "was silent for too long", "failed: closed")
+LAST_WORDS: Final = (
+    "closed: it reads too slowly",
+    "closed: keep alive timeout",
+    "closed: serving it failed",
+)
 
 WAITS: Final = (0.3, 1.0, 3.0, 12.0, 40.0)
 # Longer than the keep alive of a publisher that waits for a reader, and less than its timeout.
@@ -242,9 +246,8 @@ class World:
     def _collect(self) -> None:
         """Write out what the broker has for the network, as its server does."""
         self._check_problem()
-        while self.broker.ready:
-            ready = self.broker.ready
-            self.broker.ready = {}
+        while self.broker.has_output():
+            ready = self.broker.take_output()
             for number, connection in ready.items():
                 link = self._by_number[number]
                 data = self.variant.leaving(connection.take_outgoing(), link.version)
@@ -503,7 +506,7 @@ class World:
         """What a client has sent made a hook raise: its server closes the connection."""
         connection = link.connection
         self.tally["hooks raised"] += 1
-        self._hear(f"serving {connection.peer} failed: closed. {fault}")
+        self._hear(f"{connection.peer} closed: serving it failed: {fault}")
         self._check_problem()
         dealt_with = link.worked_off()
         # The last of them has not happened.

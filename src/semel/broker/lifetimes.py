@@ -1,11 +1,11 @@
-"""How long sessions last, and what becomes of them without a connection.
+"""The lifetime of sessions, and what happens to them without a connection.
 
-    begin ─▶ a connection has it ─▶ leave ─▶ look_at: its will, when that is due
-                    ▲                              its end, when that has come
-                    └───────── begin ◀─────────────┘
+    begin ─▶ a connection has it ─▶ leave ─▶ check: publish its will when that is due,
+                    ▲                        │      end it when it has expired
+                    └──────── begin ◀────────┘
 
-Also a broker's start: every session that the store has lost its connection just then, so that the
-delays of wills and the expiry of sessions run from there, unless they ran already.
+When a broker starts, every session of the store has lost its connection just then: the delays of
+wills and the expiry of sessions run from there, unless they ran already.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from typing import Final, final
 from semel.broker.durability import CommitGate
 from semel.broker.router import Router
 from semel.broker.session_shares import SessionShares
-from semel.broker.session_state import SessionState, shown
+from semel.broker.session_state import SessionState, client_label
 from semel.broker.subscriptions import subscription_cost
 from semel.broker.throttled_log import ThrottledLog
 from semel.mqtt.message import Message
@@ -28,21 +28,21 @@ from semel.mqtt.session import Session
 from semel.store.commit import QUEUED_BYTES
 from semel.store.store import Saved, SavedSession, SavedWill
 
-# Deliveries of a stored session that are kept in memory while they wait; the store has the others.
+# Queued deliveries of a durable session that are kept in memory; the store has the others.
 WINDOW: Final = 1_000
-# The same while its client is away: nobody needs them soon, and there may be many such sessions.
+# The same while it is not connected: there may be many such sessions.
 WINDOW_AWAY: Final = 20
 
-# Appointments with sessions that are no more: beyond so many, the list is made anew.
+# Scheduled checks of sessions that have ended: beyond this number, the list is rebuilt.
 _STALE_CHECKS: Final = 50
 
-# A session that could not be looked at is looked at again after so many seconds.
+# A check that failed is repeated after this time.
 _RETRY_SECONDS: Final = 60.0
 
 
 @final
 class Lifetimes:
-    """All sessions, from their beginning to their end."""
+    """Begins and ends all sessions, and publishes their wills."""
 
     _router: Final[Router]
     _gate: Final[CommitGate]
@@ -52,7 +52,7 @@ class Lifetimes:
     _maximum_expiry: Final[int]
     shares: Final[SessionShares]
     _next_number: int
-    # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
+    # A heap of (when, client identifier): a delayed will is due, or the session ends.
     _checks: list[tuple[float, str]]
     _discarded: Final[ThrottledLog]
     _short: Final[ThrottledLog]
@@ -81,7 +81,7 @@ class Lifetimes:
     # --- the beginning ----------------------------------------------------------------------------
 
     def restore(self, saved: Saved, now: float) -> None:
-        """Go on from what the store has. Every connection counts as closed just now."""
+        """Continue from what the store has. Every connection counts as closed just now."""
         router = self._router
         self._next_number = saved.next_session
         by_number: dict[int, SessionState] = {}
@@ -89,7 +89,7 @@ class Lifetimes:
             # The limit may be lower than when the session began.
             expiry_interval = min(each.expiry_interval, self._maximum_expiry)
             if not expiry_interval:
-                # It was to end with its connection.
+                # The session was to end with its connection.
                 router.commit.ended.append(each.number)
                 continue
             state = SessionState(each.client_id, Session(), expiry_interval)
@@ -118,12 +118,12 @@ class Lifetimes:
                 router.subscriptions.subscribe(owner.client_id, subscription, identifier)
         for message in saved.retained:
             if not router.retained.put(message.topic_name, message):
-                self._log(f"no room for the retained message of {message.topic_name!a}")
+                self._log(f"retained message of {message.topic_name!a} not restored: no room")
         for kept in saved.wills:
             self._restore_will(kept, now)
         for state in by_number.values():
             self.check(state, now)
-        # There may be more of them than there may be now.
+        # The limit may be lower than before.
         self._discard(len(router.sessions) - self._maximum_sessions, now)
 
     def _restore_will(self, kept: SavedWill, now: float) -> None:
@@ -141,21 +141,21 @@ class Lifetimes:
             self._publish_will(state, now)
 
     def _widen_window(self, state: SessionState) -> None:
-        """Much of the session's queue is wanted soon, if the store has it."""
+        """Much of a durable session's queue will be needed soon."""
         if state.is_durable:
             state.session.keep_at_hand(self._window)
 
     def _narrow_window(self, state: SessionState) -> None:
-        """Nobody wants the session's queue for a while."""
+        """A durable session's queue is not needed for a while."""
         if state.is_durable:
             state.session.keep_at_hand(min(self._window, WINDOW_AWAY))
 
     def make_room(self, now: float) -> None:
-        """A client begins a session: if there are too many, others go."""
+        """A client begins a session: if there are too many, discard an idle one."""
         self._discard(len(self._router.sessions) + 1 - self._maximum_sessions, now)
 
     def _discard(self, count: int, now: float) -> None:
-        """End so many sessions that are idle, or as many as there are."""
+        """End `count` idle sessions, or as many as there are."""
         while count > 0:
             state = self.shares.to_discard()
             if state is None:
@@ -163,23 +163,23 @@ class Lifetimes:
             try:
                 self.end(state, now)
             except Exception:
-                # It may be damaged. Whoever comes has no part in it, and must not fail over it.
+                # It may be damaged, which must not fail the client that connects.
                 self.shares.keep(state)
-                name = shown(state.client_id)
-                self._log(f"the session of {name} cannot be discarded: {format_exc()}")
+                name = client_label(state.client_id)
+                self._log(f"session of {name} cannot be discarded: {format_exc()}")
                 continue
             count -= 1
-            self._discarded.note(
-                f"an idle session was discarded for a new one: maximum_sessions is"
-                f" {self._maximum_sessions}, the last to go was {shown(state.client_id)}",
+            self._discarded.log(
+                f"session of {client_label(state.client_id)} discarded for a new one:"
+                f" maximum_sessions is {self._maximum_sessions}",
                 now,
             )
 
     def free_memory(self, wanted: int, now: float) -> None:
-        """Memory is short: discard idle sessions that hold about so many bytes, the largest first.
+        """Memory is short: discard idle sessions with about `wanted` bytes, the largest first.
 
-        They are those that no store keeps. Otherwise what waits for clients that do not come would
-        keep new clients out until it expires.
+        Only sessions in memory. Otherwise messages for clients that do not return would keep new
+        clients out until they expire.
         """
         idle = [
             (state.session.waiting_bytes + QUEUED_BYTES * state.session.waiting, state)
@@ -192,27 +192,26 @@ class Lifetimes:
                 return
             wanted -= weight
             self.end(state, now)
-            self._short.note(
-                f"memory is short: the session of {shown(state.client_id)} was discarded with all"
-                " that waited for it",
+            self._short.log(
+                f"session of {client_label(state.client_id)} discarded with its queue:"
+                " memory is short",
                 now,
             )
 
     def begin(
         self, state: SessionState, expiry_interval: int, will: Will | None, *, address: str
     ) -> None:
-        """A connection from this address has the session from now on, on these terms."""
+        """From now on a connection from this address has the session, on these terms."""
         self.shares.connected(state, address)
         state.expiry_interval = expiry_interval
         if self._gate.has_store and expiry_interval and not state.is_durable:
-            # The store will have all that happens to it.
             state.store_id = self._next_number
             self._next_number += 1
         self._widen_window(state)
-        # Once it is stored, all that happens to it is, until it ends.
+        # It stays durable until it ends.
         state.session.durable = state.is_durable
         self._store_session(state)
-        # [MQTT-3.1.3-9] the session is back before its will was due
+        # [MQTT-3.1.3-9] a delayed will is not published if the client returns in time
         state.will = will
         state.will_due = None
         self._store_will(state)
@@ -222,17 +221,17 @@ class Lifetimes:
     # --- the end ----------------------------------------------------------------------------------
 
     def change_expiry(self, state: SessionState, expiry_interval: int) -> None:
-        """Its client leaves with another Session Expiry Interval than it came with."""
+        """Its client disconnects with another Session Expiry Interval."""
         state.expiry_interval = expiry_interval
         self._store_session(state)
 
     def discard_will(self, state: SessionState) -> None:
-        """[MQTT-3.1.2-10] its client has taken it back."""
+        """[MQTT-3.1.2-10] its client disconnects normally."""
         state.will = None
         self._store_will(state)
 
     def leave(self, state: SessionState, now: float) -> None:
-        """The session goes on without a connection [4.1], or ends with it."""
+        """The session continues without a connection [4.1], or ends with it."""
         self.shares.left(state)
         state.session.disconnect(now, state.expiry_interval)
         self._router.subscriptions.set_connected(state.client_id, False)
@@ -244,7 +243,7 @@ class Lifetimes:
         self._router.pass_on(state, now)
 
     def sweep(self, now: float) -> None:
-        """Look at whom it is time to."""
+        """Check the sessions that are due."""
         self._discarded.flush(now)
         self._short.flush(now)
         while self._checks and self._checks[0][0] <= now:
@@ -255,13 +254,14 @@ class Lifetimes:
                 try:
                     self.check(state, now)
                 except Exception:
-                    # Everybody else's wills and ends are due as well.
-                    self._log(f"the end of {shown(client_id)} failed: {format_exc()}")
+                    # The wills and ends of other sessions are due as well.
+                    name = client_label(client_id)
+                    self._log(f"check of session {name} failed: {format_exc()}")
                     state.next_check = now + _RETRY_SECONDS
                     heappush(self._checks, (state.next_check, client_id))
 
     def check(self, state: SessionState, now: float) -> None:
-        """Publish a will that is due, end a session that is over, or look again later."""
+        """Publish a will that is due, end an expired session, or schedule the next check."""
         if state.connection:
             return
         if state.will_due is not None and now >= state.will_due:
@@ -270,7 +270,7 @@ class Lifetimes:
             self.end(state, now)
             return
         due = state.session.ends_at if state.will_due is None else state.will_due
-        # One appointment is enough: whoever comes early makes the next.
+        # One scheduled check is enough: an early one schedules the next.
         if due is not None and (state.next_check is None or due < state.next_check):
             state.next_check = due
             heappush(self._checks, (due, state.client_id))
@@ -284,7 +284,7 @@ class Lifetimes:
 
     def end(self, state: SessionState, now: float) -> None:
         """The session is over."""
-        # [3.1.3.2.2] a will whose delay was not over is sent when the session ends
+        # [3.1.3.2.2] a delayed will is published at the latest when the session ends
         if state.will is not None:
             self._publish_will(state, now)
         self._widen_window(state)
@@ -303,12 +303,12 @@ class Lifetimes:
             self._store_will(state)
 
     def _publish_will(self, state: SessionState, now: float) -> None:
-        """[MQTT-3.1.2-10] published once, then gone."""
+        """[MQTT-3.1.2-10] publish it, and delete it."""
         will = state.will
         assert will is not None
         state.will = None
         state.will_due = None
-        # In the same commit as what becomes of the message: a crash publishes it once.
+        # In the same commit as its message, so that it is published once even after a crash.
         self._store_will(state)
         router = self._router
         try:
@@ -320,19 +320,19 @@ class Lifetimes:
                     router.record(streams, message, state, properties=properties)
                 router.route(message, state.client_id, now, is_kept=self._gate.has_store)
         except Exception:
-            # Its client is gone, and whoever is served just now has no part in it.
-            self._log(f"the will of {shown(state.client_id)} is lost: {format_exc()}")
+            # The connection that is being served may be another one.
+            self._log(f"will of {client_label(state.client_id)} lost: {format_exc()}")
 
-    # --- what the store is told -------------------------------------------------------------------
+    # --- the store --------------------------------------------------------------------------------
 
     def _store_session(self, state: SessionState) -> None:
-        """What the client is told of its session, the store has first."""
+        """Store the session if it is durable."""
         if self._gate.await_if_durable(state):
             kept = (state.store_id, state.client_id, state.expiry_interval)
             self._router.commit.sessions.append(kept)
 
     def _store_will(self, state: SessionState) -> None:
-        """Let the store have the will as it is now, or no will."""
+        """Store the will as it is now, or that there is none."""
         will = state.will
         if self._gate.has_store and (will is not None or state.has_stored_will):
             state.has_stored_will = will is not None
@@ -340,14 +340,14 @@ class Lifetimes:
             self._router.commit.wills.append(kept)
 
 
-def _weight(weighed: tuple[int, SessionState]) -> int:
-    return weighed[0]
+def _weight(entry: tuple[int, SessionState]) -> int:
+    return entry[0]
 
 
 def _left_at(saved: SavedSession) -> tuple[float, int]:
-    """When its client was there last, as far as the store can tell; and who came first.
+    """When its client disconnected, as far as the store knows, and its number.
 
-    A session without an end was connected, or never ends: both are taken for connected.
+    A session without an end was connected or never ends: both count as connected.
     """
     at = inf if saved.ends_at is None else saved.ends_at - saved.expiry_interval
     return at, saved.number
@@ -366,6 +366,6 @@ def _will_message(will: Will, now: float) -> Message:
 
 
 def _message_properties(will: Will) -> Properties:
-    """Those of the message of a will: its delay was for the server, the rest for subscribers."""
+    """The properties of a will that its message has: all except the delay."""
     items = [item for item in will.properties.items if item[0] != WILL_DELAY_INTERVAL]
     return Properties(items)

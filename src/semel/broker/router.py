@@ -1,4 +1,4 @@
-"""From a message to the sessions that get it: subscriptions, retained messages, shared groups.
+"""Routes messages to sessions: by subscriptions, retained messages and shared subscriptions.
 
 A client with several matching subscriptions gets one copy, with the highest of their QoS and all
 of their identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]; the standard would allow one copy for each.
@@ -47,16 +47,16 @@ from semel.store.commit import QUEUED_BYTES, SHARED_PAYLOAD, Commit, RecordedMes
 from semel.store.store import Store
 from semel.store.streams import Stream, Streams
 
-# Topics of the broker's own reports: nothing of them lasts.
+# Topics of the broker's own reports: they are never stored.
 OWN_TOPICS: Final = "$SYS/"
 
-# Seconds until the store is asked again for what expired in a queue that it does not have whole.
-_LOOK_AGAIN: Final = 1.0
+# Seconds until the store is asked again for expired messages, if commits are on their way.
+_RECHECK_SECONDS: Final = 1.0
 
 
 @final
 class Copy:
-    """One client's copy of a message while its matching subscriptions are gathered."""
+    """One client's copy of a message, while its matching subscriptions are collected."""
 
     qos: int
     retain_as_published: bool
@@ -78,7 +78,7 @@ class Copy:
 
 @final
 class Router:
-    """All sessions, all subscriptions, all retained messages, and what this tick changes."""
+    """All sessions, subscriptions and retained messages, and the changes of this tick."""
 
     sessions: Final[dict[str, SessionState]]
     subscriptions: Final[SubscriptionTree]
@@ -88,34 +88,34 @@ class Router:
     memory: Final[Memory]
     gate: Final[CommitGate]
     streams: Final[Streams]
-    # Sessions to be polled and drained at the end of the tick.
+    # Sessions that `Flushing` has to serve at the end of the tick.
     dirty: list[SessionState]
-    # What was done for the connection whose turn it is, in the units of `turns.py`; what may yet
-    # be done in this tick to bring retained messages to new subscribers.
+    # Work done for the connection whose turn it is, in the units of `turns.py`; work left in this
+    # tick for sending retained messages to new subscribers.
     work: int
     retained_work: int
-    # What the message was for that was routed last.
+    # The matches of the message that was routed last.
     matches: Matches
     commit: Commit
-    # About how many bytes this tick has given the store to write so far.
+    # About how many bytes the commit of this tick has so far.
     unwritten_bytes: int
-    # Commits that the store was given and has not yet.
+    # Commits that the store was handed and has not confirmed.
     uncommitted: Final[list[Commit]]
     maximum_subscriptions: Final[int]
     maximum_client_subscription_bytes: Final[int]
     maximum_subscription_bytes: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
-    # Client identifiers over whom the authority failed in this tick, and how it did first.
+    # Clients for whom the authority failed in this tick, with the first failure of each.
     faults: dict[str, str]
-    # Sessions whose `damage` was found in this tick, with the numbers of the connections that they
-    # had then, and what it is.
+    # Sessions whose `damage` was found in this tick, the number of the connection that each had
+    # then, and the damage.
     unreadable: list[tuple[SessionState, int, str]]
-    # Sessions that were given a message while they had half of their bounds in use.
+    # Sessions that were given a message while they used half of their bounds.
     slow_readers: list[SessionState]
     _behind_room: Final[int]
     _caught_up_room: Final[int]
-    # Messages that a full queue turned away, or that a slow reader had no room for.
+    # Messages that were dropped: the queue was full, or the reader too slow.
     dropped: int
 
     def __init__(
@@ -162,29 +162,29 @@ class Router:
         self.dropped = 0
 
     def mark_dirty(self, state: SessionState) -> None:
-        """This session has something for the end of the tick."""
+        """This session has to be served at the end of the tick."""
         if not state.dirty:
             state.dirty = True
             self.dirty.append(state)
             self.work += SESSION_WORK
 
     def unwritten_rows(self) -> int:
-        """Rows of the commits that the store was given and has not yet."""
+        """Rows of the commits that the store has not confirmed."""
         rows = 0
         for commit in self.uncommitted:
             rows += len(commit.changes) + len(commit.records)
         return rows
 
     def match(self, topic_name: str) -> Matches:
-        """What a message of this topic is for; the search is work."""
+        """The subscriptions that match a topic; the search counts as work."""
         matches = self.subscriptions.match(topic_name)
         self.work += matches.visited * NODE_WORK + len(matches.entries) * ENTRY_WORK
         return matches
 
     def has_store_room(self) -> bool:
-        """Whether the store can take what this tick has for it, and more.
+        """Whether the store has room for more than the commit of this tick.
 
-        One message may be for many sessions: this is asked before each, not once a tick.
+        One message may go to many sessions: this is asked before each message, not once a tick.
         """
         return self.unwritten_bytes <= self.store.room
 
@@ -195,9 +195,10 @@ class Router:
         return self.authority.publish(client_id, topic_name)
 
     def may_receive(self, client_id: str, topic_name: str) -> bool:
-        """Whether a message may reach a client. A fault of the authority over it is its alone.
+        """Whether a message may reach a client.
 
-        It must not end what is done for the publisher, or for others who get the message.
+        If the authority fails, only this client is affected: neither the publisher nor other
+        receivers.
         """
         try:
             return self.authority.receive(client_id, topic_name)
@@ -206,14 +207,14 @@ class Router:
             return False
 
     def check_behind(self, state: SessionState) -> None:
-        """A connected session was given a message: is it behind?"""
+        """Note a connected session that is behind with reading."""
         session = state.session
         if session.connected:
             if session.room < self._behind_room or session.waiting * 2 > self.maximum_queued:
                 self.slow_readers.append(state)
 
     def has_caught_up(self, state: SessionState) -> bool:
-        """Whether no more than a quarter of what is kept for a session is in use."""
+        """Whether a session uses at most a quarter of its bounds."""
         session = state.session
         return session.room >= self._caught_up_room and session.waiting * 4 <= self.maximum_queued
 
@@ -227,7 +228,7 @@ class Router:
         dup: bool = False,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
-        """Write a message into the streams of its topic; `properties` as they came."""
+        """Record a message in the streams of its topic; `properties` as received."""
         properties = message_properties(properties).compact()
         for stream in streams:
             stream.last_seq += 1
@@ -258,7 +259,7 @@ class Router:
         only: set[str] | None = None,
         is_kept: bool = False,
     ) -> bool:
-        """Give a message to everyone who asked for it. Whether anybody did.
+        """Give a message to its subscribers. Returns whether there are any.
 
         `only`: the clients that may get it; the others have it already. `is_kept`: a stream or
         an identifier keeps it. The gate knows afterwards whether anything does.
@@ -272,7 +273,7 @@ class Router:
             client_id = entry.client_id
             if only is not None and client_id not in only:
                 continue
-            # [MQTT-3.8.3-3] not back to where it came from
+            # [MQTT-3.8.3-3] not to its own publisher
             if entry.no_local and client_id == publisher:
                 continue
             copy = copies.get(client_id)
@@ -316,19 +317,19 @@ class Router:
         elif self._has_memory_for(message) and self.retained.put(message.topic_name, message):
             kept = message
         else:
-            # What the topic had before is not its last any more.
+            # The topic has no retained message now: the old one is not its last any more.
             self.dropped += 1
         if self.gate.has_store and not message.topic_name.startswith(OWN_TOPICS):
             self.gate.keep_message()
             self.commit.retained.append((message.topic_name, kept))
 
     def _has_memory_for(self, message: Message) -> bool:
-        """Whether it may be retained: while memory is short, only in the place of another."""
+        """Whether it may be retained: while memory is short, it may only replace another."""
         return not self.memory.is_short or self.retained.get(message.topic_name) is not None
 
     def _deliver_shared(self, group: ShareGroup, message: Message, now: float) -> None:
-        """One member gets it: the next that is connected and keeps up, or else one that keeps it
-        for later, or else the next."""
+        """Give it to one member: the next that is connected and keeps up, else one whose session
+        queues it, else the next that is connected."""
         chosen: SubscriptionEntry | None = None
         keeps_up = False
         for entry in group.connected():
@@ -352,10 +353,10 @@ class Router:
             self._deliver(self.sessions[chosen.client_id], message, copy, now, chosen.topic_filter)
 
     def pass_on(self, state: SessionState, now: float) -> None:
-        """A member of shared subscriptions has left: what it was not sent, others may get [4.8.2].
+        """A member of shared subscriptions has left: others get what it was not sent [4.8.2].
 
-        It keeps what nobody else could be sent now. What only the store has of its queue is read,
-        as far as there is room for what stays.
+        It keeps messages for which no other member is connected. The part of its queue that only
+        the store has is loaded, as far as there is room for what stays.
         """
         shares = {
             entry.topic_filter
@@ -369,7 +370,7 @@ class Router:
                 self._hand_over(state, session.give_up_shared(shares, sent=False), now)
 
     def refill(self, state: SessionState) -> bool:
-        """Read deliveries that only the store has, if the session wants some. Whether any came."""
+        """Load deliveries that only the store has. Returns whether there were any."""
         session = state.session
         if not session.wanted or state.damage:
             return False
@@ -382,22 +383,22 @@ class Router:
         return bool(deliveries)
 
     def _note_damage(self, state: SessionState, problem: Exception) -> None:
-        """The store's part of a session cannot be read: its connection, if any, has to end."""
+        """The rows of a session cannot be read: its connection, if any, is to be closed."""
         state.damage = fault_report(problem)
         self.unreadable.append((state, state.connection, state.damage))
-        # There has to be a further tick.
+        # Another tick is needed, which closes it.
         self.mark_dirty(state)
 
     def _hand_over(self, state: SessionState, deliveries: list[Delivery], now: float) -> None:
-        """Give others what this session had from shared subscriptions."""
+        """Give messages of shared subscriptions to other members."""
         for delivery in deliveries:
             group = self.subscriptions.group(delivery.share)
             message = delivery.message
             assert message is not None
             if group is not None:
-                # It may be on disk as this session's until the commit.
+                # Until the commit it may be on disk in this session's queue.
                 self.gate.begin_message(is_kept=state.is_durable)
-                # Identifiers are of the subscription that it came by.
+                # Subscription Identifiers belong to the subscription of this session.
                 self._deliver_shared(group, without_identifiers(message), now)
                 self.gate.end_message()
 
@@ -423,7 +424,7 @@ class Router:
             if self.memory.is_short and not state.is_durable and not session.can_send(message.qos):
                 self.dropped += 1
                 return
-            # The bounds are for what waits: what can leave at once need not fit in.
+            # The bounds are for queued messages: what can be sent at once need not fit.
             if self._is_full(session, message) and not session.can_send(message.qos):
                 self._give_up_expired(state, now)
                 if self._is_full(session, message):
@@ -446,12 +447,12 @@ class Router:
                 expired = self.store.expired(state.store_id, first, now)
                 next_expiry = self.store.next_expiry(state.store_id, first, now)
             except Exception as problem:
-                # Whoever publishes just now has no part in it.
+                # This must not fail the publisher.
                 self._note_damage(state, problem)
                 return
             if self.uncommitted or state.dirty:
-                # The store does not know yet of what is on its way.
-                soon = now + _LOOK_AGAIN
+                # The store does not have the latest commits yet.
+                soon = now + _RECHECK_SECONDS
                 next_expiry = soon if next_expiry is None else min(next_expiry, soon)
             session.give_up_beyond(expired, next_expiry)
 
@@ -464,7 +465,7 @@ class Router:
     def subscribe(
         self, state: SessionState, subscription: Subscription, identifier: int, now: float
     ) -> int:
-        """Add or replace a subscription. The reason code for the SUBACK."""
+        """Add or replace a subscription. Returns the reason code for the SUBACK."""
         refused = self.authority.subscribe(state.client_id, subscription.topic_filter)
         if refused:
             return refused
@@ -473,7 +474,7 @@ class Router:
     def add_subscription(
         self, state: SessionState, subscription: Subscription, identifier: int, now: float
     ) -> int:
-        """The same, for a subscription that the authority allows."""
+        """Add or replace a subscription that the authority has allowed. Returns the reason code."""
         self.work += FILTER_WORK
         cost = subscription_cost(subscription.topic_filter)
         if (
@@ -496,44 +497,48 @@ class Router:
         handling = subscription.retain_handling
         if not is_shared(subscription.topic_filter):
             if handling == 0 or (handling == 1 and old is None):
-                walk = self.retained.search(subscription.topic_filter, subscription.qos, identifier)
+                search = self.retained.search(
+                    subscription.topic_filter, subscription.qos, identifier
+                )
                 if state.retained_searches is None:
                     state.retained_searches = {}
-                # A filter that is subscribed to again brings its messages once.
-                state.retained_searches[subscription.topic_filter] = walk
+                # Subscribing again to the same filter restarts its search.
+                state.retained_searches[subscription.topic_filter] = search
         return subscription.qos
 
     def send_retained(self, state: SessionState, now: float) -> bool:
-        """Send retained messages to a new subscriber, as many as it takes at the moment.
+        """Send retained messages to a new subscriber, as many as it can take now.
 
-        False if this tick has no time for more of them: the rest is for the next one.
+        False if this tick has no time left: the next one continues.
         """
         session = state.session
         retained_searches = state.retained_searches
         while retained_searches and session.connected and session.room > 0 and not session.waiting:
             if self.retained_work <= 0:
                 return False
-            topic_filter, walk = next(iter(retained_searches.items()))
-            message = walk.next(now)
-            self.retained_work -= walk.visited * NODE_WORK
+            topic_filter, search = next(iter(retained_searches.items()))
+            message = search.next(now)
+            self.retained_work -= search.visited * NODE_WORK
             if message is None:
-                if walk.is_done():
+                if search.is_done():
                     del retained_searches[topic_filter]
                 continue
-            qos = min(message.qos, walk.qos)
-            if qos < walk.minimum_qos or not self.may_receive(state.client_id, message.topic_name):
+            qos = min(message.qos, search.qos)
+            if qos < search.minimum_qos or not self.may_receive(
+                state.client_id, message.topic_name
+            ):
                 continue
             self.gate.await_retained(state, qos)
             self.retained_work -= DELIVERY_WORK
-            identifiers = [walk.identifier] if walk.identifier else []
-            # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1
+            identifiers = [search.identifier] if search.identifier else []
+            # [MQTT-3.3.1-8] retained messages for a new subscription have RETAIN 1
             self._send(state, _variant(message, qos, True, identifiers), now)
         if not retained_searches:
             state.retained_searches = None
         return True
 
     def unsubscribe(self, state: SessionState, topic_filter: str) -> bool:
-        """Remove a subscription. Whether there was one."""
+        """Remove a subscription. Returns whether it existed."""
         self.work += FILTER_WORK
         if state.retained_searches is not None:
             state.retained_searches.pop(topic_filter, None)
@@ -546,13 +551,12 @@ class Router:
         return True
 
     def end(self, state: SessionState, now: float) -> None:
-        """The session is over: nothing of it remains [MQTT-4.1.0-2].
+        """The session is over, and deleted [MQTT-4.1.0-2].
 
-        But for what a shared subscription brought it: others may get that, as far as it can be
-        read.
+        Its messages of shared subscriptions go to other members, as far as they can be read.
         """
-        known = state.damage
-        if not self.load_exchanges(state) and not known:
+        known_damage = state.damage
+        if not self.load_exchanges(state) and not known_damage:
             self.unreadable.append((state, 0, state.damage))
         session = state.session
         shared = any(entry.share_name for entry in self.subscriptions.of(state.client_id))
@@ -567,12 +571,12 @@ class Router:
             self._hand_over(state, session.give_up_shared(None, sent=False), now)
             session.forget_waiting()
         if shared and session.waiting:
-            self._hand_over(state, self._not_safe_yet(state), now)
+            self._hand_over(state, self._uncommitted_deliveries(state), now)
 
-    def _not_safe_yet(self, state: SessionState) -> list[Delivery]:
-        """What shared subscriptions brought a session and neither memory nor the store has.
+    def _uncommitted_deliveries(self, state: SessionState) -> list[Delivery]:
+        """Deliveries of shared subscriptions that neither memory nor the store has.
 
-        It is in commits that are on their way.
+        They are in commits that the store has not confirmed.
         """
         changes = [
             change
@@ -589,9 +593,9 @@ class Router:
         return deliveries
 
     def load_exchanges(self, state: SessionState) -> bool:
-        """Read what was in flight in a session that was restored, if nobody has yet.
+        """Load the messages in flight of a restored session, if that was not done.
 
-        False: something of it cannot be read, and `damage` says why.
+        False: they cannot be read, and `damage` says why.
         """
         if state.needs_load and not state.damage:
             try:
@@ -603,21 +607,21 @@ class Router:
         return not state.damage
 
     def is_readable(self, state: SessionState) -> bool:
-        """Whether a connection can have the session: what could not be read is tried once more."""
+        """Whether a client can resume the session. What could not be read is tried again."""
         was_damaged = state.damage != ""
         state.damage = ""
         if was_damaged and self.load_exchanges(state):
             self.refill(state)
             if state.damage:
-                # Whoever asks says it himself.
+                # The caller reports it.
                 self.unreadable.pop()
         return self.load_exchanges(state)
 
 
 def queued_bytes(message: Message) -> int:
-    """About what a delivery of the message takes until it is written.
+    """About how many bytes a delivery of the message takes until it is written.
 
-    Beside its payload, if that is large: all deliveries share it.
+    Without a large payload, which all deliveries share.
     """
     if len(message.payload) >= SHARED_PAYLOAD:
         return QUEUED_BYTES

@@ -1,6 +1,6 @@
-"""The [broker] section: where the broker listens, and how much it takes before it says no.
+"""The [broker] section: where the broker listens, and its bounds.
 
-Nothing that a client can make grow is without a bound. Each help text says what happens there.
+Everything that a client can make grow has a bound. Each help text says what happens there.
 """
 
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ class BrokerSettings:
     )
     port: int = setting(
         1883,
-        "The TCP port to listen on. 0 lets the system choose one that is free.",
+        "The TCP port to listen on. 0 lets the system choose a free one.",
         minimum=0,
         maximum=65_535,
     )
     log_level: str = setting(
         "info",
-        "What is logged. info: all there is. warning: what is wrong, such as a rule that a client "
-        "breaks. error: what fails in the broker itself.",
+        "What is logged. info: everything. warning: problems, such as a rule that a client breaks. "
+        "error: failures of the broker itself.",
         choices=LOG_LEVELS,
     )
     connection_messages: bool = setting(
@@ -197,8 +197,8 @@ class BrokerSettings:
     slow_subscriber_timeout: float = setting(
         0.5,
         "How long a publisher is not read from while a connected subscriber of its messages has "
-        "half of maximum_outgoing_bytes or of maximum_queued_messages in use. After that nobody "
-        "waits for this subscriber until it has caught up. 0: nobody ever waits.",
+        "half of maximum_outgoing_bytes or of maximum_queued_messages in use. After that no "
+        "publisher waits for this subscriber until it has caught up. 0: publishers never wait.",
         unit=SECONDS,
         minimum=0,
         maximum=60,
@@ -215,8 +215,8 @@ class BrokerSettings:
     route_cache: int = setting(
         200_000,
         "Entries kept of what is known about topics: one for each topic, and one for each session "
-        "that gets its messages. Beyond it, what was not used lately is forgotten and found anew. "
-        "0 keeps none, and every message takes the slow way.",
+        "that gets its messages. Beyond it, entries that were not used lately are dropped and "
+        "looked up again. 0 keeps none, which makes every message slower.",
         minimum=0,
     )
     receive_maximum: int = setting(
@@ -235,7 +235,7 @@ class BrokerSettings:
     )
     client_topic_aliases: int = setting(
         100,
-        "Topic aliases that the broker uses towards an MQTT 5.0 client that permits so many. The "
+        "Topic aliases that the broker uses towards an MQTT 5.0 client, if it permits them. The "
         "first topics that it is sent get them. 0 uses none.",
         minimum=0,
         maximum=65_535,
@@ -293,7 +293,7 @@ class BrokerSettings:
 
 
 def _check_prefix(prefix: str, topic_levels: int) -> None:
-    """With one level more it is a topic that clients can publish and subscribe to."""
+    """With one more level it has to be a topic that clients can publish and subscribe to."""
     problem = None
     if prefix.startswith("$"):
         problem = "topics that begin with $ are the broker's own"

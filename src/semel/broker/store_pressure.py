@@ -1,13 +1,13 @@
-"""Back-pressure by the store: who sends what has to last is made to wait while it takes no more.
+"""Back-pressure by the store: publishers of durable messages wait while it accepts no more.
 
-    the store is behind, or full ─▶ a message that would last stays in its connection's decoder,
-                                    and the connection is not read from
-    it takes messages again      ─▶ what waited goes on, in its order
+    the store is behind or full   ─▶ a message that it would have to keep stays in the decoder of
+                                     its connection, which is not read from
+    it accepts messages again     ─▶ paused connections continue, in their order
 
-A message that can be refused is, when the disk is full: MQTT 5.0, QoS 1 and 2. What nobody keeps
-goes its way. But answers keep their order, and one before it may be about what was with the writer
-when space ran out: who waits too long for an answer is disconnected, with the reason. Of packets
-that need not wait themselves no more are taken than a connection may have answers owed.
+When the disk is full, messages that can be refused are refused: MQTT 5.0, QoS 1 and 2. Messages
+that are not kept are routed as always. But answers keep their order, and an earlier answer may
+await a commit that found no space: an MQTT 5.0 client that waits too long for an answer is
+disconnected with the reason. A connection is also paused when too many of its answers wait.
 """
 
 from collections import deque
@@ -22,18 +22,18 @@ from semel.mqtt.side import CLIENT
 from semel.mqtt.violation import Violation
 from semel.store.store import FULL, OPEN
 
-# Ticks whose answers one connection may be owed by a store that takes no more.
-_OWED: Final = 100
+# Commits that may hold answers for one connection while the store accepts no more.
+_MAXIMUM_AWAITED: Final = 100
 
 
 @final
 class StorePressure:
-    """Which connections wait for the store."""
+    """Pauses and resumes connections for the store."""
 
-    # How long a client that can be told why waits for a full disk, in seconds; 0: for ever.
+    # Seconds that an MQTT 5.0 client waits for an answer while the disk is full; 0: forever.
     timeout: Final[float]
     _router: Final[Router]
-    # In the order in which they go on.
+    # In the order in which they continue.
     _paused: Final[deque[Connection]]
 
     def __init__(self, router: Router, timeout: float) -> None:
@@ -43,29 +43,29 @@ class StorePressure:
 
     @property
     def paused(self) -> int:
-        """How many connections wait."""
+        """The number of paused connections."""
         return len(self._paused)
 
     def accepts_messages(self) -> bool:
-        """Whether the store takes a further message that lasts, now and in this tick."""
+        """Whether the store accepts another message in this tick."""
         return self._router.store.condition == OPEN and self._router.has_store_room()
 
     def has_resumable(self) -> bool:
-        """Whether somebody waits and need not."""
+        """Whether a paused connection could continue."""
         return len(self._paused) > 0 and self.accepts_messages()
 
     def must_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
-        """Whether a packet that nobody has seen yet has to wait until the store takes more."""
+        """Whether a packet that was not processed yet has to wait for the store."""
         if isinstance(packet, Violation):
             return False
-        if connection.commits_awaited >= _OWED:
+        if connection.commits_awaited >= _MAXIMUM_AWAITED:
             return True
         if not isinstance(packet, Publish):
             return False
         state = connection.state
         topic_name = connection.exchange.topic_name(CLIENT, packet)
         if state is None or not topic_name:
-            # The Exchange will say what is wrong.
+            # The Exchange will find the violation.
             return False
         if self.refuses(packet.qos) and state.session.version == MQTT5:
             return False
@@ -74,11 +74,11 @@ class StorePressure:
         return self._router.would_keep(topic_name, packet.qos, state, retain=packet.retain)
 
     def refuses(self, qos: int) -> bool:
-        """Whether a message of this QoS is refused if it would last."""
+        """Whether a message of this QoS is refused if the store would have to keep it."""
         return qos > 0 and self._router.store.condition == FULL
 
     def has_timed_out(self, connection: Connection, now: float) -> bool:
-        """Whether a client of 5.0 has waited long enough for an answer. Asked once a second."""
+        """Whether an MQTT 5.0 client has waited too long for an answer. Called once a second."""
         if (
             self._router.store.condition != FULL
             or not self.timeout
@@ -93,20 +93,20 @@ class StorePressure:
         return now - connection.disk_full_since >= self.timeout
 
     def pause(self, connection: Connection) -> None:
-        """Its next packet stays where it is."""
+        """Its next packet stays in the decoder."""
         connection.paused_by_store = True
         self._paused.append(connection)
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         if connection.paused_by_store:
             self._paused.remove(connection)
             connection.paused_by_store = False
 
     def release(self) -> Connection | None:
-        """The next one that goes on, if the store takes messages again.
+        """The next connection that continues, if the store accepts messages again.
 
-        If it has to wait once more, it does so behind all others: nobody is passed over.
+        If it is paused again, it goes behind all others, so that none starves.
         """
         if not self.has_resumable():
             return None
