@@ -2,7 +2,8 @@
 
 The broker's core is never touched. A variant lies at a seam: its store says that a commit is safe
 when it is not, forgets something at a restart, or tears a commit in two; its sealer leaves a step
-out; its network changes a bit of what leaves; its server leaves out a part of a tick or a sweep.
+out; its network changes a bit of what leaves; its server leaves out a part of a tick or a sweep, or
+what the CommitGate has noted in it.
 """
 
 from collections.abc import Callable
@@ -166,6 +167,24 @@ class Hasty(Variant):
 
     def store(self, noted: Noted) -> SimulatedStore:
         return HastyStore(noted, self._kind, self._field)
+
+
+# --- gates that let packets pass ------------------------------------------------------------------
+
+
+class OpenGate(Variant):
+    """What the CommitGate has noted about sessions of one kind is lost before the tick ends."""
+
+    def __init__(self, name: str, fault: str, *, is_durable: bool) -> None:
+        self.name = name
+        self.fault = fault
+        self._is_durable = is_durable
+
+    def flush(self, broker: Broker, store: SimulatedStore, now: float) -> None:
+        for state in broker.router.dirty:
+            if state.is_durable == self._is_durable:
+                state.awaits_commit = False
+        broker.flush(now)
 
 
 # --- stores that forget ---------------------------------------------------------------------------
@@ -552,6 +571,16 @@ BROKEN: Final[tuple[Variant, ...]] = (
     Hasty("early PUBREC", "PUBREC leaves before the identifier is committed", STORED),
     Hasty("early SUBACK", "SUBACK leaves before the subscription is", field="subscriptions"),
     Hasty("early CONNACK", "CONNACK leaves before the session is committed", field="sessions"),
+    OpenGate(
+        "open gate, memory",
+        "a kept message is acknowledged to, or reaches, a session in memory before its commit",
+        is_durable=False,
+    ),
+    OpenGate(
+        "open gate, durable",
+        "what a tick did to a durable session is reported before its commit",
+        is_durable=True,
+    ),
     Forgetful("no inbound", "inbound identifiers are forgotten at a reconnect", "inbound"),
     Forgetful("reused id", "an identifier is used again before its PUBCOMP", "released"),
     Forgetful("no in flight", "what was in flight is forgotten", "in flight"),

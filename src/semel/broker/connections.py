@@ -127,7 +127,7 @@ class Connections:
             self.close_failed(connection, problem, now)
 
     def detach_session(self, connection: Connection, now: float) -> None:
-        """The session, if any, goes on without this connection [4.1], or ends with it."""
+        """The session, if any, continues without this connection [4.1], or ends with it."""
         state = connection.state
         connection.state = None
         if state is None:

@@ -567,7 +567,7 @@ class Broker:
     def _check_silence(self, connection: Connection, now: float) -> None:
         """Close a connection that did not connect in time, or was silent for too long.
 
-        Or one that would wait for an answer until it times out, and can be told why.
+        Also one that waits too long for an answer because the disk is full.
         """
         if self.store_pressure.has_timed_out(connection, now):
             self._log(f"{connection.label} closed: its answers wait for a full disk")

@@ -253,20 +253,20 @@ class SubscriptionTree:
     def subscribe(
         self, client_id: str, subscription: Subscription, identifier: int = 0
     ) -> SubscriptionEntry | None:
-        """Add a subscription; the one with the same filter that it replaces [MQTT-3.8.4-3].
+        """Add a subscription. Returns the one with the same filter that it replaces [MQTT-3.8.4-3].
 
-        A client that repeats a subscription word for word, as many do whenever they connect,
-        changes nothing that is cached.
+        An identical subscription, which many clients send whenever they connect, invalidates no
+        cache.
         """
         entry = SubscriptionEntry(client_id, subscription, identifier)
-        entries_of_client = self._clients.get(client_id)
-        if entries_of_client is None:
-            entries_of_client = {}
-            self._clients[client_id] = entries_of_client
-        replaced = entries_of_client.get(entry.topic_filter)
+        entries = self._clients.get(client_id)
+        if entries is None:
+            entries = {}
+            self._clients[client_id] = entries
+        replaced = entries.get(entry.topic_filter)
         if replaced is not None and replaced == entry:
             return replaced
-        entries_of_client[entry.topic_filter] = entry
+        entries[entry.topic_filter] = entry
         if replaced is None:
             self.size += _entry_cost(entry.topic_filter)
         _, topic_filter = split_share(entry.topic_filter)
@@ -282,59 +282,59 @@ class SubscriptionTree:
         return replaced
 
     def set_connected(self, client_id: str, is_connected: bool) -> None:
-        """A client has come, or gone offline: shared subscriptions go by that."""
+        """A client has connected or disconnected: shared subscriptions prefer connected members."""
         if is_connected:
             self._connected.add(client_id)
         else:
             self._connected.discard(client_id)
-        entries_of_client = self._clients.get(client_id)
-        if entries_of_client is None:
+        entries = self._clients.get(client_id)
+        if entries is None:
             return
-        for entry in entries_of_client.values():
+        for entry in entries.values():
             if entry.share_name:
                 group = self.group(entry.topic_filter)
                 assert group is not None
                 group.put(entry, is_connected)
 
     def unsubscribe(self, client_id: str, topic_filter: str) -> SubscriptionEntry | None:
-        """Take out the client's subscription with this very filter, if any [MQTT-3.10.4-1]."""
-        entries_of_client = self._clients.get(client_id)
-        if entries_of_client is None:
+        """Remove the client's subscription with exactly this filter, if any [MQTT-3.10.4-1]."""
+        entries = self._clients.get(client_id)
+        if entries is None:
             return None
-        entry = entries_of_client.get(topic_filter)
+        entry = entries.get(topic_filter)
         if entry is None:
             return None
-        del entries_of_client[topic_filter]
-        if not entries_of_client:
+        del entries[topic_filter]
+        if not entries:
             del self._clients[client_id]
         self._remove(entry)
         return entry
 
     def forget(self, client_id: str) -> None:
-        """Take out all that a client holds: its session is over."""
-        entries_of_client = self._clients.get(client_id)
-        if entries_of_client is None:
+        """Remove all subscriptions of a client: its session is over."""
+        entries = self._clients.get(client_id)
+        if entries is None:
             return
         del self._clients[client_id]
-        for entry in entries_of_client.values():
+        for entry in entries.values():
             self._remove(entry)
 
     def has(self, client_id: str, topic_filter: str) -> bool:
-        """Whether the client holds a subscription with this very filter."""
-        entries_of_client = self._clients.get(client_id)
-        return entries_of_client is not None and topic_filter in entries_of_client
+        """Whether the client has a subscription with exactly this filter."""
+        entries = self._clients.get(client_id)
+        return entries is not None and topic_filter in entries
 
     def entry(self, client_id: str, topic_filter: str) -> SubscriptionEntry:
-        """The client's subscription with this very filter, which it must hold."""
+        """The client's subscription with exactly this filter, which it must have."""
         return self._clients[client_id][topic_filter]
 
     def of(self, client_id: str) -> list[SubscriptionEntry]:
-        """All that a client holds, in the order in which it first asked."""
-        entries_of_client = self._clients.get(client_id)
-        return [] if entries_of_client is None else list(entries_of_client.values())
+        """All subscriptions of a client, in the order in which it first subscribed."""
+        entries = self._clients.get(client_id)
+        return [] if entries is None else list(entries.values())
 
     def group(self, topic_filter: str) -> ShareGroup | None:
-        """Who shares this filter, which is given with its `$share/ShareName/`."""
+        """The group of a shared filter `$share/ShareName/…`."""
         share_name, inner = split_share(topic_filter)
         leaf = self._leaf(inner)
         if leaf is None or leaf.groups is None:
