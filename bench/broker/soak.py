@@ -334,7 +334,7 @@ def churn_for(seconds: float, churn: Churn, process: Process) -> list[tuple[floa
 
 def complaints(log: str) -> list[str]:
     """Lines of the broker's log that these clients gave no reason for."""
-    signs = ("broke a rule", "too slowly", "cannot be answered", "failed", "Exception")
+    signs = ("broke a rule", "too slowly", "cannot be sent", "failed", "Exception")
     return [line for line in log.splitlines() if any(sign in line for sign in signs)]
 
 

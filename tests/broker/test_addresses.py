@@ -25,20 +25,20 @@ def test_an_address_of_ipv6_is_its_network(peer: str, address: str) -> None:
 
 def put(shares: AddressShares, key: int, address: str, weight: int = 1) -> None:
     shares.count(address, weight)
-    shares.offer(key, address)
+    shares.make_evictable(key, address)
 
 
 def test_the_oldest_of_the_address_with_the_most_goes_first() -> None:
     shares = AddressShares()
-    assert shares.first_to_go() is None
-    assert not shares.may_any_go()
+    assert shares.next_to_evict() is None
+    assert not shares.has_evictable()
     for key, address in enumerate(["a", "b", "b", "b", "a"]):
         put(shares, key, address)
-    assert shares.first_to_go() == 1
-    shares.withdraw(1, "b")
+    assert shares.next_to_evict() == 1
+    shares.protect(1, "b")
     # It counts yet, though it may not go.
-    assert shares.first_to_go() == 2
-    assert shares.listed() == [0, 2, 3, 4]
+    assert shares.next_to_evict() == 2
+    assert shares.evictable_keys() == [0, 2, 3, 4]
 
 
 def test_where_the_heaviest_has_nothing_that_may_go_the_oldest_of_all_does() -> None:
@@ -46,18 +46,18 @@ def test_where_the_heaviest_has_nothing_that_may_go_the_oldest_of_all_does() -> 
     put(shares, 1, "a")
     put(shares, 2, "b")
     shares.count("c", 100)
-    assert shares.first_to_go() == 1
-    shares.withdraw(1, "a")
-    shares.withdraw(2, "b")
-    assert shares.first_to_go() is None
+    assert shares.next_to_evict() == 1
+    shares.protect(1, "a")
+    shares.protect(2, "b")
+    assert shares.next_to_evict() is None
 
 
 def test_withdrawing_what_is_not_offered_changes_nothing() -> None:
     shares = AddressShares()
     put(shares, 1, "a")
-    shares.withdraw(2, "a")
-    shares.withdraw(3, "nobody")
-    assert shares.listed() == [1]
+    shares.protect(2, "a")
+    shares.protect(3, "nobody")
+    assert shares.evictable_keys() == [1]
 
 
 def test_an_address_that_has_lost_most_of_it_is_not_the_heaviest() -> None:
@@ -66,11 +66,11 @@ def test_an_address_that_has_lost_most_of_it_is_not_the_heaviest() -> None:
     put(shares, 2, "b", 6)
     put(shares, 3, "c", 7)
     shares.count("a", -9)
-    assert shares.first_to_go() == 3
-    shares.withdraw(1, "a")
+    assert shares.next_to_evict() == 3
+    shares.protect(1, "a")
     shares.count("a", -1)
     assert shares.weight == 13
-    assert shares.first_to_go() == 3
+    assert shares.next_to_evict() == 3
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -82,7 +82,7 @@ def test_who_loses_has_at_least_the_average_whatever_happened_before(seed: int) 
         if held and source.random() < 0.45:
             gone = source.choice(list(held))
             address, weight = held.pop(gone)
-            shares.withdraw(gone, address)
+            shares.protect(gone, address)
             shares.count(address, -weight)
         else:
             address, weight = source.choice("abcdefgh"), source.randint(1, 50)
@@ -92,7 +92,7 @@ def test_who_loses_has_at_least_the_average_whatever_happened_before(seed: int) 
             total: dict[str, int] = {}
             for address, weight in held.values():
                 total[address] = total.get(address, 0) + weight
-            first = shares.first_to_go()
+            first = shares.next_to_evict()
             assert isinstance(first, int)
             loser = held[first][0]
             assert total[loser] * len(total) >= sum(total.values()) == shares.weight

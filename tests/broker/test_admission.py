@@ -349,8 +349,8 @@ def test_the_log_says_who_connected_who_gave_way_and_who_was_refused(version: in
     world.connect("a", version)
     world.open(version).send(Connect("b", version=version))
     connected = f"'a' (test:1) connected with MQTT {'5.0' if version == MQTT5 else '3.1.1'}"
-    gives_way = "'a' (test:1) gives way to a new connection from test:1"
-    assert world.log == [connected, gives_way, connected, "test:1 was refused as 'b': 0x87"]
+    taken_over = "'a' (test:1) taken over by a new connection from test:1"
+    assert world.log == [connected, taken_over, connected, "test:1 was refused as 'b': 0x87"]
 
 
 # --- refusals -------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ def test_a_slow_line_has_time_for_a_large_packet_and_for_the_next() -> None:
     assert len(payloads(watcher.take())) == 3
 
 
-@pytest.mark.parametrize("why", ["held", "blocked"])
+@pytest.mark.parametrize("why", ["paused_by_reader", "paused_by_store"])
 def test_whoever_is_not_read_from_is_not_late(why: str) -> None:
     world = World(BrokerSettings(packet_timeout=10.0))
     client = world.connect("a")

@@ -25,7 +25,7 @@ class Script:
             return own is not None and about == own.id
         if name.startswith("Store."):
             state = router.sessions.get("victim")
-            return state is not None and about == state.number
+            return state is not None and about == state.store_id
         return about == "victim"
 
     def victim(self) -> Client:

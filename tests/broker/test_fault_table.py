@@ -286,7 +286,7 @@ class Whole(Plant):
     @property
     def number(self) -> int:
         """What the store calls its session."""
-        return self.broker.router.sessions["victim"].number
+        return self.broker.router.sessions["victim"].store_id
 
     def say(self, client: Client, *packets: Packet) -> list[Packet]:
         """What it sends; an exception over that closes its connection, as the server does.
@@ -302,7 +302,7 @@ class Whole(Plant):
                 self.broker.receive(client.connection, data, self.now)
             except Mistake:
                 has_failed = True
-                self.log.append(f"serving {client.connection.peer} failed: closed. Mistake")
+                self.log.append(f"{client.connection.peer} closed: serving it failed: Mistake")
                 client.connection.closing = True
 
         self.beside(speak)

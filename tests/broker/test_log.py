@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from semel.broker.log import EVENTS, LogWriter, Repeats, event_of
+from semel.broker.log import MAXIMUM_EVENTS, LogWriter, Repeats, event_of
 
 # What a pipe takes before whoever writes has to wait, and more.
 MUCH = 1024 * 1024
@@ -50,7 +50,7 @@ def test_lines_that_differ_by_who_and_how_many_tell_of_the_same_event(one: str, 
     ("one", "other"),
     [
         ("'a' (10.0.0.1:4711) connected", "'a' (10.0.0.1:4711) disconnected"),
-        ("the store: it is behind", "the store: it takes messages again"),
+        ("store behind: publishers wait", "store accepting messages again"),
         ("'connected' is gone", "'a' connected"),
     ],
 )
@@ -89,9 +89,9 @@ def test_very_many_different_events_at_a_time_count_as_one() -> None:
         f"{chr(97 + at // 676)}{chr(97 + at // 26 % 26)}{chr(97 + at % 26)}" for at in range(2_000)
     ]
     admitted = sum(repeats.admits(f"event {word}", 20, 0.0) for word in words)
-    assert admitted == EVENTS + 1
+    assert admitted == MAXIMUM_EVENTS + 1
     ((_, line),) = repeats.due(1.0)
-    assert line.startswith(f"… and {2_000 - EVENTS - 1} more")
+    assert line.startswith(f"… and {2_000 - MAXIMUM_EVENTS - 1} more")
 
 
 # --- the thread that writes -----------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_pipe_that_nobody_reads_holds_up_nobody_and_the_loss_is_said_in_its_pl
         with open(reading, encoding="utf-8") as file:
             # Now there is somebody who reads: the thread goes on.
             lines = [file.readline()]
-            while "lines are missing here" not in lines[-1]:
+            while "lines were dropped here" not in lines[-1]:
                 lines.append(file.readline())
             log.info("the next")
             assert file.readline() == "the next\n"

@@ -51,11 +51,11 @@ def test_what_every_connection_brings_is_logged_apart_from_what_is_wrong() -> No
     broker.lost(third, 0.0)
     assert [line.partition(") ")[2] for line in connections] == [
         "connected with MQTT 5.0",
-        "gives way to a new connection from test:2",
+        "taken over by a new connection from test:2",
         "connected with MQTT 5.0",
         "disconnected",
         "connected with MQTT 5.0",
-        "is gone",
+        "disconnected without DISCONNECT",
     ]
     assert wrong == []
     fourth = broker.opened("test:4", 0.0)

@@ -33,11 +33,11 @@ MIB = 1024 * 1024
 
 def short(world: World) -> None:
     """More memory is in use than there may be."""
-    assert world.broker.memory.measured(world.broker.memory.limit + 1)
+    assert world.broker.memory.update(world.broker.memory.limit + 1)
 
 
 def not_short(world: World) -> None:
-    assert world.broker.memory.measured(0)
+    assert world.broker.memory.update(0)
 
 
 # --- when it is short -----------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def not_short(world: World) -> None:
 
 def test_memory_is_short_above_the_limit_and_until_a_twentieth_below() -> None:
     memory = Memory(1_000)
-    told = [memory.measured(resident) for resident in (1_000, 1_001, 2_000, 950, 949, 1_000)]
+    told = [memory.update(resident) for resident in (1_000, 1_001, 2_000, 950, 949, 1_000)]
     assert told == [False, True, False, False, True, False]
     assert not memory.is_short
 
@@ -236,7 +236,7 @@ def test_while_memory_is_short_large_queues_of_absent_clients_are_discarded() ->
     short(world)
     world.wait(10)
     assert set(sessions) == {"empty", "here", "p"}
-    lines = [line for line in world.log if line.startswith("memory is short: the session of")]
+    lines = [line for line in world.log if line.startswith("session of")]
     assert [line.split("'")[1] for line in lines] == ["largest", "large", "small"]
     # Whoever is connected keeps all that waits for it.
     assert here.connection.state is not None
@@ -289,5 +289,5 @@ def test_a_process_stays_near_its_limit_and_goes_on_when_there_is_memory_again()
             assert time.monotonic() < deadline
             time.sleep(0.1)
     assert [line for line in broker.log if "memory is short: " in line]
-    assert [line for line in broker.log if "was discarded with all that waited" in line]
-    assert [line for line in broker.log if "memory is not short any more" in line]
+    assert [line for line in broker.log if "discarded with its queue" in line]
+    assert [line for line in broker.log if "memory is no longer short" in line]

@@ -394,7 +394,7 @@ def test_a_replay_leaves_room_for_other_messages_and_holds_no_publisher() -> Non
     world.settle()
     assert len(messages(reader.take()[1:])) < 20
     publisher.send(Publish("t", b"x"))
-    assert not publisher.connection.held
+    assert not publisher.connection.paused_by_reader
     assert [packet.payload for packet in messages(reader.take())] == [b"x"]
     assert world.broker.router.dropped == 0
 
@@ -409,7 +409,7 @@ def test_who_takes_nothing_holds_up_nobody() -> None:
     publisher = world.connect("p")
     for packet_id in range(1, 200):
         assert publisher.send(Publish("plant/a", b"x", 1, packet_id)) == [PubAck(packet_id, 0x10)]
-        assert not publisher.connection.held
+        assert not publisher.connection.paused_by_reader
     world.settle()
     assert len(messages(reader.take())) == 199
     assert stuck.take() == []
@@ -609,7 +609,7 @@ def test_where_the_beginning_was_deleted_earliest_is_what_there_is() -> None:
     assert seqs(found) == [4, 5, 6, 7, 8, 9]
     assert [name for name, _ in user(found[0])] == ["stream-seq", "stream-time"]
     assert seqs(follow(world.reader("one"), offset="1")) == [4, 5, 6, 7, 8, 9]
-    assert not any("record begins" in line for line in world.log)
+    assert not any("no longer kept" in line for line in world.log)
 
 
 def test_who_was_to_go_on_with_what_was_deleted_is_told_and_so_is_the_log() -> None:
@@ -620,10 +620,8 @@ def test_who_was_to_go_on_with_what_was_deleted_is_told_and_so_is_the_log() -> N
     assert user(first)[0] == ("stream-seq", "6")
     assert user(first)[2] == ("stream-missed", "3-5")
     assert len(user(second)) == 2
-    (line,) = [line for line in world.log if "record begins" in line]
-    assert line == (
-        "'r' was to go on with message 3 of stream plant, but its record begins with 6 now"
-    )
+    (line,) = [line for line in world.log if "no longer kept" in line]
+    assert line == "'r' missed messages of stream plant, which are no longer kept: 3 to 5"
 
 
 def test_what_was_missed_is_told_with_the_next_message_that_is_sent() -> None:

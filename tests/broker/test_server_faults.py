@@ -75,7 +75,7 @@ def test_a_commit_that_cannot_be_told_closes_who_waited_for_it_and_the_next_is_t
         failing.packets.append((number, []))
         following.number = 7
         server.broker = Raising(server.broker, "committed", 1)  # type: ignore[assignment]
-        server._safe([failing, following])
+        server._committed([failing, following])
         with contextlib.suppress(ConnectionResetError):
             # To its end: an abort may show as either.
             await asyncio.wait_for(victim.read(), PATIENCE)
@@ -88,7 +88,7 @@ def test_a_commit_that_cannot_be_told_closes_who_waited_for_it_and_the_next_is_t
 
     with caplog.at_level(logging.ERROR):
         assert asyncio.run(serve()) == b"\x20"
-    assert sum("cannot be told" in record.message for record in caplog.records) == 1
+    assert sum("could not be answered" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("name", ["opened", "lost", "written", "resumed"])

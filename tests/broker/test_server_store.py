@@ -212,7 +212,7 @@ def fill(place: Path) -> Path:
 
 def test_a_full_disk_refuses_and_holds_up_and_then_goes_on_by_itself(small_disk: Path) -> None:
     """0x97 for 5.0, silence for 3.1.1, and everybody else is served"""
-    patient = ("--full-disk-patience", "1h")
+    patient = ("--full-disk-timeout", "1h")
     with Process("--data", str(small_disk / "data"), *patient) as broker:
         address = broker.address
         with (
@@ -282,7 +282,7 @@ def test_a_publisher_whose_message_waits_for_a_full_disk_is_told_while_it_is_ful
     small_disk: Path,
 ) -> None:
     """By DISCONNECT 0x97: what it was refused since has to wait behind that message"""
-    told = ("--full-disk-patience", "1s")
+    told = ("--full-disk-timeout", "1s")
     with Process("--data", str(small_disk / "data"), *told) as broker:
         with (
             link(broker.address, version=MQTT5) as reader,

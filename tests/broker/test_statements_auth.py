@@ -581,5 +581,5 @@ def test_the_log_says_who_failed_to_authenticate_and_escapes_what_a_hook_says() 
     assert world.log[-1] == r"test:1 was refused as 'a': 0x87, 'not \x1b the word'"
     client = authenticated(world)
     client.send(auth(0x19, b"no"))
-    assert world.log[-1] == "'a' (test:1) could not authenticate again: 0x87"
+    assert world.log[-1] == "'a' (test:1) failed to re-authenticate: 0x87"
     assert not any(WORD.decode() in line or "no'" in line for line in world.log)

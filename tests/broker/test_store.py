@@ -591,10 +591,10 @@ def test_a_publisher_that_cannot_be_refused_is_not_read_from(version: int, condi
     reader.take()
     world.condition(condition)
     assert publisher.send(Publish("t", b"1", 1, 2), PingReq()) == []
-    assert publisher.connection.blocked
+    assert publisher.connection.paused_by_store
     assert publisher.send(Publish("t", b"2", 1, 3)) == []
     assert other.send(PingReq(), Publish("u", b"x", 1, 1))[0] == PingResp()
-    assert not other.connection.blocked
+    assert not other.connection.paused_by_store
     # Whoever is not read from is not silent.
     world.wait(5)
     assert not publisher.is_closed()
@@ -613,7 +613,7 @@ def test_a_qos_0_message_of_a_stream_waits_rather_than_being_lost() -> None:
     for condition in (FULL, BEHIND):
         world.condition(condition)
         assert publisher.send(Publish("s", b"x"), PingReq()) == []
-        assert publisher.connection.blocked
+        assert publisher.connection.paused_by_store
         world.hold()
         world.condition(OPEN)
         assert publisher.take() == [PingResp()]
@@ -685,7 +685,7 @@ def test_a_full_disk_takes_no_new_session_and_no_new_will(version: int) -> None:
 def test_a_client_of_5_0_is_told_in_time_that_its_acknowledgement_waits_for_a_full_disk() -> None:
     """Its message was with the writer when space ran out, and refusals keep their order behind it:
     without a word it would look hung for as long as the disk is full."""
-    world = Kept(BrokerSettings(full_disk_patience=10.0))
+    world = Kept(BrokerSettings(full_disk_timeout=10.0))
     reader = world.durable("reader")
     reader.subscribe("t", qos=1)
     five, three = world.connect("five"), world.connect("three", MQTT311)
@@ -708,7 +708,7 @@ def test_a_client_of_5_0_is_told_in_time_that_its_acknowledgement_waits_for_a_fu
         ]
         assert client.is_closed()
     assert not any(client.is_closed() for client in (three, idle, reader))
-    assert len([line for line in world.log if "the disk is full" in line]) == 2
+    assert len([line for line in world.log if "wait for a full disk" in line]) == 2
     # Back again, it is refused at once: nothing is before it.
     again = world.connect("again")
     assert again.send(Publish("t", b"x", 1, 1)) == [PubAck(1, 0x97)]
@@ -719,7 +719,7 @@ def test_a_client_of_5_0_is_told_in_time_that_its_acknowledgement_waits_for_a_fu
 
 
 def test_a_wait_for_a_full_disk_that_ends_in_time_counts_no_more() -> None:
-    world = Kept(BrokerSettings(full_disk_patience=10.0))
+    world = Kept(BrokerSettings(full_disk_timeout=10.0))
     world.durable("reader").subscribe("t", qos=2)
     publisher = world.connect("p")
     for packet_id, packet in ((1, PubAck(1)), (2, PubRec(2))):
@@ -735,8 +735,8 @@ def test_a_wait_for_a_full_disk_that_ends_in_time_counts_no_more() -> None:
     assert not publisher.is_closed()
 
 
-def test_without_patience_for_a_full_disk_nobody_is_disconnected() -> None:
-    world = Kept(BrokerSettings(full_disk_patience=0.0))
+def test_without_a_timeout_for_a_full_disk_nobody_is_disconnected() -> None:
+    world = Kept(BrokerSettings(full_disk_timeout=0.0))
     world.durable("reader").subscribe("t", qos=1)
     publisher = world.connect("p")
     world.hold()
@@ -753,7 +753,7 @@ def test_answers_that_a_connection_is_owed_are_bounded_while_the_disk_is_full() 
     world.condition(FULL)
     for at in range(1, 201):
         client.send(Subscribe(at, [Subscription("t")]))
-    assert client.connection.blocked
+    assert client.connection.paused_by_store
     assert len(world.store.taken) == 100
     world.settle()
     world.condition(OPEN)
@@ -795,7 +795,7 @@ def test_what_fails_for_one_who_waited_leaves_the_others_alone() -> None:
     world.tick()
     assert victim.is_closed()
     assert other.take() == [PubAck(1, 0x10)]
-    assert sum("serving 'victim'" in line for line in world.log) == 1
+    assert sum("'victim' (test:1) closed: serving it failed" in line for line in world.log) == 1
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -831,7 +831,7 @@ def test_what_fails_for_one_connection_in_a_commit_leaves_the_others_alone() -> 
     assert other.send(Subscribe(1, [Subscription("t")])) == [SubAck(1, [0])]
     assert victim.is_closed()
     assert not other.is_closed()
-    assert sum("serving 'victim'" in line for line in world.log) == 1
+    assert sum("'victim' (test:1) closed: serving it failed" in line for line in world.log) == 1
 
 
 def test_a_commit_that_the_store_refuses_is_acknowledged_to_nobody() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from semel.broker.subscriptions import (
     ENTRY_BYTES,
-    MOST_CHANGED_TOPICS,
+    MAXIMUM_CHANGED_TOPICS,
     NODE_BYTES,
     FilterNode,
     Leaf,
@@ -660,11 +660,11 @@ def test_taking_out_what_is_not_there_changes_nothing(call: str) -> None:
 
 def test_as_many_changed_topics_as_fit_are_listed_and_one_more_changes_the_generation() -> None:
     subscriptions = SubscriptionTree()
-    for i in range(MOST_CHANGED_TOPICS):
+    for i in range(MAXIMUM_CHANGED_TOPICS):
         subscriptions.subscribe("x", Subscription(f"t/{i}"))
     assert subscriptions.generation == 0
-    assert len(subscriptions.take_changed_topics()) == MOST_CHANGED_TOPICS
-    for i in range(MOST_CHANGED_TOPICS + 1):
+    assert len(subscriptions.take_changed_topics()) == MAXIMUM_CHANGED_TOPICS
+    for i in range(MAXIMUM_CHANGED_TOPICS + 1):
         subscriptions.subscribe("y", Subscription(f"t/{i}"))
     assert subscriptions.generation == 1
     assert subscriptions.take_changed_topics() == []

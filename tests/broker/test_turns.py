@@ -41,7 +41,7 @@ def receive(client: Client, data: bytes) -> None:
 
 def is_read(client: Client) -> bool:
     """Whether the network may read from it."""
-    return client.connection.is_read
+    return client.connection.may_be_read
 
 
 def flood(kind: str, version: int) -> bytes:
@@ -101,7 +101,7 @@ def test_who_sends_little_has_it_worked_off_at_once(version: int) -> None:
     client = world.connect("a", version)
     client.subscribe("t", qos=1)
     receive(client, encode(Publish("t", b"x", 1, 1), version) + encode(PingReq(), version) * 20)
-    assert client.connection.is_read
+    assert client.connection.may_be_read
     assert not world.broker.has_turns()
     world.flush()
     assert len(client.take()) == 22
@@ -190,7 +190,7 @@ def test_a_publisher_that_is_held_back_for_a_reader_keeps_its_place() -> None:
     world.tick()
     publisher.send(Publish("t", b"x"))
     receive(publisher, encode(Publish("t", bytes(1_000)), MQTT311) + flood("pings", MQTT311))
-    held, waiting = publisher.connection.held, len(world.broker.turns)
+    held, waiting = publisher.connection.paused_by_reader, len(world.broker.turns)
     assert (held, waiting) == (True, 1)
     world.flush()
     assert not world.broker.has_turns()
@@ -207,7 +207,7 @@ def test_who_is_held_back_for_a_reader_does_not_keep_others_from_their_turn() ->
     held, other = world.connect("h", MQTT311), world.connect("o", MQTT311)
     for client in (held, other):
         receive(client, flood("pings", MQTT311))
-    held.connection.held = True
+    held.connection.paused_by_reader = True
     world.tick()
     assert len(other.take()) == 5_000
     assert 0 < len(held.take()) < 5_000
@@ -303,7 +303,7 @@ def test_time_in_which_nobody_was_listened_to_is_no_silence_of_a_client() -> Non
     client = world.connect("a", keep_alive=10)
     applicant = world.open()
     world.now += 60
-    world.broker.sweep(world.now, unheard=58.0)
+    world.broker.sweep(world.now, stalled_seconds=58.0)
     assert not client.is_closed()
     assert not applicant.is_closed()
     world.now += 20

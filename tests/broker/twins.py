@@ -78,7 +78,7 @@ class Twins:
         # after a turn that somebody is held back, and the two paths get differently far in one.
         turn_work = choose((1, 200, TURN_WORK))
         settings = BrokerSettings(
-            publisher_patience=0.5 if turn_work == TURN_WORK else 0.0,
+            slow_subscriber_timeout=0.5 if turn_work == TURN_WORK else 0.0,
             inflight_window=choose((1, 3, 200)),
             maximum_outgoing_bytes=choose((300, 8 * 1024 * 1024)),
             maximum_inflight_bytes=(1, 1_500, 16 * 1024 * 1024)[seed % 3],
@@ -262,7 +262,7 @@ class Twins:
             for broker, end in zip(self.brokers, peer.ends, strict=True):
                 broker.written(end, unsent)
             assert peer.ends[0].closing == peer.ends[1].closing
-            assert peer.ends[0].held == peer.ends[1].held
+            assert peer.ends[0].paused_by_reader == peer.ends[1].paused_by_reader
             for packet in peer.decoder.receive(hot):
                 assert not isinstance(packet, Violation), packet
                 self.owe(peer, packet)

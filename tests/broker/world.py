@@ -144,7 +144,7 @@ class World:
 
     def flush(self) -> None:
         self.broker.flush(self.now)
-        self.broker.ready = {}
+        self.broker.take_output()
         for client in self.clients:
             data = client.connection.take_outgoing()
             self.broker.written(client.connection, client.unread)

@@ -368,7 +368,7 @@ class Run:
         if "Traceback" in log:
             self.result.verdict.blame("traceback", log[log.index("Traceback") :][:2000])
         for line in log.splitlines():
-            if "broke a rule" in line or "cannot be answered" in line:
+            if "broke a rule" in line or "cannot be sent" in line:
                 self.result.verdict.blame("said by the broker", line)
 
 

@@ -111,7 +111,7 @@ def test_a_client_that_closes_is_gone_for_the_broker(broker: TestBroker) -> None
 
 def test_a_reader_that_does_not_read_is_felt_by_the_broker() -> None:
     # What a proxy without bound would keep, the broker could not drop.
-    with TestBroker(maximum_outgoing_bytes=100_000, publisher_patience=0) as broker:
+    with TestBroker(maximum_outgoing_bytes=100_000, slow_subscriber_timeout=0) as broker:
         with link(broker.address, receive_buffer=4096) as reader:
             reader.connect("slow")
             reader.subscribe("t")

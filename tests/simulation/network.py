@@ -78,7 +78,7 @@ class Link:
         """The packets that the broker has dealt with since the last time."""
         decoder = self.connection.decoder
         # It stops before a packet for which the store has no room.
-        left = unread_bytes(decoder) if self.connection.blocked else 0
+        left = unread_bytes(decoder) if self.connection.paused_by_store else 0
         packets: list[Packet] = []
         while self.inbox and self.inbox[0][0] <= self.given - left:
             packets.append(self.inbox.pop(0)[1])

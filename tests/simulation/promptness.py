@@ -29,7 +29,11 @@ class Promptness:
     def unheard(self) -> list[Link]:
         """Connections that the broker does not read from, for the sake of a reader."""
         links = self._world.links
-        return [each for each in links if each.connection.held and not each.connection.closing]
+        return [
+            each
+            for each in links
+            if each.connection.paused_by_reader and not each.connection.closing
+        ]
 
     def check_unheard(self, unheard: list[Link]) -> None:
         """A sweep has closed none of these for its silence."""
@@ -59,13 +63,15 @@ class Promptness:
     def _check_keep_alive(self, link: Link, now: float) -> None:
         connection = link.connection
         limit = connection.keep_alive * 1.5
-        is_read = connection.is_connected and not (connection.held or connection.blocked)
-        if limit and is_read and now - connection.heard_at >= limit:
+        is_read = connection.is_connected and not (
+            connection.paused_by_reader or connection.paused_by_store
+        )
+        if limit and is_read and now - connection.last_packet_at >= limit:
             raise Broken(f"{self._name(link)} was silent for too long, and is connected")
 
     def _check_wait(self, link: Link, now: float) -> float:
         since = self._waits_since.get(link.number, now)
-        if now - since >= self._world.plan.full_disk_patience:
+        if now - since >= self._world.plan.full_disk_timeout:
             raise Broken(f"{self._name(link)} waits for a full disk, and nobody has told it so")
         return since
 

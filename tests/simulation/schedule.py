@@ -109,8 +109,8 @@ class Plan:
     maximum_outgoing: int = 1 << 23
     maximum_queued: int = 10_000
     # Seconds that a publisher waits for a reader; a client of 5.0 for a full disk.
-    publisher_patience: float = 0.5
-    full_disk_patience: float = 10.0
+    slow_subscriber_timeout: float = 0.5
+    full_disk_timeout: float = 10.0
     # Deliveries that a session keeps in memory.
     queue_window: int = 1_000
     # Commits that a step leaves undone: the disk is that slow.
@@ -212,7 +212,7 @@ def _plan(seed: int, choose: random.Random) -> Plan:
         bounded=bounded,
         again=choose.random() < 0.3,
         # Where readers get behind soon, publishers wait for longer than their keep alive.
-        publisher_patience=20.0 if maximum_outgoing < 1_000 else 0.5,
+        slow_subscriber_timeout=20.0 if maximum_outgoing < 1_000 else 0.5,
     )
 
 

@@ -2,7 +2,8 @@
 
 The broker's core is never touched. A variant lies at a seam: its store says that a commit is safe
 when it is not, forgets something at a restart, or tears a commit in two; its sealer leaves a step
-out; its network changes a bit of what leaves; its server leaves out a part of a tick or a sweep.
+out; its network changes a bit of what leaves; its server leaves out a part of a tick or a sweep, or
+what the CommitGate has noted in it.
 """
 
 from collections.abc import Callable
@@ -76,7 +77,7 @@ class Variant:
         """What is written into the log for a line of the broker."""
         return [line]
 
-    def full_disk_patience(self, seconds: float) -> float:
+    def full_disk_timeout(self, seconds: float) -> float:
         """How long the broker lets a client wait for a full disk."""
         return seconds
 
@@ -121,8 +122,8 @@ class Blind(Variant):
     def log(self, line: str) -> list[str]:
         return self.inner.log(line)
 
-    def full_disk_patience(self, seconds: float) -> float:
-        return self.inner.full_disk_patience(seconds)
+    def full_disk_timeout(self, seconds: float) -> float:
+        return self.inner.full_disk_timeout(seconds)
 
 
 # --- stores that say yes too early ----------------------------------------------------------------
@@ -176,6 +177,24 @@ class Hasty(Variant):
 
     def store(self, noted: Noted) -> SimulatedStore:
         return HastyStore(noted, self._kind, self._field)
+
+
+# --- gates that let packets pass ------------------------------------------------------------------
+
+
+class OpenGate(Variant):
+    """What the CommitGate has noted about sessions of one kind is lost before the tick ends."""
+
+    def __init__(self, name: str, fault: str, *, is_durable: bool) -> None:
+        self.name = name
+        self.fault = fault
+        self._is_durable = is_durable
+
+    def flush(self, broker: Broker, store: SimulatedStore, now: float) -> None:
+        for state in broker.router.dirty:
+            if state.is_durable == self._is_durable:
+                state.awaits_commit = False
+        broker.flush(now)
 
 
 # --- stores that forget ---------------------------------------------------------------------------
@@ -560,7 +579,7 @@ class Unlisting(Variant):
     def flush(self, broker: Broker, store: SimulatedStore, now: float) -> None:
         router = broker.router
         for at, state in enumerate(router.dirty):
-            if state.number in store.faults.damaged:
+            if state.store_id in store.faults.damaged:
                 del router.dirty[at + 1 :]
                 break
         broker.flush(now)
@@ -622,12 +641,14 @@ class Impatient(Variant):
     fault = "a publisher that the broker does not read from is closed for its silence"
 
     def sweep(self, broker: Broker, store: SimulatedStore, now: float) -> None:
-        held = [connection for connection in broker.connections.values() if connection.held]
+        held = [
+            connection for connection in broker.connections.values() if connection.paused_by_reader
+        ]
         for connection in held:
-            connection.held = connection.was_held = False
+            connection.paused_by_reader = connection.was_paused_by_reader = False
         broker.sweep(now)
         for connection in held:
-            connection.held = True
+            connection.paused_by_reader = True
 
 
 class Speechless(Variant):
@@ -656,7 +677,7 @@ class Waiting(Variant):
     name = "full disk untold"
     fault = "a publisher waits for an acknowledgement for as long as the disk is full"
 
-    def full_disk_patience(self, seconds: float) -> float:
+    def full_disk_timeout(self, seconds: float) -> float:
         return 0.0
 
 
@@ -668,6 +689,16 @@ BROKEN: Final[tuple[Variant, ...]] = (
     Hasty("early PUBREC", "PUBREC leaves before the identifier is committed", STORED),
     Hasty("early SUBACK", "SUBACK leaves before the subscription is", field="subscriptions"),
     Hasty("early CONNACK", "CONNACK leaves before the session is committed", field="sessions"),
+    OpenGate(
+        "open gate, memory",
+        "a kept message is acknowledged to, or reaches, a session in memory before its commit",
+        is_durable=False,
+    ),
+    OpenGate(
+        "open gate, durable",
+        "what a tick did to a durable session is reported before its commit",
+        is_durable=True,
+    ),
     Forgetful("no inbound", "inbound identifiers are forgotten at a reconnect", "inbound"),
     Forgetful("reused id", "an identifier is used again before its PUBCOMP", "released"),
     Forgetful("no in flight", "what was in flight is forgotten", "in flight"),

@@ -53,12 +53,16 @@ from tests.simulation.witness import Witness
 
 # What the broker says when something is wrong with a client or with itself: never, here, but for
 # what fails on purpose.
-ALARMS: Final = ("broke a rule", "failed", "cannot be answered", "is lost", "no room")
+ALARMS: Final = ("broke a rule", "failed", "cannot be sent", " lost: ", "no room")
 # What is said of a connection at its end, once.
-LAST_WORDS: Final = ("reads too slowly: closed", "was silent for too long", "failed: closed")
+LAST_WORDS: Final = (
+    "closed: it reads too slowly",
+    "closed: keep alive timeout",
+    "closed: serving it failed",
+)
 
 WAITS: Final = (0.3, 1.0, 3.0, 12.0, 40.0)
-# Longer than the keep alive of a publisher that waits for a reader, and less than its patience.
+# Longer than the keep alive of a publisher that waits for a reader, and less than its timeout.
 STALLED: Final = 12.0
 # A payload of this size is kept once for all (semel.store.schema.SHARED_PAYLOAD).
 LARGE: Final = 5_000
@@ -104,8 +108,8 @@ class World:
             maximum_queued_messages=plan.maximum_queued,
             # So that the witness need not know a limit.
             maximum_session_expiry=NEVER,
-            publisher_patience=plan.publisher_patience,
-            full_disk_patience=variant.full_disk_patience(plan.full_disk_patience),
+            slow_subscriber_timeout=plan.slow_subscriber_timeout,
+            full_disk_timeout=variant.full_disk_timeout(plan.full_disk_timeout),
             sys_interval=0.0,
         )
         # What went wrong while the broker was at work: it might take the exception for its own.
@@ -179,7 +183,7 @@ class World:
                 self._catch_up(link)
         except Broken as problem:
             self.problem = problem
-        self._blocked = [link for link in self._blocked if link.connection.blocked]
+        self._blocked = [link for link in self._blocked if link.connection.paused_by_store]
 
     def _catch_up(self, link: Link) -> None:
         for packet in link.dealt_with():
@@ -245,9 +249,8 @@ class World:
     def _collect(self) -> None:
         """Write out what the broker has for the network, as its server does."""
         self._check_problem()
-        while self.broker.ready:
-            ready = self.broker.ready
-            self.broker.ready = {}
+        while self.broker.has_output():
+            ready = self.broker.take_output()
             for number, connection in ready.items():
                 link = self._by_number[number]
                 data = self.variant.leaving(connection.take_outgoing(), link.version)
@@ -255,7 +258,7 @@ class World:
                     self._leaves(link, data)
                 self.broker.written(connection, len(link.down))
                 if connection.closing:
-                    if connection.stuck:
+                    if connection.abort_on_close:
                         link.cut(0, 0)
                     self._closed(link)
         self.broker.pressure.released = []
@@ -415,8 +418,8 @@ class World:
                 self.faults.spared = a // 2 % 2
             return
         state = self.broker.router.sessions.get(client.name)
-        if state is not None and state.number and client.part.role != WORKER:
-            self.faults.damaged.add(state.number)
+        if state is not None and state.is_durable and client.part.role != WORKER:
+            self.faults.damaged.add(state.store_id)
             self.tally["sessions damaged"] += 1
 
     def _last_link(self, who: int) -> Link | None:
@@ -482,8 +485,8 @@ class World:
         if connection.closing:
             link.up.clear()
             return
-        if connection.held or connection.blocked:
-            self.tally["not read from for a reader"] += connection.held
+        if connection.paused_by_reader or connection.paused_by_store:
+            self.tally["not read from for a reader"] += connection.paused_by_reader
             return
         if link.up:
             piece = link.take_up(count % len(link.up) + 1 if count else len(link.up))
@@ -498,7 +501,7 @@ class World:
                 self.faults.is_receiving = False
             self._check_problem()
             self._catch_up(link)
-            if link.connection.blocked:
+            if link.connection.paused_by_store:
                 # Nobody looks for the end of the connection either.
                 self._blocked.append(link)
                 self.tally["held up by the store"] += 1
@@ -510,7 +513,7 @@ class World:
         """What a client has sent made a hook raise: its server closes the connection."""
         connection = link.connection
         self.tally["hooks raised"] += 1
-        self._hear(f"serving {connection.peer} failed: closed. {fault}")
+        self._hear(f"{connection.peer} closed: serving it failed: {fault}")
         self._check_problem()
         dealt_with = link.worked_off()
         # The last of them has not happened.

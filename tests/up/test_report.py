@@ -275,8 +275,8 @@ def test_the_log_level_of_the_broker_says_what_is_shown_of_its_log(
     ("part", "line", "is_shown"),
     [
         (BROKER, "<6>stopping", False),
-        (BROKER, "<4>new connections cannot be taken now: Too many open files", True),
-        (BROKER, "<3>serving 127.0.0.1:9 failed: closed", True),
+        (BROKER, "<4>cannot accept new connections: Too many open files", True),
+        (BROKER, "<3>127.0.0.1:9 closed: serving it failed", True),
         (BROKER, "MemoryError", True),
         (LANDING, "2026-11-16 09:10:46,021 the root is not there yet: waiting for it", True),
     ],

@@ -1,21 +1,21 @@
-"""Which peers count as one, and which address has the most of something that is bounded.
+"""Fair eviction: which address has the most of something that is bounded.
 
-Where a bound is reached, whoever has the most loses the oldest of what it has: a flood from one
-address costs that address its own, and not what others have.
+When a bound is reached, the address that has the most loses its oldest entry: a flood from one
+address evicts its own entries, and not those of others.
 """
 
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, final
 
-# One subscriber line is given a network of this size, and may use any address in it.
+# One subscriber line gets a network of this size, and may use any address in it.
 _IPV6_PREFIX: Final = 64
 
-# What is counted, by a name or a number.
+# A client identifier, or the number of a connection.
 Key = str | int
 
 
 def address_of(peer: str) -> str:
-    """The address that a peer, `host:port`, counts for: of IPv6 its network of 64 bits."""
+    """The address that a peer `host:port` counts for; for IPv6 its /64 network."""
     host = peer.rpartition(":")[0]
     try:
         address = ip_address(host)
@@ -31,34 +31,34 @@ def address_of(peer: str) -> str:
 
 @final
 class Share:
-    """What one address has: how much in all, and what of it may go, the oldest first."""
+    """What one address has: its weight, and its entries that may be evicted, the oldest first."""
 
     weight: int
-    offered: Final[dict[Key, None]]
+    evictable: Final[dict[Key, None]]
 
     def __init__(self) -> None:
         self.weight = 0
-        self.offered = {}
+        self.evictable = {}
 
 
 @final
 class AddressShares:
-    """What all addresses have. What is counted need not be what may go."""
+    """What all addresses have. Not everything that is counted is evictable."""
 
     weight: int
-    _offered: Final[dict[Key, None]]
+    _evictable: Final[dict[Key, None]]
     _shares: Final[dict[str, Share]]
-    # As far as is known, the address that has the most.
+    # The address that has the most, as far as is known.
     _heaviest: Share
 
     def __init__(self) -> None:
         self.weight = 0
-        self._offered = {}
+        self._evictable = {}
         self._shares = {}
         self._heaviest = Share()
 
     def count(self, address: str, weight: int) -> None:
-        """The address has so much more, or less."""
+        """Add to, or subtract from, the weight of an address."""
         share = self._shares.get(address)
         if share is None:
             share = self._shares[address] = Share()
@@ -67,35 +67,35 @@ class AddressShares:
         if share.weight > self._heaviest.weight:
             self._heaviest = share
         elif not share.weight:
-            assert not share.offered, "what may go is counted"
+            assert not share.evictable, "evictable entries are counted"
             del self._shares[address]
 
-    def offer(self, key: Key, address: str) -> None:
-        """This may go, after all that may go already."""
-        self._offered[key] = None
-        self._shares[address].offered[key] = None
+    def make_evictable(self, key: Key, address: str) -> None:
+        """This may be evicted, after all others."""
+        self._evictable[key] = None
+        self._shares[address].evictable[key] = None
 
-    def withdraw(self, key: Key, address: str) -> None:
-        """This may not go, if it might before."""
-        if key in self._offered:
-            del self._offered[key]
-            del self._shares[address].offered[key]
+    def protect(self, key: Key, address: str) -> None:
+        """This may not be evicted any more."""
+        if key in self._evictable:
+            del self._evictable[key]
+            del self._shares[address].evictable[key]
 
-    def listed(self) -> list[Key]:
-        """All that may go, the oldest first."""
-        return list(self._offered)
+    def evictable_keys(self) -> list[Key]:
+        """All evictable entries, the oldest first."""
+        return list(self._evictable)
 
-    def may_any_go(self) -> bool:
-        """Whether there is anything that may go."""
-        return bool(self._offered)
+    def has_evictable(self) -> bool:
+        """Whether anything may be evicted."""
+        return bool(self._evictable)
 
-    def first_to_go(self) -> Key | None:
-        """The oldest of the address that has the most, or of all if it has none that may go."""
-        # With less than the average it has lost too much since to have the most.
+    def next_to_evict(self) -> Key | None:
+        """The oldest of the address that has the most, or of all if that has none."""
+        # With less than the average it cannot have the most any more.
         if self._heaviest.weight * len(self._shares) < self.weight:
             for share in self._shares.values():
                 if share.weight > self._heaviest.weight:
                     self._heaviest = share
-        if self._heaviest.offered:
-            return next(iter(self._heaviest.offered))
-        return next(iter(self._offered)) if self._offered else None
+        if self._heaviest.evictable:
+            return next(iter(self._heaviest.evictable))
+        return next(iter(self._evictable)) if self._evictable else None

@@ -1,13 +1,13 @@
-"""Whether a CONNECT is taken, and on what terms.
+"""Whether a CONNECT is accepted, and on what terms.
 
-    CONNECT ─▶ Doorkeeper.judge ─┬─▶ Refused    a CONNACK, then the end
-                                 ├─▶ Accepted   what the CONNACK says and what the broker holds to
-    AUTH ─▶ Doorkeeper.weigh ────┴─▶ Asked      AUTH 0x18: enhanced authentication goes on
+    CONNECT ─▶ decide_connect ─┬─▶ ConnectRefused      CONNACK with a reason code, then closed
+                               ├─▶ ConnectAccepted     the terms, which CONNACK tells the client
+    AUTH ─────▶ decide_step ───┴─▶ ConnectChallenged   AUTH 0x18: the authentication continues
 
-It decides and changes nothing: the core carries a verdict out. What CONNACK tells a client is read
-from the same settings by which the core serves it, so that it says exactly what is enforced. What
-has no limit here (QoS, retained messages, wildcards, shared subscriptions, subscription
-identifiers) is not mentioned, which means in 5.0 that it is there.
+This module decides and changes nothing: `Connecting` applies the decision. The limits in CONNACK
+come from the same settings that the broker enforces. Features without a limit (QoS, retained
+messages, wildcards, shared subscriptions, subscription identifiers) are not in CONNACK, which in
+5.0 means that they are available.
 """
 
 from collections.abc import Callable, Collection
@@ -62,22 +62,22 @@ _RETURN_CODES: Final = {
 
 @final
 class ConnectRefused:
-    """The client is told and closed. `reason` is 5.0's code, whatever the version."""
+    """The client gets `connack` and is closed. `reason` is a code of 5.0 for every version."""
 
     reason: Final[int]
-    # In words, where the code alone does not say enough.
-    why: Final[str | None]
+    # A sentence, where the code alone does not say enough.
+    detail: Final[str | None]
     connack: Final[ConnAck]
 
-    def __init__(self, reason: int, why: str | None, connack: ConnAck) -> None:
+    def __init__(self, reason: int, detail: str | None, connack: ConnAck) -> None:
         self.reason = reason
-        self.why = why
+        self.detail = detail
         self.connack = connack
 
 
 @final
-class Asked:
-    """The client is neither in nor out: `auth` asks it for more, and nothing has happened yet."""
+class ConnectChallenged:
+    """Not decided yet: `auth` asks the client for more data."""
 
     authentication: Final[ServerAuthentication]
     auth: Final[Auth]
@@ -89,16 +89,16 @@ class Asked:
 
 @final
 class ConnectAccepted:
-    """The terms of a connection: the core holds to them, and `properties` tell the client."""
+    """The terms of a connection, of which `properties` inform the client."""
 
     client_id: Final[str]
-    # Seconds that the session outlives the connection, seconds of silence that it may keep.
+    # Seconds that the session outlives the connection, and seconds that the client may be silent.
     expiry_interval: Final[int]
     keep_alive: Final[int]
     # QoS 1 and 2 messages sent to it before it acknowledges any.
-    window: Final[int]
+    receive_maximum: Final[int]
     properties: Final[Properties]
-    # By which it may authenticate again.
+    # For re-authentication.
     authentication: Final[ServerAuthentication | None]
 
     def __init__(
@@ -107,29 +107,29 @@ class ConnectAccepted:
         *,
         expiry_interval: int,
         keep_alive: int,
-        window: int,
+        receive_maximum: int,
         properties: Properties,
         authentication: ServerAuthentication | None,
     ) -> None:
         self.client_id = client_id
         self.expiry_interval = expiry_interval
         self.keep_alive = keep_alive
-        self.window = window
+        self.receive_maximum = receive_maximum
         self.properties = properties
         self.authentication = authentication
 
 
-Verdict = ConnectRefused | Asked | ConnectAccepted
+ConnectDecision = ConnectRefused | ConnectChallenged | ConnectAccepted
 
 
 @final
-class Doorkeeper:
-    """Judges every CONNECT by the settings and the Authority."""
+class Admission:
+    """Decides about every CONNECT by the settings and the Authority."""
 
     _settings: Final[BrokerSettings]
     _authority: Final[Authority]
     _new_client_id: Final[Callable[[], str]]
-    _taken: Final[Collection[str]]
+    _known_client_ids: Final[Collection[str]]
     _shares: Final[SessionShares]
     _memory: Final[Memory]
 
@@ -139,95 +139,94 @@ class Doorkeeper:
         authority: Authority,
         *,
         new_client_id: Callable[[], str],
-        taken: Collection[str],
+        known_client_ids: Collection[str],
         shares: SessionShares,
         memory: Memory,
     ) -> None:
-        """`taken` has the client identifiers of all sessions there are at the time, and `shares`
-        knows which of them are idle."""
+        """`known_client_ids` are those of all current sessions; `shares` knows the idle ones."""
         self._settings = settings
         self._authority = authority
         self._new_client_id = new_client_id
-        self._taken = taken
+        self._known_client_ids = known_client_ids
         self._shares = shares
         self._memory = memory
 
-    def judge(self, packet: Connect, peer: str, connections: int) -> Verdict:
-        """What becomes of a CONNECT, `connections` being open with its own."""
+    def decide_connect(self, packet: Connect, peer: str, connections: int) -> ConnectDecision:
+        """Decide about a CONNECT. `connections` counts those that are connected, and this one."""
         settings = self._settings
         if connections > settings.maximum_connections:
-            return self._too_many(packet)
+            return self._refuse_connection(packet)
         if packet.will is not None:
             try:
                 check_levels(packet.will.topic_name, settings.topic_levels)
             except Violation as violation:
-                why = f"{violation.rule.name} in the will: {violation.seen}"
-                return refused(packet, violation.rule.reason, why)
+                detail = f"{violation.rule.name} in the will: {violation.seen}"
+                return refuse_connect(packet, violation.rule.reason, detail)
         reason = self._authority.connect(packet, peer)
         if reason != SUCCESS:
-            return refused(packet, reason)
-        # After the Authority, so that no stranger learns which sessions there are.
-        if self._memory.is_short and packet.client_id not in self._taken:
-            return refused(packet, SERVER_BUSY, "the server is short of memory")
+            return refuse_connect(packet, reason)
+        # After the Authority, so that no stranger learns which sessions exist.
+        if self._memory.is_short and packet.client_id not in self._known_client_ids:
+            return refuse_connect(packet, SERVER_BUSY, "the server is short of memory")
         if self._is_full_for(packet):
-            return self._full(packet)
+            return self._refuse_session(packet)
         method = packet.properties.authentication_method
         if method is None:
-            return self._accepted(packet, None, None)
+            return self._accept(packet, None, None)
         authentication = self._authority.begin_authentication(method, packet, peer)
         if authentication is None:
             # [MQTT-4.12.0-1]
-            return refused(packet, BAD_AUTHENTICATION_METHOD)
+            return refuse_connect(packet, BAD_AUTHENTICATION_METHOD)
         step = authentication.start(packet.properties.authentication_data)
-        return self.weigh(packet, authentication, step, connections)
+        return self.decide_step(packet, authentication, step, connections)
 
-    def weigh(
+    def decide_step(
         self, packet: Connect, authentication: ServerAuthentication, step: Step, connections: int
-    ) -> Verdict:
-        """What becomes of a CONNECT whose enhanced authentication has got as far as `step`."""
+    ) -> ConnectDecision:
+        """Decide about a CONNECT after the next step of its enhanced authentication."""
         if isinstance(step, Granted):
-            # Others came while it authenticated.
+            # Others may have connected meanwhile.
             if connections > self._settings.maximum_connections:
-                return self._too_many(packet)
+                return self._refuse_connection(packet)
             if self._is_full_for(packet):
-                return self._full(packet)
-            return self._accepted(packet, authentication, step.data)
+                return self._refuse_session(packet)
+            return self._accept(packet, authentication, step.data)
         if isinstance(step, Challenge):
             method = packet.properties.authentication_method
             assert method is not None
-            return Asked(authentication, next_auth(method, step))
+            return ConnectChallenged(authentication, next_auth(method, step))
         # [MQTT-4.12.0-4]
-        return refused(packet, step.reason, step.reason_string)
+        return refuse_connect(packet, step.reason, step.reason_string)
 
     def _is_full_for(self, packet: Connect) -> bool:
-        """Whether this client would begin a session, and there is no room for it."""
-        if len(self._taken) < self._settings.maximum_sessions or self._shares.has_idle():
+        """Whether this client would begin a session for which there is no room."""
+        if len(self._known_client_ids) < self._settings.maximum_sessions or self._shares.has_idle():
             return False
-        return packet.client_id not in self._taken
+        return packet.client_id not in self._known_client_ids
 
-    def _too_many(self, packet: Connect) -> ConnectRefused:
-        why = f"no more than {self._settings.maximum_connections} connections at a time"
-        return refused(packet, SERVER_BUSY, why)
+    def _refuse_connection(self, packet: Connect) -> ConnectRefused:
+        detail = f"no more than {self._settings.maximum_connections} connections at a time"
+        return refuse_connect(packet, SERVER_BUSY, detail)
 
-    def _full(self, packet: Connect) -> ConnectRefused:
-        why = f"no more than {self._settings.maximum_sessions} sessions at a time"
-        return refused(packet, QUOTA_EXCEEDED, why)
+    def _refuse_session(self, packet: Connect) -> ConnectRefused:
+        detail = f"no more than {self._settings.maximum_sessions} sessions at a time"
+        return refuse_connect(packet, QUOTA_EXCEEDED, detail)
 
-    def _accepted(
+    def _accept(
         self, packet: Connect, authentication: ServerAuthentication | None, data: bytes | None
     ) -> ConnectAccepted:
         settings = self._settings
         client_id = packet.client_id or self._assigned_id()
-        asked = asked_expiry(packet)
-        expiry = min(asked, settings.maximum_session_expiry)
+        requested = requested_expiry(packet)
+        expiry = min(requested, settings.maximum_session_expiry)
         keep_alive = self._keep_alive(packet)
-        window = settings.inflight_window
+        receive_maximum = settings.inflight_window
         properties = NO_PROPERTIES
         if packet.version == MQTT5:
-            window = packet.properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
+            receive_maximum = packet.properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
             properties = Properties(
                 assigned_client_identifier=None if packet.client_id else client_id,
-                session_expiry_interval=expiry if expiry != asked else None,
+                session_expiry_interval=expiry if expiry != requested else None,
                 server_keep_alive=keep_alive if keep_alive != packet.keep_alive else None,
                 receive_maximum=settings.receive_maximum,
                 maximum_packet_size=settings.maximum_packet_size,
@@ -241,7 +240,7 @@ class Doorkeeper:
             client_id,
             expiry_interval=expiry,
             keep_alive=keep_alive,
-            window=window,
+            receive_maximum=receive_maximum,
             properties=properties,
             authentication=authentication,
         )
@@ -249,32 +248,32 @@ class Doorkeeper:
     def _with_response_information(
         self, packet: Connect, client_id: str, properties: Properties
     ) -> Properties:
-        """[MQTT-3.1.2-28] only who asks is told; and rather nothing than what does not fit."""
+        """[MQTT-3.1.2-28] only for a client that asks, and only if it fits."""
         prefix = self._settings.response_topic_prefix
         if prefix is None or packet.properties.request_response_information != 1:
             return properties
         topic_name = response_topic(prefix, client_id)
-        told = Properties(properties.items, response_information=topic_name)
-        return told if _fits(ConnAck(properties=told), packet) else properties
+        extended = Properties(properties.items, response_information=topic_name)
+        return extended if _fits(ConnAck(properties=extended), packet) else properties
 
     def _assigned_id(self) -> str:
         """[MQTT-3.2.2-16] an identifier that no session has."""
         while True:
             client_id = self._new_client_id()
-            if client_id not in self._taken:
+            if client_id not in self._known_client_ids:
                 return client_id
 
     def _keep_alive(self, packet: Connect) -> int:
-        """The client's own Keep Alive, or ours [3.2.2.3.14]; 3.1.1 cannot be told of another."""
-        asked = packet.keep_alive
+        """The client's Keep Alive, or ours [3.2.2.3.14]; 3.1.1 cannot change it."""
+        requested = packet.keep_alive
         maximum = self._settings.maximum_keep_alive
         if packet.version == MQTT311 or maximum == 0 or maximum == MAXIMUM_TWO_BYTES:
-            return asked
-        return min(asked, maximum) if asked else maximum
+            return requested
+        return min(requested, maximum) if requested else maximum
 
 
-def asked_expiry(packet: Connect) -> int:
-    """How long the client wants its session kept [3.1.2.11.2]; 3.1.1 knows all or nothing."""
+def requested_expiry(packet: Connect) -> int:
+    """How long the client wants its session kept [3.1.2.11.2]; in 3.1.1 forever or not at all."""
     if packet.version == MQTT311:
         return 0 if packet.clean_start else NEVER_EXPIRES
     return packet.properties.session_expiry_interval or 0
@@ -288,9 +287,10 @@ def next_auth(method: str, step: Challenge | Granted) -> Auth:
 
 
 def response_topic(prefix: str, client_id: str) -> str | None:
-    """The topic at which this client receives answers [3.2.2.3.15], or None if there is none.
+    """The topic on which this client receives responses [3.2.2.3.15], None if it cannot have one.
 
-    A wildcard in the identifier would make it no topic, a slash perhaps another client's.
+    With a wildcard in the client identifier it would be no topic name; with a slash it could be
+    the topic of another client.
     """
     if "+" in client_id or "#" in client_id or "/" in client_id:
         return None
@@ -298,45 +298,48 @@ def response_topic(prefix: str, client_id: str) -> str | None:
     return topic_name if len(topic_name.encode()) <= MAXIMUM_TWO_BYTES else None
 
 
-def refused(packet: Connect, reason: int, why: str | None = None) -> ConnectRefused:
-    """The refusal of a CONNECT, in the words of its version."""
+def refuse_connect(packet: Connect, reason: int, detail: str | None = None) -> ConnectRefused:
+    """The refusal of a CONNECT, with the CONNACK of its version."""
     if reason not in REASONS_5[CONNACK]:
-        # An Authority's code that CONNACK has not: it means no all the same.
+        # The Authority returned a code that CONNACK does not have.
         reason = UNSPECIFIED_ERROR
     if packet.version == MQTT311:
         return ConnectRefused(
-            reason, why, ConnAck(_RETURN_CODES.get(reason, REFUSED_NOT_AUTHORIZED))
+            reason, detail, ConnAck(_RETURN_CODES.get(reason, REFUSED_NOT_AUTHORIZED))
         )
     # [MQTT-3.1.2-29] in CONNACK whether or not the client asked for Problem Information
-    told = ConnAck(reason, properties=Properties(reason_string=why))
+    connack = ConnAck(reason, properties=Properties(reason_string=detail))
     # [MQTT-3.2.2-19]
-    return ConnectRefused(reason, why, told if _fits(told, packet) else ConnAck(reason))
+    if not _fits(connack, packet):
+        connack = ConnAck(reason)
+    return ConnectRefused(reason, detail, connack)
 
 
-def refused_by_rule(packet: Connect, violation: Violation) -> ConnectRefused:
-    """The refusal of a CONNECT whose client then broke a rule before it was in."""
-    # [MQTT-3.1.2-30] a packet whose own code CONNACK does not have may not come now anyway
-    return refused(packet, _code_of(violation, PROTOCOL_ERROR), violation.rule.name)
+def refuse_for_violation(packet: Connect, violation: Violation) -> ConnectRefused:
+    """The refusal of a CONNECT whose client broke a rule before it was accepted."""
+    # [MQTT-3.1.2-30] a packet with a code that CONNACK does not have is not allowed here anyway
+    return refuse_connect(packet, _code_of(violation, PROTOCOL_ERROR), violation.rule.name)
 
 
-def _code_of(violation: Violation, otherwise: int) -> int:
-    """The code of the rule, or another if CONNACK does not have it."""
+def _code_of(violation: Violation, default: int) -> int:
+    """The code of the rule, or the default if CONNACK does not have it."""
     reason = violation.rule.reason
-    return reason if reason in REASONS_5[CONNACK] else otherwise
+    return reason if reason in REASONS_5[CONNACK] else default
 
 
 def _fits(connack: ConnAck, packet: Connect) -> bool:
-    """Whether the client of this CONNECT takes a packet of that size."""
+    """Whether the client of this CONNECT accepts a packet of that size."""
     limit = packet.properties.maximum_packet_size
     return limit is None or len(encode(connack, MQTT5)) <= limit
 
 
 def answer_to_broken_connect(violation: Violation) -> bytes:
-    """A CONNACK for a CONNECT that cannot be understood, where its version has one; or nothing.
+    """The encoded CONNACK for a malformed CONNECT, or nothing if its version has none.
 
-    3.1.1 has two [MQTT-3.1.2-2] [MQTT-3.1.3-8], and for a level that nobody knows we use its
-    form. Anything else malformed in 3.1.1 [MQTT-3.1.4-1], or before the level could be read,
-    gets no answer. There is no Reason String: nobody knows how much this client takes.
+    3.1.1 has one for an unknown protocol level [MQTT-3.1.2-2] and one for a client identifier
+    [MQTT-3.1.3-8]. Everything else that is malformed in 3.1.1 [MQTT-3.1.4-1], or before the level
+    could be read, gets no answer. There is no Reason String, because the client's Maximum Packet
+    Size is unknown.
     """
     if violation.version == MQTT5:
         # [2.2.2.2] a property whose own code CONNACK does not have has no place in CONNECT

@@ -1,14 +1,14 @@
-"""What has only begun: connections without a CONNECT, packets without their end.
+"""Limits for connections without a CONNECT, and for incomplete packets.
 
-Either costs its sender next to nothing, and both are bounded: by a time, and all together, by
-number and by bytes. Beyond that the address that has the most loses its oldest, so that whoever
-opens sockets or begins packets by the thousand shuts out itself.
+Both cost their sender next to nothing. Each has a timeout, and all together are bounded by number
+and by bytes. Beyond a bound, the address that has the most loses its oldest, so that a client that
+opens sockets or begins packets by the thousand shuts out itself only.
 
-    opened ─▶ admitted ─▶ leaving ─▶ lost     what a connection goes through, some of it not at all
-    received                                  bytes came, and what is complete was taken
+    opened ─▶ admitted ─▶ leaving ─▶ lost     the life of a connection; steps may be missing
+    received                                  bytes arrived, and complete packets were processed
 
-A packet has `packet_timeout` from its first byte, and a second more for each KiB that it announces:
-whoever sends over a thin line, at 8 kbit a second, is in time with a packet of any size.
+A packet has `packet_timeout` from its first byte, and one second more for each KiB that it
+announces: a line with 8 kbit per second is fast enough for a packet of any size.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ from typing import Final, final
 
 from semel.broker.addresses import AddressShares
 from semel.broker.connection import Connection
-from semel.broker.rare_log import RareLog
 from semel.broker.settings import BrokerSettings
+from semel.broker.throttled_log import ThrottledLog
 from semel.mqtt.reasons import QUOTA_EXCEEDED
 
-# Bytes a second at which a packet may come in.
-SLOWEST: Final = 1024
+# Bytes per second at which a packet has to arrive.
+MINIMUM_RATE: Final = 1024
 
-# Ends a connection with a reason code, at a time, for a reason in words.
+# Closes a connection: with this reason code, now, and this Reason String.
 Disconnect = Callable[[Connection, int, float, str], None]
 
 
 @final
 class Arrivals:
-    """Connections that are not connected yet, and packets that are not complete."""
+    """Bounds connections that are not connected yet, and incomplete packets."""
 
     # Connections whose CONNECT was accepted.
     connected: int
@@ -39,9 +39,9 @@ class Arrivals:
     _connections: Final[dict[int, Connection]]
     _disconnect: Final[Disconnect]
     _unconnected: Final[AddressShares]
-    # Weighed by their bytes.
+    # Weighted by bytes.
     _unfinished: Final[AddressShares]
-    _closed: Final[RareLog]
+    _closed: Final[ThrottledLog]
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Arrivals:
         disconnect: Disconnect,
         log: Callable[[str], None],
     ) -> None:
-        """`connections` are all that there are at the time."""
+        """`connections` are all current ones."""
         self.connected = 0
         self._maximum_unconnected = settings.maximum_unconnected
         self._maximum_unfinished = max(
@@ -61,25 +61,25 @@ class Arrivals:
         self._disconnect = disconnect
         self._unconnected = AddressShares()
         self._unfinished = AddressShares()
-        self._closed = RareLog(log)
+        self._closed = ThrottledLog(log)
 
     def opened(self, connection: Connection, now: float) -> None:
-        """A connection was made. If there are too many, another has to go."""
+        """A connection was made. If there are too many, another is closed."""
         connection.is_unconnected = True
         self._unconnected.count(connection.address, 1)
-        self._unconnected.offer(connection.number, connection.address)
+        self._unconnected.make_evictable(connection.number, connection.address)
         if self._unconnected.weight > self._maximum_unconnected:
             bound = f"maximum_unconnected is {self._maximum_unconnected}"
             self._close(self._unconnected, f"it had not connected yet: {bound}", now)
 
     def admitted(self, connection: Connection) -> None:
         """Its CONNECT was accepted."""
-        self._connect_or_leave(connection)
+        self._stop_counting_unconnected(connection)
         connection.is_admitted = True
         self.connected += 1
 
     def received(self, connection: Connection, now: float) -> None:
-        """Bytes came in: what is left of them is the beginning of a packet."""
+        """Bytes arrived: the rest in the decoder is the beginning of a packet."""
         size = connection.decoder.unfinished
         if not size and not connection.unfinished:
             return
@@ -89,35 +89,35 @@ class Arrivals:
             self._close(self._unfinished, f"its packet was not complete: {bound}", now)
 
     def leaving(self, connection: Connection, now: float) -> None:
-        """It is on its way out: what it has begun takes no room any more."""
-        self._connect_or_leave(connection)
+        """It is closing: its incomplete packet is dropped."""
+        self._stop_counting_unconnected(connection)
         self._count_unfinished(connection, 0, now)
         connection.decoder.give_up()
 
     def lost(self, connection: Connection, now: float) -> None:
-        """The network connection is gone."""
+        """The network connection is closed."""
         self.leaving(connection, now)
         if connection.is_admitted:
             connection.is_admitted = False
             self.connected -= 1
 
     def sweep(self, now: float) -> None:
-        """Once a second: packets that should be complete by now."""
+        """Once a second: close connections whose packet is overdue."""
         self._closed.flush(now)
-        for number in self._unfinished.listed():
+        for number in self._unfinished.evictable_keys():
             assert isinstance(number, int)
             connection = self._connections[number]
-            if not connection.is_read:
-                # Whoever is not read from is not slow.
+            if not connection.may_be_read:
+                # A connection that is not read from is not slow.
                 connection.begun_at = now
-            due = connection.begun_at + self._packet_timeout + connection.decoder.needed / SLOWEST
-            if now >= due:
+            allowed = self._packet_timeout + connection.decoder.needed / MINIMUM_RATE
+            if now >= connection.begun_at + allowed:
                 self._end(connection, "its packet was not complete in time", now)
 
-    def _connect_or_leave(self, connection: Connection) -> None:
+    def _stop_counting_unconnected(self, connection: Connection) -> None:
         if connection.is_unconnected:
             connection.is_unconnected = False
-            self._unconnected.withdraw(connection.number, connection.address)
+            self._unconnected.protect(connection.number, connection.address)
             self._unconnected.count(connection.address, -1)
 
     def _count_unfinished(self, connection: Connection, size: int, now: float) -> None:
@@ -128,17 +128,17 @@ class Arrivals:
         if not more:
             return
         if not size:
-            self._unfinished.withdraw(connection.number, connection.address)
+            self._unfinished.protect(connection.number, connection.address)
         self._unfinished.count(connection.address, more)
         if not connection.unfinished:
-            self._unfinished.offer(connection.number, connection.address)
+            self._unfinished.make_evictable(connection.number, connection.address)
         connection.unfinished = size
 
     def _close(self, shares: AddressShares, why: str, now: float) -> None:
-        number = shares.first_to_go()
+        number = shares.next_to_evict()
         assert isinstance(number, int)
         self._end(self._connections[number], why, now)
 
     def _end(self, connection: Connection, why: str, now: float) -> None:
-        self._closed.note(f"{connection.peer} was closed, {why}", now)
+        self._closed.log(f"{connection.peer} closed: {why}", now)
         self._disconnect(connection, QUOTA_EXCEEDED, now, why)

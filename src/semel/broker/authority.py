@@ -1,8 +1,7 @@
-"""The one place where every action of a client is allowed or refused.
+"""The hook that allows or refuses every action of a client.
 
-Everything a client wants passes `Authority`: connecting, publishing (its will too), subscribing,
-and receiving. The default allows everything; a later Authority asks a password file and a list of
-rights, and nothing else in the broker has to know.
+The broker asks the `Authority` whether a client may connect, publish (its will, too), subscribe and
+receive. The default allows everything; a subclass can consult a password file and a list of rights.
 
 Enhanced authentication [4.12] is a `ServerAuthentication` that the Authority makes for one
 connection:
@@ -11,12 +10,12 @@ connection:
         its data ─▶ start ─┐
     AUTH 0x18    ─▶ answer ┴─▶ Challenge   AUTH 0x18 with data, and the client owes an answer
                                Granted     CONNACK 0, or AUTH 0x00 to a client that was connected
-                               Denied      CONNACK or DISCONNECT with the code, and the end
+                               Denied      CONNACK or DISCONNECT with the code, then closed
     AUTH 0x19    ─▶ start      the client authenticates again while it is connected
 
-The broker drives it and judges who may speak; a subclass only says what it thinks of the data. It
-is called on the broker's loop, where nobody else is served meanwhile: answer at once. An exception
-in it closes the connection it is for.
+The broker checks the order of packets; a subclass only decides about the data. It is called on the
+broker's loop, where no other client is served meanwhile: it has to return at once. An exception in
+it closes the connection that it is for.
 """
 
 from typing import Final, final
@@ -32,7 +31,7 @@ from semel.mqtt.violation import Violation
 
 @final
 class Challenge:
-    """Not yet: the client gets `data` and has to answer."""
+    """Not decided yet: the client gets `data` and has to answer."""
 
     data: Final[bytes | None]
 
@@ -43,7 +42,7 @@ class Challenge:
 
 @final
 class Granted:
-    """The client is who it says it is, and gets `data` with the good news."""
+    """The client is authenticated, and gets `data`."""
 
     data: Final[bytes | None]
 
@@ -54,7 +53,7 @@ class Granted:
 
 @final
 class Denied:
-    """It is not. `reason` is a code of CONNACK that refuses; `reason_string` is for people."""
+    """The client is refused. `reason` is a code of CONNACK; `reason_string` is for people."""
 
     reason: Final[int]
     reason_string: Final[str | None]
@@ -74,7 +73,7 @@ Step = Challenge | Granted | Denied
 
 
 def _check_data(data: bytes | None) -> None:
-    # A ValueError, since a Violation would look like the client's fault.
+    # A ValueError, because a Violation would blame the client.
     try:
         Properties(authentication_data=data)
     except Violation as violation:
@@ -83,15 +82,15 @@ def _check_data(data: bytes | None) -> None:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServerAuthentication:
-    """One client's enhanced authentication, for as long as its connection lasts: to be extended.
+    """The enhanced authentication of one connection, to be subclassed.
 
-    No ABC, since a compiled one does not notice that a subclass left a method out.
+    No ABC, because a compiled one does not notice a method that a subclass lacks.
     """
 
     def start(self, data: bytes | None) -> Step:
         """The client begins, with the data of its CONNECT, or later of an AUTH 0x19.
 
-        What an earlier exchange left behind, finished or not, counts no more.
+        State of an earlier exchange, finished or not, is void.
         """
         raise NotImplementedError
 
@@ -102,32 +101,31 @@ class ServerAuthentication:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Authority:
-    """Allows everything. Codes are 5.0's; the broker translates them for 3.1.1.
+    """Allows everything. Codes are those of 5.0; the broker translates them for 3.1.1.
 
-    What `publish` and `receive` say may be remembered: by topic, for all clients that have equal
-    `rights`, until `generation` is another number.
+    The results of `publish` and `receive` may be cached by topic, for all clients with equal
+    `rights`, until `generation` changes.
     """
 
     generation: int = 0
 
     def rights(self, client_id: str) -> str:
-        """A name for what this client may publish: clients with the same may publish the same."""
+        """A name for what this client may publish: equal names mean equal rights."""
         return ""
 
     def connect(self, packet: Connect, peer: str) -> int:
         """SUCCESS, or the code with which the CONNECT is refused.
 
-        Asked for every CONNECT, and for one with an Authentication Method before the exchange
-        begins: SUCCESS is then not the last word.
+        Called for every CONNECT. With an Authentication Method, SUCCESS only begins the exchange.
         """
         return SUCCESS
 
     def begin_authentication(
         self, method: str, packet: Connect, peer: str
     ) -> ServerAuthentication | None:
-        """Who judges a client that authenticates by this method; None: the method is unknown.
+        """The authentication of a client by this method; None: the method is unknown.
 
-        An unknown one is refused with 0x8C [MQTT-4.12.0-1]. Without this, every one is.
+        An unknown method is refused with 0x8C [MQTT-4.12.0-1]. By default every method is.
         """
         return None
 

@@ -1,8 +1,8 @@
 """One network connection as the broker sees it, without the network.
 
-The shell that owns the socket hands bytes to `Broker.receive` and writes what gathers in
-`outgoing`. Every packet that leaves passes the same Exchange as those that arrive: the broker
-cannot forgive itself what it forbids its clients.
+The owner of the socket hands bytes to `Broker.receive` and writes what is in `outgoing`. Packets
+that leave are checked by the same Exchange as those that arrive, so the rules for clients also bind
+the broker.
 """
 
 from typing import Final, final
@@ -11,79 +11,79 @@ from mypy_extensions import i64
 
 from semel.broker.addresses import address_of
 from semel.broker.authority import ServerAuthentication
-from semel.broker.session_state import SessionState
+from semel.broker.session_state import SessionState, client_label
 from semel.mqtt.codec import Decoder, Packet, decode, encode
 from semel.mqtt.exchange import CONNECTED, Exchange
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
-from semel.mqtt.packet_types import PUBLISH
+from semel.mqtt.packet_types import PUBLISH, QOS_FLAGS
 from semel.mqtt.packets.connect import Connect
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import TOPIC_ALIAS, Properties
 from semel.mqtt.side import SERVER
 from semel.mqtt.wire import memory_size
 
-# An alias takes three bytes: a topic that has no more is sent as it is.
-_SHORT_TOPIC: Final = 4
+# An alias takes three bytes: a topic with fewer characters gets none.
+_SHORTEST_ALIASED: Final = 4
 
 
 @final
 class Connection:
-    """What belongs to one connection and dies with it."""
+    """The state of one connection."""
 
     number: Final[int]
-    # The peer's address with its port, for people, and without it, where shares are counted.
+    # The peer's address with its port, for the log, and without it, for limits per address.
     peer: Final[str]
     address: Final[str]
     opened_at: float
     decoder: Final[Decoder]
     exchange: Exchange
     state: SessionState | None
-    # Enhanced authentication, and the CONNECT that waits for its end.
+    # Enhanced authentication, and the CONNECT that is pending until it ends.
     authentication: ServerAuthentication | None
-    applicant: Connect | None
-    # Seconds of silence that it may keep, 0 for any number; when it was last heard.
+    pending_connect: Connect | None
+    # Seconds that it may be silent, 0: forever; when its last packet arrived.
     keep_alive: int
-    heard_at: float
-    # Encoded, not yet handed to the network; what the network has not taken yet.
+    last_packet_at: float
+    # Encoded packets that the network has not been handed, their bytes, and the bytes that the
+    # network has not sent yet.
     outgoing: list[bytes]
     outgoing_size: int
     unsent: int
-    # Topics that the peer knows by an alias, and how many there may be; None: it wants none.
+    # Topics that the peer knows by an alias, and how many there may be; None: it accepts none.
     aliases: dict[str, int] | None
     alias_maximum: int
-    # What the topics with an alias may take, in each direction.
+    # Bytes that the topics with an alias may take, in each direction.
     maximum_alias_bytes: int
-    # A reader of its messages is behind: nothing is read from it for a while; or was until lately.
-    held: bool
-    was_held: bool
-    # Its next packet has to wait for the store, and is in the decoder yet.
-    blocked: bool
-    # It has used up its share, and what it sent is in the decoder yet; the turn that it was last
-    # served in, and the work done for it there.
+    # A subscriber of its messages is behind: nothing is read from it; or was not, since a sweep.
+    paused_by_reader: bool
+    was_paused_by_reader: bool
+    # Its next packet is for the store, which accepts no more, and stays in the decoder.
+    paused_by_store: bool
+    # It has used up its turn, and the rest stays in the decoder; the round in which it was last
+    # served, and the work done for it in that round.
     awaits_turn: bool
     turn: int
     work: int
-    # Its session had to wait for the store when it left; how many of its packets do, in lists;
-    # whether its CONNACK is among them.
-    waits: bool
-    outstanding: int
-    connack_waits: bool
-    # Whether an answer to one of its own packets is among them, and since when it is known to wait
-    # for a full disk; less than 0: it does not.
-    awaits_answer: bool
-    full_since: float
-    # Its CONNECT was not accepted yet; it was, at some time.
+    # Set by `CommitGate`: its session awaited the commit when it left; how many commits hold
+    # packets for it; whether its CONNACK, or an answer to a packet of its own, is among them.
+    left_awaiting_commit: bool
+    commits_awaited: int
+    connack_awaits_commit: bool
+    answer_awaits_commit: bool
+    # Since when its answers are known to wait for a full disk; less than 0: they do not.
+    disk_full_since: float
+    # Its CONNECT was not accepted yet; it was accepted at some time.
     is_unconnected: bool
     is_admitted: bool
-    # Bytes of a packet that is not complete; which one that is, and when it began.
+    # Bytes of its incomplete packet; the number of that packet, and when it began.
     unfinished: int
     begun: int
     begun_at: float
-    # Nothing is read from it any more, and it closes when its last bytes are out.
+    # Nothing more is read from it, and it closes after its last bytes.
     closing: bool
-    # It does not read: closing does not wait for what is still to be written.
-    stuck: bool
-    # Something of what it was to be sent failed: it is sent no more, and no more is said of it.
+    # The peer does not read: it is closed without waiting for unsent bytes.
+    abort_on_close: bool
+    # Sending to it failed: it is sent nothing more, and not logged again.
     is_muted: bool
 
     def __init__(
@@ -100,7 +100,7 @@ class Connection:
         self.peer = peer
         self.address = address_of(peer)
         self.opened_at = now
-        # Version 0: nobody knows it before a CONNECT has named it.
+        # Version 0: unknown until its CONNECT.
         self.decoder = Decoder(
             0,
             maximum_packet_size=maximum_packet_size,
@@ -110,43 +110,50 @@ class Connection:
         self.exchange = Exchange()
         self.state = None
         self.authentication = None
-        self.applicant = None
+        self.pending_connect = None
         self.keep_alive = 0
-        self.heard_at = now
+        self.last_packet_at = now
         self.outgoing = []
         self.outgoing_size = 0
         self.unsent = 0
         self.aliases = None
         self.alias_maximum = 0
         self.maximum_alias_bytes = 0
-        self.held = False
-        self.was_held = False
-        self.blocked = False
+        self.paused_by_reader = False
+        self.was_paused_by_reader = False
+        self.paused_by_store = False
         self.awaits_turn = False
         self.turn = 0
         self.work = 0
-        self.waits = False
-        self.outstanding = 0
-        self.connack_waits = False
-        self.awaits_answer = False
-        self.full_since = -1.0
+        self.left_awaiting_commit = False
+        self.commits_awaited = 0
+        self.connack_awaits_commit = False
+        self.answer_awaits_commit = False
+        self.disk_full_since = -1.0
         self.is_unconnected = False
         self.is_admitted = False
         self.unfinished = 0
         self.begun = 0
         self.begun_at = now
         self.closing = False
-        self.stuck = False
+        self.abort_on_close = False
         self.is_muted = False
 
     @property
-    def is_read(self) -> bool:
-        """Whether the network may read from it: nothing that it sent has to wait."""
-        return not self.held and not self.blocked and not self.awaits_turn
+    def may_be_read(self) -> bool:
+        """Whether the network may read from it: nothing pauses it."""
+        return not self.paused_by_reader and not self.paused_by_store and not self.awaits_turn
+
+    @property
+    def label(self) -> str:
+        """Its name in the log. Everything that the peer chose is escaped."""
+        if self.state is None:
+            return self.peer
+        return f"{client_label(self.state.client_id)} ({self.peer})"
 
     @property
     def is_connected(self) -> bool:
-        """Whether its CONNECT was accepted and it is not on its way out."""
+        """Whether its CONNECT was accepted and it is not closing."""
         return self.exchange.phase == CONNECTED and not self.closing
 
     def send(self, packet: Packet) -> None:
@@ -158,14 +165,14 @@ class Connection:
         self.write(data)
 
     def _aliased(self, packet: Publish, aliases: dict[str, int]) -> Publish:
-        """The same with a Topic Alias, as long as the peer has some left [3.3.2.3.4].
+        """The same with a Topic Alias, as long as the peer allows more [3.3.2.3.4].
 
-        The first topics get them and keep them, so that nothing is ever sent to learn in vain.
+        The first topics get them and keep them.
         """
         topic_name = packet.topic_name
         alias = aliases.get(topic_name, 0)
         if not alias:
-            if len(aliases) == self.alias_maximum or len(topic_name) < _SHORT_TOPIC:
+            if len(aliases) == self.alias_maximum or len(topic_name) < _SHORTEST_ALIASED:
                 return packet
             if (
                 self.exchange.server.alias_bytes + memory_size(topic_name)
@@ -192,20 +199,20 @@ class Connection:
         return aliased
 
     def has_too_many_aliases(self) -> bool:
-        """Whether its client has set more of them than it may, by their bytes.
+        """Whether the topics to which its client gave an alias take too many bytes.
 
-        One topic is as long as it is: the protocol bounds it.
+        A single topic is always allowed: the protocol bounds it.
         """
         client = self.exchange.client
         return client.alias_bytes > self.maximum_alias_bytes and len(client.aliases) > 1
 
     def send_encoded(self, data: bytes) -> int:
-        """Bytes for the network: one packet, or several PUBLISH of QoS 0. Gives their type."""
+        """Send one encoded packet, or several PUBLISH of QoS 0. Returns the packet type."""
         first: i64 = data[0]
         if first >> 4 != PUBLISH:
             packet_id = data[2] << 8 | data[3]
             taken = ordinary_answer(self.exchange, SERVER, first >> 4, packet_id)
-        elif first & 0b0110:
+        elif first & QOS_FLAGS:
             taken = ordinary_publish(self.exchange, SERVER, first >> 1 & 3, packet_id_at(data))
         else:
             taken = True
@@ -217,12 +224,12 @@ class Connection:
         return first >> 4
 
     def write(self, data: bytes) -> None:
-        """Bytes for the network, in this order."""
+        """Append bytes to the output."""
         self.outgoing.append(data)
         self.outgoing_size += len(data)
 
     def take_outgoing(self) -> bytes:
-        """All bytes since the last time, for one write."""
+        """All bytes since the last call, for one write."""
         data = b"".join(self.outgoing)
         self.outgoing = []
         self.outgoing_size = 0

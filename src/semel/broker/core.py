@@ -1,41 +1,31 @@
-"""The broker without the network: bytes, time and random identifiers come in as arguments.
+"""The broker without the network: bytes, time and random identifiers are arguments.
 
-    opened ─▶ receive(bytes) … ─▶ lost          what one connection goes through
-    flush                                       the end of a tick: commit, then let packets leave
-    take_turns                                  go on with those whose share of the tick was used up
-    sweep                                       once a second: time-outs, delayed wills, expiry
+    opened ─▶ receive(bytes) … ─▶ lost          the life of one connection
+    flush                                       the end of a tick: commit, and let packets leave
+    take_turns                                  continue connections whose turn had ended
+    sweep                                       once a second: timeouts, delayed wills, expiry
 
-A tick is whatever the loop did since the last flush. Everything that has to last is in the tick's
-one Commit; packets leave when the store has it. One connection's fault ends that connection.
+A tick is everything since the last flush. Its durable changes are one Commit, and packets that
+report them leave when the store has it (`CommitGate`). A failure closes one connection only.
 """
 
 from collections.abc import Callable
 from traceback import format_exc
 from typing import Final, final
 
-from semel.broker.admission import (
-    Asked,
-    ConnectAccepted,
-    ConnectRefused,
-    Doorkeeper,
-    Verdict,
-    answer_to_broken_connect,
-    next_auth,
-    refused,
-    refused_by_rule,
-)
-from semel.broker.arrivals import Arrivals
-from semel.broker.authority import Authority, Challenge, Granted
+from semel.broker.admission import Admission, answer_to_broken_connect, refuse_for_violation
+from semel.broker.authority import Authority
+from semel.broker.connecting import DISK_FULL, Connecting
 from semel.broker.connection import Connection
-from semel.broker.faults import told
+from semel.broker.connections import Connections
+from semel.broker.flushing import Flushing
 from semel.broker.hot_path import HotPath
 from semel.broker.lifetimes import WINDOW, Lifetimes
-from semel.broker.memory import BOUNDLESS, ROOM_WHEN_SHORT, Memory
-from semel.broker.outbox import SendQueue
+from semel.broker.memory import ROOM_WHEN_SHORT, UNLIMITED, Memory
 from semel.broker.pressure import Pressure
 from semel.broker.replay import Replays, is_of_stream, suback
 from semel.broker.router import Router
-from semel.broker.session_state import SessionState, shown
+from semel.broker.session_state import SessionState, client_label
 from semel.broker.settings import BrokerSettings
 from semel.broker.store_pressure import StorePressure
 from semel.broker.sys_topics import BrokerCounters, sys_topics
@@ -43,74 +33,56 @@ from semel.broker.turns import (
     COPY_SHIFT,
     ITEM_BYTES_SHIFT,
     PACKET_WORK,
-    RESUME_WORK,
-    SEARCH_WORK,
-    SEND_SHARE,
-    TICK_MESSAGES,
     TURN_WORK,
     UNWRITTEN_ROWS,
     Turns,
 )
-from semel.mqtt.codec import Packet, encode
-from semel.mqtt.exchange import CONNECTED, NEW, Exchange
+from semel.mqtt.codec import Packet
+from semel.mqtt.exchange import NEW
 from semel.mqtt.message import Message, received_message
-from semel.mqtt.packet_types import CONNECT, DISCONNECT, MQTT5, MQTT311, PUBLISH
+from semel.mqtt.packet_types import CONNECT, MQTT311
 from semel.mqtt.packets.acks import Ack
 from semel.mqtt.packets.auth import Auth
-from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.connect import Connect
 from semel.mqtt.packets.disconnect import Disconnect
 from semel.mqtt.packets.ping import PingReq, PingResp
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.packets.subscribe import Subscribe
 from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
-from semel.mqtt.properties import Properties
 from semel.mqtt.reasons import (
     DISCONNECT_WITH_WILL_MESSAGE,
     FAILURE,
     KEEP_ALIVE_TIMEOUT,
     NO_MATCHING_SUBSCRIBERS,
     NO_SUBSCRIPTION_EXISTED,
-    NOT_AUTHORIZED,
-    PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
-    RE_AUTHENTICATE,
-    REASONS_5,
     SERVER_SHUTTING_DOWN,
-    SERVER_UNAVAILABLE,
-    SESSION_TAKEN_OVER,
     SUCCESS,
 )
-from semel.mqtt.session import Outgoing, Session
-from semel.mqtt.side import CLIENT, SERVER
+from semel.mqtt.side import CLIENT
 from semel.mqtt.topics import check_levels
 from semel.mqtt.violation import Violation
 from semel.store.commit import Commit
-from semel.store.store import FULL, OPEN, Store
+from semel.store.store import OPEN, Store
 from semel.store.streams import Streams
 
-# What clients are told.
-_FULL: Final = "the disk of the server is full"
-
-# Retained messages looked at for expiry in one sweep.
-_SWEPT: Final = 1_000
+# Retained messages that one sweep checks for expiry.
+_CHECKED_RETAINED: Final = 1_000
 
 
 @final
 class Broker:
-    """Connections, sessions, and what happens to them."""
+    """Receives packets, and does what they ask for."""
 
     settings: Final[BrokerSettings]
     router: Final[Router]
     memory: Final[Memory]
     store: Final[Store]
     connections: Final[dict[int, Connection]]
-    # Connections that have bytes to write, or that are to be closed.
-    ready: dict[int, Connection]
-    # Connections that were served again, and may be read from again if nothing else is against it.
+    # Connections that were continued, and may be read from again unless something else pauses them.
     resumed: list[Connection]
     counters: Final[BrokerCounters]
-    # None: every packet goes the plain way.
+    # None: every packet takes the plain path.
     hot_path: HotPath | None
     replays: Final[Replays]
     pressure: Final[Pressure]
@@ -118,29 +90,14 @@ class Broker:
     turns: Final[Turns]
     # How much is done for one connection in its turn.
     turn_work: int
-    # Why the store could not even be given a commit; "": it could. The broker is at its end then.
-    store_failure: str
-    _outbox: Final[SendQueue]
-    # Sessions whose next deliveries were not safe yet when they were wanted.
-    _starved: list[SessionState]
-    # What this tick has left for searches of retained messages, in the units of `turns.py`, and how
-    # many messages that waited it may still send.
-    _search_work: int
-    _send_left: int
-    # Sessions that had their share of that and are not done; and those that had none.
-    _unfinished: list[SessionState]
-    _unserved: list[SessionState]
+    _connections: Final[Connections]
+    _connecting: Final[Connecting]
+    _flushing: Final[Flushing]
     _lifetimes: Final[Lifetimes]
-    _arrivals: Final[Arrivals]
-    # How many commits there have been.
-    _commits: int
-    _wall: Final[Callable[[], float]]
-    _doorkeeper: Final[Doorkeeper]
     _log: Final[Callable[[str], None]]
-    _number: int
+    _log_connection: Final[Callable[[str], None]]
     _report_due: float
     _started_at: Final[float]
-    _log_connection: Final[Callable[[str], None]]
 
     def __init__(
         self,
@@ -156,13 +113,15 @@ class Broker:
         window: int = WINDOW,
         log_connection: Callable[[str], None] | None = None,
     ) -> None:
-        """`now` is the time of a clock that never goes back and that a restart does not upset:
-        what has to last is due by it. `wall` tells the time for people, and is `now` if None.
-        `window` is how many waiting messages of a stored session are kept in memory. `log` takes
-        what is wrong, and `log_connection`, or `log` if None, what every connection brings."""
+        """`now` is the time of a clock that never goes back and that continues after a restart:
+        durable deadlines are in this time. `wall` returns the time for people, by default `now`.
+        `window` is how many queued messages of a durable session are kept in memory. `log` takes
+        problems, `log_connection` (by default `log`) the lines of every connection."""
+        if log_connection is None:
+            log_connection = log
         self.settings = settings
         limit = settings.maximum_memory
-        self.memory = Memory(BOUNDLESS if limit is None else limit)
+        self.memory = Memory(UNLIMITED if limit is None else limit)
         self.router = Router(
             authority,
             store,
@@ -177,47 +136,55 @@ class Broker:
             maximum_retained=settings.maximum_retained,
             maximum_retained_bytes=settings.maximum_retained_bytes,
         )
+        router = self.router
         self.store = store
-        self.connections = {}
-        self.ready = {}
         self.resumed = []
         self.counters = BrokerCounters()
-        self.hot_path = HotPath(self.router, self.counters, settings.route_cache)
-        self.pressure = Pressure(settings.publisher_patience)
-        self.store_pressure = StorePressure(self.router, settings.full_disk_patience)
+        self.hot_path = HotPath(router, self.counters, settings.route_cache)
+        self.pressure = Pressure(settings.slow_subscriber_timeout)
+        self.store_pressure = StorePressure(router, settings.full_disk_timeout)
         self.turns = Turns()
         self.turn_work = TURN_WORK
-        self.store_failure = ""
-        self._outbox = SendQueue(self.connections)
-        self.replays = Replays(self.router, self._outbox, log)
-        self._starved = []
-        self._search_work = 0
-        self._send_left = 0
-        self._unfinished = []
-        self._unserved = []
-        self._commits = 0
         self._lifetimes = Lifetimes(
-            self.router,
+            router,
             log,
             window,
             maximum_sessions=settings.maximum_sessions,
             maximum_expiry=settings.maximum_session_expiry,
         )
-        self._wall = (lambda: now) if wall is None else wall
-        self._doorkeeper = Doorkeeper(
+        self._connections = Connections(settings, router.gate, self._lifetimes, self.pressure, log)
+        self.connections = self._connections.by_number
+        self.replays = Replays(router, self._connections.send_queue, log)
+        self._flushing = Flushing(
             settings,
-            authority,
-            new_client_id=new_client_id,
-            taken=self.router.sessions,
-            shares=self._lifetimes.shares,
-            memory=self.memory,
+            self._connections,
+            router,
+            self.replays,
+            self._lifetimes,
+            self.counters,
+            log=log,
+            wall=(lambda: now) if wall is None else wall,
         )
-        self._arrivals = Arrivals(settings, self.connections, self.disconnect, log)
+        self._connecting = Connecting(
+            settings,
+            Admission(
+                settings,
+                authority,
+                new_client_id=new_client_id,
+                known_client_ids=router.sessions,
+                shares=self._lifetimes.shares,
+                memory=self.memory,
+            ),
+            self._connections,
+            router,
+            self._lifetimes,
+            log=log,
+            log_connection=log_connection,
+        )
         self._log = log
-        self._number = 0
+        self._log_connection = log_connection
         self._report_due = now
         self._started_at = now
-        self._log_connection = log if log_connection is None else log_connection
         saved = store.restore()
         self._lifetimes.restore(saved, now)
         self.replays.restore(saved)
@@ -225,352 +192,39 @@ class Broker:
     # --- the network's side -----------------------------------------------------------------------
 
     def opened(self, peer: str, now: float) -> Connection:
-        """A connection was made. Until its CONNECT it may send small packets only."""
-        self._number += 1
-        settings = self.settings
-        connection = Connection(
-            self._number,
-            peer,
-            now,
-            maximum_packet_size=settings.maximum_packet_size,
-            before_connect=settings.before_connect_packet_size,
-            maximum_items=settings.packet_items,
-        )
-        self.connections[connection.number] = connection
-        self._arrivals.opened(connection, now)
-        return connection
+        """A connection was made."""
+        return self._connections.open(peer, now)
 
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
-        """Bytes arrived on a connection. What its share does not suffice for waits in its decoder:
-        then it `awaits_turn`, and nothing more is to be read from it until it does not."""
+        """Bytes arrived on a connection. What does not fit into its turn stays in its decoder:
+        then it `awaits_turn`, and nothing more may be read from it until it does not."""
         self.counters.bytes_received += len(data)
         connection.decoder.feed(data)
         if not connection.awaits_turn:
             self._take_turn(connection, now, len(data))
 
-    def take_turns(self, now: float) -> None:
-        """A new turn for everybody. Of those that wait for theirs some go on now, unless the disk
-        is behind."""
-        self.turns.number += 1
-        if self.has_turns():
-            self._lifetimes.go_on(now)
-            for connection in self.turns.take():
-                self._serve_again(connection, now)
-
-    def has_turns(self) -> bool:
-        """Whether `take_turns` would do something now."""
-        # A store that takes no messages is no reason: then each packet is told what it has to do.
-        return (self.turns.has_next() or self._lifetimes.is_behind) and (
-            self.store.condition != OPEN or self.router.unwritten_rows() < UNWRITTEN_ROWS
-        )
-
-    def _serve_again(self, connection: Connection, now: float) -> None:
-        """Go on with what is in its decoder. A fault of this connection is its alone."""
-        # Whoever was not read from was not silent.
-        connection.heard_at = now
-        self.resumed.append(connection)
-        try:
-            self._take_turn(connection, now, 0)
-        except Exception:
-            self._log(f"serving {_name(connection)} failed: {format_exc()}")
-            self._drop(connection, now)
-
-    def _take_turn(self, connection: Connection, now: float, received: int) -> None:
-        """One turn: work off what is in the decoder, as far as its share goes."""
-        router = self.router
-        # An exception may have left some.
-        router.behind = []
-        # Within one turn of everybody, what it sends in many pieces counts as one.
-        router.work = connection.work if connection.turn == self.turns.number else 0
-        router.work += received >> COPY_SHIFT
-        self._work_off(connection, now)
-        connection.turn = self.turns.number
-        connection.work = router.work
-        if router.behind:
-            self.pressure.hold(connection, router.behind, now)
-            router.behind = []
-        self._arrivals.received(connection, now)
-
-    def _work_off(self, connection: Connection, now: float) -> None:
-        decoder = connection.decoder
-        router = self.router
-        while not connection.closing and not connection.blocked:
-            if router.work >= self.turn_work:
-                if decoder.has_unread():
-                    self.turns.wait(connection)
-                return
-            state = connection.state
-            is_open = self.store_pressure.takes_messages()
-            if (
-                is_open
-                and self.hot_path is not None
-                and state is not None
-                and connection.is_connected
-            ):
-                self.hot_path.take(connection, state, now, self.turn_work)
-                if router.work >= self.turn_work:
-                    continue
-                is_open = self.store_pressure.takes_messages()
-            at = decoder.position
-            item = decoder.next()
-            if (
-                not is_open
-                and item is not None
-                and self.store_pressure.has_to_wait(connection, item)
-            ):
-                decoder.move_to(at)
-                self.store_pressure.block(connection)
-                return
-            if item is None:
-                return
-            router.work += PACKET_WORK
-            if isinstance(item, Violation):
-                self._refuse(connection, item, now)
-                continue
-            if not isinstance(item, Publish):
-                # Of these every few bytes are an item of their own.
-                router.work += (decoder.position - at) >> ITEM_BYTES_SHIFT
-            # [MQTT-3.1.2-22] it is packets that count, not bytes
-            connection.heard_at = now
-            self.counters.packets_received += 1
-            self._observe(connection, item, now)
-
     def lost(self, connection: Connection, now: float) -> None:
-        """The network connection is gone, whoever ended it."""
-        self._arrivals.lost(connection, now)
-        self.connections.pop(connection.number, None)
-        self.ready.pop(connection.number, None)
+        """The network connection is closed, by whichever side."""
+        self._connections.remove(connection, now)
         self.store_pressure.forget(connection)
         self.turns.forget(connection)
         if not connection.closing:
-            self._log_connection(f"{_name(connection)} is gone")
-        self._leave(connection, now)
+            self._log_connection(f"{connection.label} disconnected without DISCONNECT")
+        self._connections.detach_session(connection, now)
         self.pressure.forget(connection)
 
-    def flush(self, now: float) -> None:
-        """The tick ends: what has to last goes to the store, and packets leave when it is safe."""
-        router = self.router
-        faults = router.faults
-        router.faults = {}
-        for client_id, problem in faults.items():
-            owner = router.sessions.get(client_id)
-            what = f"a message for {shown(client_id)} is lost"
-            self._end_by_fault(0 if owner is None else owner.connection, what, problem, now)
-        unreadable = router.unreadable
-        router.unreadable = []
-        for state, number, problem in unreadable:
-            what = f"the stored session of {shown(state.client_id)} cannot be read"
-            # It may have another connection by now, which is none the worse for it.
-            self._end_by_fault(number, what, problem, now)
-        if not self.pressure.is_idle():
-            for state in self.pressure.expire(router.sessions, now):
-                self._log(f"{shown(state.client_id)} reads too slowly: publishers wait no longer")
-        self._unblock(now)
-        dirty = router.dirty
-        router.dirty = []
-        commit = router.commit
-        self._search_work = TURN_WORK
-        self._send_left = TICK_MESSAGES
-        self._lifetimes.work = 0
-        self._serve_all(dirty, now)
-        self._mark_unfinished()
-        expired = router.retained.expired
-        router.retained.expired = []
-        if not router.lasts:
-            self._release(self._outbox.take(), now)
-            return
-        for topic_name in expired:
-            # It may have got a new one since, which is in the commit already.
-            if router.retained.get(topic_name) is None:
-                commit.retained.append((topic_name, None))
-        leaving = self._outbox.part(commit)
-        for connection, problem in self._outbox.failed:
-            self._log(f"serving {_name(connection)} failed: closed. {problem}")
-            self._drop(connection, now)
-        self._outbox.failed = []
-        self._commits += 1
-        for state in dirty:
-            if state.waits:
-                state.waits = False
-                if not state.number:
-                    # A message that it got may wait for quota, and leave in a later tick.
-                    state.safe_after = self._commits
-        router.commit = Commit()
-        router.unwritten = 0
-        self._release(leaving, now)
-        if commit.packets or not commit.is_empty():
-            commit.number = self._commits
-            commit.at = self._wall()
-            self._write(commit, now)
+    def has_output(self) -> bool:
+        """Whether `take_output` would return something."""
+        return bool(self._connections.with_output)
 
-    def _serve_all(self, states: list[SessionState], now: float) -> None:
-        """Serve each of these. What fails over one of them is no matter of those behind it."""
-        at = 0
-        try:
-            for state in states:
-                at += 1
-                state.dirty = False
-                if not state.ended:
-                    try:
-                        self._serve(state, now)
-                    except Exception:
-                        self._end_serving(state, format_exc(), now)
-        finally:
-            # Whatever fails besides, whoever is left is served in the next tick.
-            self.router.dirty.extend(states[at:])
-
-    def _end_serving(self, state: SessionState, problem: str, now: float) -> None:
-        """Serving a session failed: it pays with its connection."""
-        name = shown(state.client_id)
-        self._end_by_fault(state.connection, f"serving {name}", problem, now)
-        try:
-            self._take_changes(state)
-        except Exception:
-            self._log(f"what {name} did in this tick is lost: {format_exc()}")
-
-    def _serve(self, state: SessionState, now: float) -> None:
-        """Let a session send what it can, and take what of it has to last."""
-        session = state.session
-        share = SEND_SHARE if self._send_left > 0 else 1
-        session.poll(now, share)
-        if session.backlog.missing():
-            self._refill(state, now)
-        self._send_left -= share - session.poll_left
-        if not session.poll_left:
-            (self._unserved if share == 1 else self._unfinished).append(state)
-        if state.backlog is not None:
-            self._send_backlog(state, now)
-        if state.cursors is not None:
-            self.replays.send(state, now)
-        packets = self._take_changes(state)
-        if packets and state.connection:
-            self._outbox.add(state.connection, packets)
-
-    def _send_backlog(self, state: SessionState, now: float) -> None:
-        """Send retained messages to a new subscriber, within its share of the tick's searches."""
-        router = self.router
-        share = router.backlog_work = min(SEARCH_WORK, self._search_work)
-        is_done = router.send_backlog(state, now)
-        self._search_work -= share - router.backlog_work
-        if not is_done:
-            (self._unfinished if share > 0 else self._unserved).append(state)
-
-    def _mark_unfinished(self) -> None:
-        """Go on in the next tick: first with those who had no share of this one."""
-        router = self.router
-        marked = router.dirty
-        router.dirty = []
-        for state in self._unserved:
-            router.mark(state)
-        router.dirty.extend(marked)
-        for state in self._unfinished:
-            router.mark(state)
-        self._unserved = []
-        self._unfinished = []
-
-    def _take_changes(self, state: SessionState) -> list[Outgoing]:
-        """Put what has to last of a session into the commit. What it wants to send."""
-        changes, packets = state.session.drain()
-        if changes:
-            state.waits = True
-            for change in changes:
-                self.router.commit.changes.append((state.number, change))
-        return packets
-
-    def _write(self, commit: Commit, now: float) -> None:
-        safe = False
-        if not self.store_failure:
-            try:
-                safe = self.store.write(commit)
-            except Exception as problem:
-                # Numbers were given out that no row has. Nothing is said of it to anybody, nothing
-                # more is written, and whoever owns the broker has to end it.
-                self.store_failure = told(problem)
-                self._log(f"the store failed: {self.store_failure}")
-        if self.store_failure:
-            for number, _ in commit.packets:
-                self._drop(self.connections[number], now)
-        elif safe:
-            self.committed(commit, now)
-        else:
-            self.router.unsafe.append(commit)
-
-    def _refill(self, state: SessionState, now: float) -> None:
-        """Bring back what waits in the store alone, as much as can be sent."""
-        session = state.session
-        while session.connected and session.backlog.missing() and session.poll_left:
-            # To read one costs as much as to send it.
-            self._send_left -= session.backlog.missing()
-            if not self.router.refill(state):
-                if not state.damage:
-                    # The commit that has them is not safe yet.
-                    self._starved.append(state)
-                return
-            session.poll(now, session.poll_left)
-
-    def committed(self, commit: Commit, now: float) -> None:
-        """The store has this commit: what waited for it may leave."""
-        for state in self._starved:
-            self.router.mark(state)
-        self._starved = []
-        self._outbox.safe = commit.number
-        if self.router.unsafe and self.router.unsafe[0] is commit:
-            del self.router.unsafe[0]
-        self.replays.recorded(commit)
-        for number in commit.ended:
-            self.router.ended(number)
-        held: list[tuple[int, list[Outgoing]]] = []
-        for number, packets in commit.packets:
-            connection = self.connections.get(number)
-            if connection is not None and not connection.closing:
-                connection.outstanding -= 1
-                connection.connack_waits = False
-                if not connection.outstanding:
-                    connection.awaits_answer = False
-                    connection.full_since = -1.0
-                held.append((number, packets))
-                self.replays.released(connection.state, commit)
-        self._release(held, now)
-
-    def _release(self, leaving: list[tuple[int, list[Outgoing]]], now: float) -> None:
-        """These packets leave."""
-        # Messages stop at the bound: only answers that nobody reads can make twice as much.
-        bound = 2 * self.settings.maximum_outgoing_bytes
-        for number, packets in leaving:
-            connection = self.connections.get(number)
-            if connection is None or connection.is_muted:
-                continue
-            self.ready[number] = connection
-            try:
-                for packet in packets:
-                    if isinstance(packet, bytes):
-                        # The hot path has counted its messages.
-                        if connection.send_encoded(packet) != PUBLISH:
-                            self.counters.packets_sent += 1
-                    else:
-                        connection.send(packet)
-                        self.counters.packets_sent += 1
-                        if isinstance(packet, Publish):
-                            self.counters.messages_sent += 1
-            except Violation as violation:
-                # It takes no packet of this size, or we are wrong: it pays with its connection,
-                # and nobody else does.
-                connection.is_muted = True
-                self._log(f"{_name(connection)} cannot be answered: {violation}")
-                self._drop(connection, now)
-            except Exception:
-                connection.is_muted = True
-                self._log(f"serving {_name(connection)} failed: {format_exc()}")
-                self._drop(connection, now)
-            if connection.unsent and connection.unsent + connection.outgoing_size >= bound:
-                connection.is_muted = True
-                self._log(f"{_name(connection)} reads too slowly: closed")
-                connection.outgoing = []
-                connection.stuck = True
-                self._drop(connection, now)
+    def take_output(self) -> dict[int, Connection]:
+        """The connections, by number, that have bytes to write or are to be closed."""
+        with_output = self._connections.with_output
+        self._connections.with_output = {}
+        return with_output
 
     def written(self, connection: Connection, unsent: int) -> None:
-        """The network has what was outgoing, but for `unsent` bytes that wait in memory."""
+        """The network has taken the output, except for `unsent` bytes that wait in memory."""
         connection.unsent = unsent
         state = connection.state
         if state is not None:
@@ -583,41 +237,331 @@ class Broker:
                 in_flight = min(in_flight, ROOM_WHEN_SHORT)
             session.room = bound - unsent
             session.maximum_in_flight_bytes = in_flight
-            if not had_room or state.backlog is not None:
-                # What waited for room is looked at again.
-                self.router.mark(state)
+            if not had_room or state.retained_searches is not None:
+                # Messages that did not fit may fit now.
+                self.router.mark_dirty(state)
             self.replays.written(state)
-            if self.pressure.waits_for(state) and self.router.has_caught_up(state):
+            if self.pressure.delays_publishers(state) and self.router.has_caught_up(state):
                 self.pressure.caught_up(state)
 
-    def sweep(self, now: float, unheard: float = 0.0) -> None:
+    def flush(self, now: float) -> None:
+        """The tick ends: its changes go to the store, and packets leave, now or after that."""
+        self._flushing.close_faulty(now)
+        if not self.pressure.is_idle():
+            for state in self.pressure.expire(self.router.sessions, now):
+                client = client_label(state.client_id)
+                self._log(f"{client} reads too slowly: publishers no longer wait for it")
+        self._resume_paused(now)
+        self._flushing.flush(now)
+
+    def committed(self, commit: Commit, now: float) -> None:
+        """The store has this commit: packets that awaited it leave."""
+        self._flushing.committed(commit, now)
+
+    @property
+    def store_failure(self) -> str:
+        """Why a commit could not be handed to the store; "": none failed. Then the broker has to
+        end."""
+        return self._flushing.store_failure
+
+    def disconnect(
+        self, connection: Connection, reason: int, now: float, why: str | None = None
+    ) -> None:
+        """Close a connection, with a DISCONNECT if its version has one [MQTT-3.14.0-1]."""
+        self._connections.disconnect(connection, reason, now, why)
+
+    def stop(self, now: float) -> None:
+        """The broker ends: clients get DISCONNECT, sessions stay as they are."""
+        for connection in list(self.connections.values()):
+            if not connection.closing:
+                self.disconnect(connection, SERVER_SHUTTING_DOWN, now)
+        self.flush(now)
+
+    # --- turns ------------------------------------------------------------------------------------
+
+    def take_turns(self, now: float) -> None:
+        """Begin a new round, and continue some connections that await their turn, unless the disk
+        is behind."""
+        self.turns.number += 1
+        if self.has_turns():
+            self._lifetimes.continue_checks(now)
+            for connection in self.turns.take():
+                self._continue(connection, now)
+
+    def has_turns(self) -> bool:
+        """Whether `take_turns` would continue a connection, or wills and ends, now."""
+        # If the store accepts no messages, each packet is refused or paused by itself.
+        return (self.turns.has_next() or self._lifetimes.is_behind) and (
+            self.store.condition != OPEN or self.router.unwritten_rows() < UNWRITTEN_ROWS
+        )
+
+    def _resume_paused(self, now: float) -> None:
+        """Continue connections that were paused by the store, as far as it accepts messages."""
+        for _ in range(self.store_pressure.paused):
+            connection = self.store_pressure.release()
+            if connection is None:
+                return
+            self._continue(connection, now)
+
+    def _continue(self, connection: Connection, now: float) -> None:
+        """Process what is in the decoder. A failure closes this connection only."""
+        # A connection that was not read from was not silent.
+        connection.last_packet_at = now
+        self.resumed.append(connection)
+        try:
+            self._take_turn(connection, now, 0)
+        except Exception:
+            self._connections.close_failed(connection, format_exc(), now)
+
+    def _take_turn(self, connection: Connection, now: float, received: int) -> None:
+        """Process what is in the decoder, up to the work of one turn."""
+        router = self.router
+        # An exception may have left some.
+        router.slow_readers = []
+        # Within one round, the work for all pieces that a connection sends adds up.
+        router.work = connection.work if connection.turn == self.turns.number else 0
+        router.work += received >> COPY_SHIFT
+        self._process(connection, now)
+        connection.turn = self.turns.number
+        connection.work = router.work
+        if router.slow_readers:
+            self.pressure.pause(connection, router.slow_readers, now)
+            router.slow_readers = []
+        self._connections.arrivals.received(connection, now)
+
+    def _process(self, connection: Connection, now: float) -> None:
+        decoder = connection.decoder
+        router = self.router
+        while not connection.closing and not connection.paused_by_store:
+            if router.work >= self.turn_work:
+                if decoder.has_unread():
+                    self.turns.wait(connection)
+                return
+            state = connection.state
+            store_accepts = self.store_pressure.accepts_messages()
+            if (
+                store_accepts
+                and self.hot_path is not None
+                and state is not None
+                and connection.is_connected
+            ):
+                self.hot_path.take(connection, state, now, self.turn_work)
+                if router.work >= self.turn_work:
+                    continue
+                store_accepts = self.store_pressure.accepts_messages()
+            at = decoder.position
+            item = decoder.next()
+            if (
+                not store_accepts
+                and item is not None
+                and self.store_pressure.must_wait(connection, item)
+            ):
+                decoder.move_to(at)
+                self.store_pressure.pause(connection)
+                return
+            if item is None:
+                return
+            router.work += PACKET_WORK
+            if isinstance(item, Violation):
+                self._close_for_violation(connection, item, now)
+                continue
+            if not isinstance(item, Publish):
+                # In these packets every few bytes are an item of their own.
+                router.work += (decoder.position - at) >> ITEM_BYTES_SHIFT
+            # [MQTT-3.1.2-22] packets count, not bytes
+            connection.last_packet_at = now
+            self.counters.packets_received += 1
+            self._observe(connection, item, now)
+
+    def _observe(self, connection: Connection, packet: Packet, now: float) -> None:
+        try:
+            # The decoder has refused packets that are too large.
+            connection.exchange.observe(CLIENT, packet, 0)
+        except Violation as violation:
+            if violation.rule.closes:
+                self._close_for_violation(connection, violation, now)
+                return
+            # The standard has the receiver carry on.
+            connection.exchange.observe(CLIENT, packet, 0, [])
+        try:
+            self._handle(connection, packet, now)
+        except Violation as violation:
+            violation.version = connection.exchange.version
+            self._close_for_violation(connection, violation, now)
+
+    def _close_for_violation(
+        self, connection: Connection, violation: Violation, now: float
+    ) -> None:
+        """Close, with the reason if the version has a packet for it."""
+        self._log(f"{connection.label} broke a rule: {violation}")
+        if connection.is_connected:
+            reason = violation.rule.reason
+            self._connections.disconnect(connection, reason, now, violation.rule.name)
+            return
+        pending = connection.pending_connect
+        if pending is not None:
+            # While a client authenticates, only CONNACK can refuse it.
+            self._connections.send(connection, refuse_for_violation(pending, violation).connack)
+        elif violation.packet_type == CONNECT and connection.exchange.phase == NEW:
+            connection.write(answer_to_broken_connect(violation))
+        self._connections.drop(connection, now)
+
+    # --- packets ----------------------------------------------------------------------------------
+
+    def _handle(self, connection: Connection, packet: Packet, now: float) -> None:
+        if isinstance(packet, Connect):
+            self._connecting.connect(connection, packet, now)
+            return
+        if isinstance(packet, Auth):
+            self._connecting.authenticate(connection, packet, now)
+            return
+        state = connection.state
+        if state is None:
+            # A DISCONNECT while it authenticates: the Exchange allows nothing else.
+            self._connections.drop(connection, now)
+            return
+        if isinstance(packet, Disconnect):
+            self._disconnect(connection, state, packet, now)
+            return
+        if isinstance(packet, Publish):
+            self._publish(connection, state, packet, now)
+        elif isinstance(packet, Ack):
+            state.session.receive_answer(packet)
+        elif isinstance(packet, Subscribe):
+            self._subscribe(connection, state, packet, now)
+        elif isinstance(packet, Unsubscribe):
+            self._unsubscribe(connection, state, packet)
+        else:
+            assert isinstance(packet, PingReq), "the Exchange allows a client nothing else"
+            self._connections.send(connection, PingResp())
+        self.router.mark_dirty(state)
+
+    def _publish(
+        self, connection: Connection, state: SessionState, packet: Publish, now: float
+    ) -> None:
+        self.counters.messages_received += 1
+        if packet.properties.present and connection.has_too_many_aliases():
+            why = f"topics with an alias: maximum_alias_bytes is {connection.maximum_alias_bytes}"
+            self._log(f"{connection.label} closed: {why}")
+            self._connections.disconnect(connection, QUOTA_EXCEEDED, now, why)
+            return
+        topic_name = connection.exchange.topic_name(CLIENT, packet)
+        check_levels(topic_name, self.settings.topic_levels)
+        # Before the session changes: if the authority fails, the message may be sent again.
+        reason = self.router.authorize_publish(state.client_id, topic_name)
+        receipt = state.session.receive_publish(packet)
+        if receipt is None:
+            return
+        if reason == SUCCESS and self.store_pressure.refuses(packet.qos):
+            if self.router.would_keep(topic_name, packet.qos, state, retain=packet.retain):
+                reason = QUOTA_EXCEEDED
+        if reason == SUCCESS and not self._route(state, packet, topic_name, now):
+            reason = NO_MATCHING_SUBSCRIBERS
+        state.session.accept(receipt, reason)
+        # Last, because it asks the authority: if that fails, the message is accepted as a whole.
+        if reason < FAILURE and self.hot_path is not None:
+            self.hot_path.learn(state, packet)
+
+    def _route(self, state: SessionState, packet: Publish, topic_name: str, now: float) -> bool:
+        """Record a received message and give it to its subscribers. Whether there are any."""
+        router = self.router
+        message = received_message(packet, topic_name, now)
+        is_kept = router.gate.keeps_identifier(state, packet.qos)
+        streams = router.streams.of(topic_name)
+        if streams:
+            is_kept = True
+            router.record(
+                streams,
+                message,
+                state,
+                packet_id=packet.packet_id,
+                dup=packet.dup,
+                properties=packet.properties,
+            )
+        has_subscribers = router.route(message, state.client_id, now, is_kept=is_kept)
+        router.gate.await_routed_message(state)
+        return has_subscribers
+
+    def _subscribe(
+        self, connection: Connection, state: SessionState, packet: Subscribe, now: float
+    ) -> None:
+        for subscription in packet.subscriptions:
+            check_levels(subscription.topic_filter, self.settings.topic_levels)
+        identifiers = packet.properties.subscription_identifiers
+        identifier = identifiers[0] if identifiers else 0
+        reasons: list[int] = []
+        problems: list[str] = []
+        for subscription in packet.subscriptions:
+            if is_of_stream(subscription.topic_filter):
+                reason = self.replays.subscribe(state, subscription, packet, problems, now)
+            else:
+                reason = self.router.subscribe(state, subscription, identifier, now)
+            # [MQTT-3.9.3-2] of 3.1.1: one code for every failure
+            if reason >= FAILURE and connection.exchange.version == MQTT311:
+                reason = FAILURE
+            reasons.append(reason)
+        self._connections.send(connection, suback(connection.exchange, packet, reasons, problems))
+        if state.retained_searches is not None:
+            # Before later messages. What this tick has no time for follows in the next ones.
+            self.router.retained_work = TURN_WORK
+            self.router.send_retained(state, now)
+
+    def _unsubscribe(
+        self, connection: Connection, state: SessionState, packet: Unsubscribe
+    ) -> None:
+        for topic_filter in packet.topic_filters:
+            check_levels(topic_filter, self.settings.topic_levels)
+        reasons: list[int] = []
+        for topic_filter in packet.topic_filters:
+            existed = self.router.unsubscribe(state, topic_filter)
+            self.replays.unsubscribe(state, topic_filter)
+            reasons.append(SUCCESS if existed else NO_SUBSCRIPTION_EXISTED)
+        if connection.exchange.version == MQTT311:
+            reasons = []
+        self._connections.send(connection, UnsubAck(packet.packet_id, reasons))
+
+    def _disconnect(
+        self, connection: Connection, state: SessionState, packet: Disconnect, now: float
+    ) -> None:
+        """The client disconnects. [MQTT-3.14.4-3] only code 0x00 discards its will."""
+        if packet.reason < FAILURE and packet.reason != DISCONNECT_WITH_WILL_MESSAGE:
+            self._lifetimes.discard_will(state)
+        interval = packet.properties.session_expiry_interval
+        if interval is not None:
+            allowed = min(interval, self.settings.maximum_session_expiry)
+            self._lifetimes.change_expiry(state, allowed)
+        self._log_connection(f"{connection.label} disconnected")
+        self._connections.drop(connection, now)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def sweep(self, now: float, stalled_seconds: float = 0.0) -> None:
         """Once a second: silent connections, delayed wills, sessions that end.
 
-        For `unheard` seconds nobody was listened to, which is nobody's silence but ours.
+        For `stalled_seconds` the loop has read nothing: no client is to blame for that time.
         """
         for connection in list(self.connections.values()):
-            connection.opened_at += unheard
-            connection.heard_at += unheard
-            connection.begun_at += unheard
+            connection.opened_at += stalled_seconds
+            connection.last_packet_at += stalled_seconds
+            connection.begun_at += stalled_seconds
             if connection.closing:
                 continue
             try:
                 self._check_silence(connection, now)
             except Exception:
-                self._log(f"serving {_name(connection)} failed: closed. {format_exc()}")
-                self._drop(connection, now)
-        # Whatever fails in one of these, the others have their turn, now and in a second.
+                self._connections.close_failed(connection, format_exc(), now)
+        # If one of these fails, the others are still done, now and in a second.
         try:
-            self._arrivals.sweep(now)
+            self._connections.arrivals.sweep(now)
         except Exception:
-            self._log(f"the sweep of packets that are not complete failed: {format_exc()}")
+            self._log(f"the sweep of incomplete packets failed: {format_exc()}")
         try:
             if self.memory.is_short:
                 self._lifetimes.free_memory(self.memory.limit // 20, now)
         except Exception:
             self._log(f"freeing memory failed: {format_exc()}")
         try:
-            self.router.retained.sweep(now, _SWEPT)
+            self.router.retained.sweep(now, _CHECKED_RETAINED)
         except Exception:
             self._log(f"the sweep of retained messages failed: {format_exc()}")
         try:
@@ -628,31 +572,31 @@ class Broker:
         self._lifetimes.sweep(now)
 
     def _check_silence(self, connection: Connection, now: float) -> None:
-        """End a connection that did not connect in time, or was silent for too long.
+        """Close a connection that did not connect in time, or was silent for too long.
 
-        Or one that would be silent for too long if nobody told it why it gets no answer.
+        Also one that waits too long for an answer because the disk is full.
         """
-        if self.store_pressure.has_waited(connection, now):
-            self._log(f"{_name(connection)} waits for an answer: told that the disk is full")
-            self.disconnect(connection, QUOTA_EXCEEDED, now, _FULL)
-        elif connection.blocked or connection.awaits_turn:
+        if self.store_pressure.has_timed_out(connection, now):
+            self._log(f"{connection.label} closed: its answers wait for a full disk")
+            self._connections.disconnect(connection, QUOTA_EXCEEDED, now, DISK_FULL)
+        elif connection.paused_by_store or connection.awaits_turn:
             return
-        elif connection.held or connection.was_held:
-            # Whoever is not read from is not silent.
-            connection.was_held = False
-            connection.heard_at = now
+        elif connection.paused_by_reader or connection.was_paused_by_reader:
+            # A connection that is not read from is not silent.
+            connection.was_paused_by_reader = False
+            connection.last_packet_at = now
         elif not connection.is_connected:
             if now - connection.opened_at >= self.settings.connect_timeout:
-                self._log(f"{_name(connection)} did not connect in time")
-                self._drop(connection, now)
+                self._log(f"{connection.label} closed: not connected within connect_timeout")
+                self._connections.drop(connection, now)
         # [MQTT-3.1.2-22] one and a half times the interval
         elif connection.keep_alive:
-            if now - connection.heard_at >= connection.keep_alive * 1.5:
-                self._log(f"{_name(connection)} was silent for too long")
-                self.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
+            if now - connection.last_packet_at >= connection.keep_alive * 1.5:
+                self._log(f"{connection.label} closed: keep alive timeout")
+                self._connections.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
 
     def _report(self, now: float) -> None:
-        """Publish what the broker knows of itself, as often as the settings say."""
+        """Publish the topics under $SYS, at the interval of the settings."""
         interval = self.settings.sys_interval
         if interval and now >= self._report_due:
             self._report_due = now + interval
@@ -669,380 +613,3 @@ class Broker:
             )
             for topic_name, value in report:
                 router.route(Message(topic_name, value.encode(), retain=True), "", now)
-
-    def stop(self, now: float) -> None:
-        """The broker ends: every client is told, sessions stay as they are."""
-        for connection in list(self.connections.values()):
-            if not connection.closing:
-                self.disconnect(connection, SERVER_SHUTTING_DOWN, now)
-        self.flush(now)
-
-    # --- faults -----------------------------------------------------------------------------------
-
-    def _observe(self, connection: Connection, packet: Packet, now: float) -> None:
-        try:
-            # The decoder has refused what is too large.
-            connection.exchange.observe(CLIENT, packet, 0)
-        except Violation as violation:
-            if violation.rule.closes:
-                self._refuse(connection, violation, now)
-                return
-            # The standard has the receiver carry on.
-            connection.exchange.observe(CLIENT, packet, 0, [])
-        try:
-            self._handle(connection, packet, now)
-        except Violation as violation:
-            violation.version = connection.exchange.version
-            self._refuse(connection, violation, now)
-
-    def _refuse(self, connection: Connection, violation: Violation, now: float) -> None:
-        """A client broke a rule: say so where the version can, and close."""
-        self._log(f"{_name(connection)} broke a rule: {violation}")
-        if connection.is_connected:
-            self.disconnect(connection, violation.rule.reason, now, violation.rule.name)
-            return
-        applicant = connection.applicant
-        if applicant is not None:
-            # While it authenticates, CONNACK is all that can tell it.
-            self._answer(connection, refused_by_rule(applicant, violation).connack)
-        elif violation.packet_type == CONNECT and connection.exchange.phase == NEW:
-            connection.write(answer_to_broken_connect(violation))
-        self._drop(connection, now)
-
-    def _drop(self, connection: Connection, now: float) -> None:
-        """Close without a word."""
-        connection.closing = True
-        self._arrivals.leaving(connection, now)
-        self.ready[connection.number] = connection
-        self._leave(connection, now)
-
-    def disconnect(
-        self, connection: Connection, reason: int, now: float, why: str | None = None
-    ) -> None:
-        """End a connection, with DISCONNECT where there is one [MQTT-3.14.0-1]."""
-        exchange = connection.exchange
-        if reason not in REASONS_5[DISCONNECT]:
-            # A second CONNECT with a level that nobody knows: 0x84 is for CONNACK alone.
-            reason = PROTOCOL_ERROR
-        if exchange.version == MQTT5 and exchange.phase == CONNECTED:
-            packet = Disconnect(reason)
-            if why is not None:
-                told = Disconnect(reason, properties=Properties(reason_string=why))
-                # [MQTT-3.14.2-3] only if it fits
-                if len(encode(told)) <= exchange.client.maximum_packet_size:
-                    packet = told
-            self._answer(connection, packet)
-        self._drop(connection, now)
-
-    def _end_by_fault(self, number: int, what: str, problem: str, now: float) -> None:
-        """Whatever failed over a client, it pays with its connection, and nobody else does.
-
-        `what` failed is for the log if it has none: `number` is 0, or of one that is gone.
-        """
-        connection = self.connections.get(number)
-        if connection is None or connection.closing:
-            self._log(f"{what}: {problem}")
-        else:
-            self._log(f"serving {_name(connection)} failed: closed. {problem}")
-            self._drop(connection, now)
-
-    # --- sessions ---------------------------------------------------------------------------------
-
-    def _leave(self, connection: Connection, now: float) -> None:
-        """The session, if any, goes on without this connection [4.1], or ends with it."""
-        state = connection.state
-        connection.state = None
-        if state is None:
-            return
-        connection.waits = state.waits
-        state.connection = 0
-        try:
-            self._lifetimes.leave(state, now)
-            # At QoS 0 it goes with the connection; the rest stays for the next.
-            if state.backlog is not None:
-                for topic_filter, search in list(state.backlog.items()):
-                    search.minimum_qos = 1
-                    if not search.qos:
-                        del state.backlog[topic_filter]
-        except Exception:
-            # Whoever is served just now need not be the one that leaves.
-            self._log(f"the leave of {shown(state.client_id)} failed: {format_exc()}")
-            state.backlog = None
-        finally:
-            # Nobody waits for a reader that is gone.
-            self.pressure.caught_up(state)
-
-    # --- packets ----------------------------------------------------------------------------------
-
-    def _answer(self, connection: Connection, packet: Packet) -> None:
-        self._outbox.add(connection.number, [packet])
-
-    def _handle(self, connection: Connection, packet: Packet, now: float) -> None:
-        if isinstance(packet, Connect):
-            connections = self._arrivals.connected + 1
-            verdict = self._doorkeeper.judge(packet, connection.peer, connections)
-            self._carry_out(connection, packet, verdict, now)
-            return
-        if isinstance(packet, Auth):
-            self._authenticate(connection, packet, now)
-            return
-        state = connection.state
-        if state is None:
-            # DISCONNECT while it authenticates: Exchange lets nothing else pass
-            self._drop(connection, now)
-            return
-        if isinstance(packet, Disconnect):
-            self._disconnected(connection, state, packet, now)
-            return
-        if isinstance(packet, Publish):
-            self._publish(connection, state, packet, now)
-        elif isinstance(packet, Ack):
-            state.session.receive_answer(packet)
-        elif isinstance(packet, Subscribe):
-            self._subscribe(connection, state, packet, now)
-        elif isinstance(packet, Unsubscribe):
-            self._unsubscribe(connection, state, packet)
-        else:
-            assert isinstance(packet, PingReq), "the Exchange lets a client send nothing else"
-            self._answer(connection, PingResp())
-        self.router.mark(state)
-
-    def _authenticate(self, connection: Connection, packet: Auth, now: float) -> None:
-        """One step of enhanced authentication [4.12], which the Exchange found to be in turn."""
-        authentication = connection.authentication
-        assert authentication is not None
-        data = packet.properties.authentication_data
-        if packet.reason == RE_AUTHENTICATE:
-            step = authentication.start(data)
-        else:
-            step = authentication.answer(data)
-        applicant = connection.applicant
-        if applicant is not None:
-            connections = self._arrivals.connected + 1
-            verdict = self._doorkeeper.weigh(applicant, authentication, step, connections)
-            self._carry_out(connection, applicant, verdict, now)
-        elif isinstance(step, Challenge | Granted):
-            method = packet.properties.authentication_method
-            assert method is not None
-            self._answer(connection, next_auth(method, step))
-        else:
-            # [MQTT-4.12.1-2]
-            self._log(f"{_name(connection)} could not authenticate again: 0x{step.reason:02x}")
-            reason = step.reason if step.reason in REASONS_5[DISCONNECT] else NOT_AUTHORIZED
-            self.disconnect(connection, reason, now, step.reason_string)
-
-    def _carry_out(
-        self, connection: Connection, packet: Connect, verdict: Verdict, now: float
-    ) -> None:
-        if isinstance(verdict, ConnectAccepted):
-            if self.store.condition == FULL and self._would_be_stored(verdict, packet):
-                refusal = refused(packet, QUOTA_EXCEEDED, _FULL)
-                self._turn_away(connection, packet, refusal, now)
-                return
-            self._accept(connection, packet, verdict, now)
-        elif isinstance(verdict, Asked):
-            connection.applicant = packet
-            connection.authentication = verdict.authentication
-            # It is not connected yet, and may send small packets only.
-            connection.decoder.before_connect = self.settings.before_connect_packet_size
-            self._answer(connection, verdict.auth)
-        else:
-            self._turn_away(connection, packet, verdict, now)
-
-    def _would_be_stored(self, terms: ConnectAccepted, packet: Connect) -> bool:
-        """Whether a session on these terms, or its will, is a matter of the store."""
-        if terms.expiry_interval or packet.will is not None:
-            return True
-        old = self.router.sessions.get(terms.client_id)
-        return old is not None and old.number > 0
-
-    def _turn_away(
-        self, connection: Connection, packet: Connect, verdict: ConnectRefused, now: float
-    ) -> None:
-        why = "" if verdict.why is None else f", {verdict.why!a}"
-        code = f"0x{verdict.reason:02x}"
-        self._log(f"{connection.peer} was refused as {shown(packet.client_id)}: {code}{why}")
-        self._answer(connection, verdict.connack)
-        self._drop(connection, now)
-
-    def _accept(
-        self, connection: Connection, packet: Connect, terms: ConnectAccepted, now: float
-    ) -> None:
-        client_id = terms.client_id
-        old = self.router.sessions.get(client_id)
-        if old is not None and old.connection:
-            # [MQTT-3.1.4-3] the newer connection takes over
-            other = self.connections[old.connection]
-            words = f"{_name(other)} gives way to a new connection from {connection.peer}"
-            self._log_connection(words)
-            self.disconnect(other, SESSION_TAKEN_OVER, now)
-            old = self.router.sessions.get(client_id)
-        if old is not None:
-            # What was due while it was away is done first, looked at or not.
-            self._lifetimes.look_at(old, now)
-            old = self.router.sessions.get(client_id)
-        if old is not None and packet.clean_start:
-            # [MQTT-3.1.2-4]
-            self._lifetimes.end(old, now)
-            old = None
-        state = old
-        if state is None:
-            self._lifetimes.make_room(now)
-            state = SessionState(client_id, Session(), 0)
-            self.router.sessions[client_id] = state
-        elif not self.router.is_readable(state):
-            # It is neither begun anew nor thrown out again and again: whoever looks after the
-            # broker has to know, and a clean start gives it up.
-            refusal = refused(packet, SERVER_UNAVAILABLE, "the stored session cannot be read")
-            self._turn_away(
-                connection,
-                packet,
-                ConnectRefused(refusal.reason, state.damage, refusal.connack),
-                now,
-            )
-            return
-        connection.state = state
-        self._arrivals.admitted(connection)
-        connection.applicant = None
-        connection.authentication = terms.authentication
-        connection.decoder.before_connect = 0
-        connection.keep_alive = terms.keep_alive
-        state.connection = connection.number
-        state.user_name = packet.user_name
-        self._lifetimes.begin(state, terms.expiry_interval, packet.will, address=connection.address)
-        if self.router.is_ending(client_id):
-            # It is not told that it begins anew while a crash could bring the old session back.
-            state.waits = True
-        self.router.work += RESUME_WORK * state.session.in_flight
-        exchange = Exchange(state.session.open_deliveries(SERVER))
-        exchange.client.carry_received(state.session.stored_ids)
-        exchange.observe(CLIENT, packet, 0)
-        connection.exchange = exchange
-        present = old is not None
-        self._answer(connection, ConnAck(session_present=present, properties=terms.properties))
-        state.session.connect(
-            packet.version,
-            receive_maximum=terms.window,
-            maximum_packet_size=exchange.client.maximum_packet_size,
-        )
-        self.router.subscriptions.set_connected(client_id, True)
-        state.session.room = self.settings.maximum_outgoing_bytes
-        state.session.maximum_in_flight_bytes = self.settings.maximum_inflight_bytes
-        state.session.maximum_in_flight = self.settings.maximum_inflight_messages
-        aliases = min(exchange.client.topic_alias_maximum, self.settings.client_topic_aliases)
-        connection.alias_maximum = aliases
-        connection.maximum_alias_bytes = self.settings.maximum_alias_bytes
-        connection.aliases = {} if aliases else None
-        state.uses_aliases = aliases > 0
-        self.router.mark(state)
-        kind = "3.1.1" if packet.version == MQTT311 else "5.0"
-        self._log_connection(f"{_name(connection)} connected with MQTT {kind}")
-
-    def _publish(
-        self, connection: Connection, state: SessionState, packet: Publish, now: float
-    ) -> None:
-        self.counters.messages_received += 1
-        if packet.properties.present and connection.has_too_many_aliases():
-            why = f"topics with an alias: maximum_alias_bytes is {connection.maximum_alias_bytes}"
-            self._log(f"{_name(connection)} was closed, {why}")
-            self.disconnect(connection, QUOTA_EXCEEDED, now, why)
-            return
-        topic_name = connection.exchange.topic_name(CLIENT, packet)
-        check_levels(topic_name, self.settings.topic_levels)
-        # Asked first: if that fails, the message has not come yet, and may come again.
-        reason = self._lifetimes.may_publish(state.client_id, topic_name)
-        receipt = state.session.receive_publish(packet)
-        if receipt is None:
-            return
-        if reason == SUCCESS and self.store_pressure.refuses(packet.qos):
-            if self.router.would_last(topic_name, packet.qos, state, retain=packet.retain):
-                reason = QUOTA_EXCEEDED
-        if reason == SUCCESS:
-            message = received_message(packet, topic_name, now)
-            router = self.router
-            lasts = packet.qos == 2 and state.number > 0
-            streams = router.streams.of(topic_name)
-            if streams:
-                lasts = True
-                router.record(
-                    streams,
-                    message,
-                    state,
-                    packet_id=packet.packet_id,
-                    dup=packet.dup,
-                    properties=packet.properties,
-                )
-            if not router.route(message, state.client_id, now, lasts=lasts):
-                reason = NO_MATCHING_SUBSCRIBERS
-            if router.lasting:
-                state.waits = True
-        state.session.accept(receipt, reason)
-        # Last, because it asks the authority: if that fails, the message is not half accepted.
-        if reason < FAILURE and self.hot_path is not None:
-            self.hot_path.learn(state, packet)
-
-    def _unblock(self, now: float) -> None:
-        """What waited for the store in decoders goes on, as far as it takes messages again."""
-        for _ in range(self.store_pressure.blocked):
-            connection = self.store_pressure.release()
-            if connection is None:
-                return
-            self._serve_again(connection, now)
-
-    def _subscribe(
-        self, connection: Connection, state: SessionState, packet: Subscribe, now: float
-    ) -> None:
-        for subscription in packet.subscriptions:
-            check_levels(subscription.topic_filter, self.settings.topic_levels)
-        identifiers = packet.properties.subscription_identifiers
-        identifier = identifiers[0] if identifiers else 0
-        reasons: list[int] = []
-        why: list[str] = []
-        for subscription in packet.subscriptions:
-            if is_of_stream(subscription.topic_filter):
-                reason = self.replays.subscribe(state, subscription, packet, why, now)
-            else:
-                reason = self.router.subscribe(state, subscription, identifier, now)
-            # [MQTT-3.9.3-2] of 3.1.1: one code for every failure
-            if reason >= FAILURE and connection.exchange.version == MQTT311:
-                reason = FAILURE
-            reasons.append(reason)
-        self._answer(connection, suback(connection.exchange, packet, reasons, why))
-        if state.backlog is not None:
-            # Before what is published later; what there is no time for follows in the next ticks.
-            self.router.backlog_work = TURN_WORK
-            self.router.send_backlog(state, now)
-
-    def _unsubscribe(
-        self, connection: Connection, state: SessionState, packet: Unsubscribe
-    ) -> None:
-        for topic_filter in packet.topic_filters:
-            check_levels(topic_filter, self.settings.topic_levels)
-        reasons: list[int] = []
-        for topic_filter in packet.topic_filters:
-            existed = self.router.unsubscribe(state, topic_filter)
-            self.replays.unsubscribe(state, topic_filter)
-            reasons.append(SUCCESS if existed else NO_SUBSCRIPTION_EXISTED)
-        if connection.exchange.version == MQTT311:
-            reasons = []
-        self._answer(connection, UnsubAck(packet.packet_id, reasons))
-
-    def _disconnected(
-        self, connection: Connection, state: SessionState, packet: Disconnect, now: float
-    ) -> None:
-        """The client leaves. [MQTT-3.14.4-3] only code 0x00 takes its will back."""
-        if packet.reason < FAILURE and packet.reason != DISCONNECT_WITH_WILL_MESSAGE:
-            self._lifetimes.give_up_will(state)
-        interval = packet.properties.session_expiry_interval
-        if interval is not None:
-            kept = min(interval, self.settings.maximum_session_expiry)
-            self._lifetimes.change_expiry(state, kept)
-        self._log_connection(f"{_name(connection)} disconnected")
-        self._drop(connection, now)
-
-
-def _name(connection: Connection) -> str:
-    """How the log calls a connection; what a peer chose is escaped."""
-    state = connection.state
-    who = connection.peer if state is None else f"{shown(state.client_id)} ({connection.peer})"
-    return who

@@ -1,7 +1,7 @@
-"""Where a session stands in the records of the streams that it subscribes to.
+"""The positions of a session in the streams that it subscribes to.
 
-A `Cursor` is one subscription `$stream/<name>/<filter>`. What it has read of the record and not
-sent yet is little, and forgotten when there is no connection: the record itself is the queue.
+A `Cursor` is one subscription `$stream/<name>/<filter>`. It reads only a few records ahead, and
+drops them when there is no connection: the record itself is the queue.
 """
 
 from collections import OrderedDict
@@ -10,38 +10,38 @@ from typing import Final, final
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.streams import Stream
 
-# What a subscription to a stream begins with, and the topics of what is sent to it.
+# The prefix of subscriptions to streams, and of the topics of replayed messages.
 STREAM_TOPICS: Final = "$stream/"
 
-# Records that are asked for at a time. Who takes them all, or passes them over, is given more.
-FEW: Final = 16
-MANY: Final = 512
+# Records read at a time: at first, and at most. The number doubles while all are used or skipped.
+FIRST_READ: Final = 16
+LARGEST_READ: Final = 512
 
 
 @final
 class Cursor:
-    """The place of one subscription in the record of its stream."""
+    """The position of one subscription in the record of its stream."""
 
     topic_filter: Final[str]
     stream: Final[Stream]
-    # What the topics of the record are compared with, and what is put before them.
+    # The filter for the topics of the record, and the prefix of the topics of replayed messages.
     inner_filter: Final[str]
     prefix: Final[str]
     qos: int
     identifier: int
-    # The seq that is looked at next; 0: it is not known yet where `since` is.
+    # The next seq; 0: not known yet, `since` has to be found.
     position: int
-    # What was received before this time, in microseconds, is passed over, until something was
-    # not; 0: nothing is.
+    # Records received before this time, in microseconds, are skipped, up to the first that was
+    # not; 0: none is.
     since: int
-    # The cursor as the store has it, or will have it.
+    # The value that the store has, or will have.
     stored: int
-    # The first and the last seq that it was to have and that are not kept any more; 0: none.
+    # The first and the last seq that it missed, because they are no longer kept; 0: none.
     missed_first: int
     missed_last: int
-    # Until then its next record is not read: it is damaged.
+    # Until then its next record, which is damaged, is not read again.
     retry_at: float
-    # What was read, and how much of that has been dealt with.
+    # Records that were read, and how many of them were processed.
     _records: list[RecordedMessage]
     _at: int
     limit: int
@@ -61,39 +61,39 @@ class Cursor:
         self.retry_at = 0.0
         self._records = []
         self._at = 0
-        self.limit = FEW
+        self.limit = FIRST_READ
 
     @property
     def value(self) -> int:
-        """What is kept of it: the last seq that it is done with, or the time with a minus."""
+        """What the store keeps: the last seq that was processed, or minus the time."""
         return -self.since if self.since else self.position - 1
 
     def restore(self, value: int) -> None:
-        """Go on from what was kept."""
+        """Continue from a stored value."""
         self.stored = value
         if value < 0:
-            self.move(0, -value)
+            self.seek(0, -value)
         else:
-            self.move(value + 1, 0)
+            self.seek(value + 1, 0)
 
-    def move(self, position: int, since: int) -> None:
-        """Go on from there, whatever was before."""
+    def seek(self, position: int, since: int) -> None:
+        """Continue from there."""
         self.position = position
         self.since = since
         self.missed_first = self.missed_last = 0
         self.retry_at = 0.0
-        self.rest()
+        self.clear()
 
-    def rest(self) -> None:
-        """Forget what was read."""
+    def clear(self) -> None:
+        """Drop the records that were read."""
         self._records = []
         self._at = 0
-        self.limit = FEW
+        self.limit = FIRST_READ
 
     def put(self, records: list[RecordedMessage]) -> None:
-        """What the store has from `position` on, or from later on if that is no longer kept."""
+        """Take records from `position` on, or from later if those are no longer kept."""
         first = records[0].seq
-        # Who begins at the beginning, or by a time, takes what there is.
+        # A cursor that begins at the beginning, or at a time, misses nothing.
         if first > self.position > 1 and not self.since:
             if not self.missed_first:
                 self.missed_first = self.position
@@ -103,57 +103,57 @@ class Cursor:
         self._at = 0
 
     def record(self) -> RecordedMessage | None:
-        """The record that is next, if it has been read."""
+        """The next record, if it has been read."""
         if self._at < len(self._records):
             return self._records[self._at]
         if self._records:
             self._records = []
             self._at = 0
-            self.limit = min(MANY, self.limit * 2)
+            self.limit = min(LARGEST_READ, self.limit * 2)
         return None
 
-    def stuck(self) -> None:
-        """Its session takes no more for now: what was read is cut down to little."""
-        self.limit = FEW
-        if len(self._records) > FEW:
-            self._records = self._records[self._at : self._at + FEW]
+    def shrink(self) -> None:
+        """Its session can take no more now: keep only a few of the records that were read."""
+        self.limit = FIRST_READ
+        if len(self._records) > FIRST_READ:
+            self._records = self._records[self._at : self._at + FIRST_READ]
             self._at = 0
 
     def advance(self) -> None:
-        """That record was sent, or passed over."""
+        """The record was sent or skipped."""
         self._at += 1
         self.position += 1
 
 
 @final
 class Cursors:
-    """Those of one session."""
+    """The cursors of one session."""
 
-    # By filter, in the order of their turns: who has dealt with a record goes last.
+    # By filter, in the order of their turns: a cursor that has processed a record goes last.
     all: Final[OrderedDict[str, Cursor]]
-    # How much more it may do in this tick.
-    left: int
-    # Whether this tick has sent anything, and anything at QoS 0.
+    # Records that it may still process in this tick.
+    work_left: int
+    # Whether this tick has sent messages, and messages at QoS 0.
     sent: bool
     sent_unacknowledged: bool
-    # QoS 0 messages wait for this commit, on the connection with this number.
-    held: Commit | None
-    holder: int
-    # It waits until its client has read more.
-    wants_room: bool
+    # QoS 0 messages await this commit, on the connection with this number.
+    awaited_commit: Commit | None
+    connection: int
+    # It continues when its client has read more.
+    awaits_reader: bool
 
     def __init__(self) -> None:
         self.all = OrderedDict()
-        self.left = 0
+        self.work_left = 0
         self.sent = False
         self.sent_unacknowledged = False
-        self.held = None
-        self.holder = 0
-        self.wants_room = False
+        self.awaited_commit = None
+        self.connection = 0
+        self.awaits_reader = False
 
-    def rest(self) -> None:
-        """There is no connection: keep the places alone."""
-        self.held = None
-        self.wants_room = False
+    def clear(self) -> None:
+        """There is no connection: keep only the positions."""
+        self.awaited_commit = None
+        self.awaits_reader = False
         for cursor in self.all.values():
-            cursor.rest()
+            cursor.clear()

@@ -1,8 +1,8 @@
-"""How the log tells what failed.
+"""How the log reports an exception.
 
-The fault domain of everything that the loop calls is one connection or one session: whatever a
-hook, a read of the store or a mistake of ours raises is caught where it is known whom it concerns.
-That one pays with its connection, the log says why, and everybody else is served in the same tick.
+The fault domain of everything that the loop calls is one connection or one session: an exception of
+a hook, of a read of the store or of a bug is caught where the affected client is known. Its
+connection is closed, the log says why, and everybody else is served in the same tick.
 """
 
 from traceback import format_exc
@@ -10,10 +10,10 @@ from traceback import format_exc
 from semel.store.schema import Unusable
 
 
-def told(problem: Exception) -> str:
-    """What the log says of an exception that is being handled.
+def fault_report(problem: Exception) -> str:
+    """The text for the log about an exception that is being handled.
 
-    A store that cannot be read says in one sentence what is wrong and what to do. Anything else is
-    a mistake in a hook or in the broker, and only the place where it happened helps.
+    A store that cannot be read explains itself in one sentence. Anything else is a bug in a hook or
+    in the broker, for which the traceback is needed.
     """
     return str(problem) if isinstance(problem, Unusable) else format_exc()

@@ -1,14 +1,14 @@
-"""The hot path: ordinary packets straight from the received bytes.
+"""The hot path: ordinary packets, processed directly in the received bytes.
 
-It makes no decision of its own. A PUBLISH is taken here if its topic bytes have a `Route`, which
-the plain path has taught; an acknowledgement if it is the next step of its exchange. Whatever is
-unusual (RETAIN, DUP, properties, a stranger's topic, a packet in the wrong place) is left where it
-stands, and the plain path in `core.py` takes that one packet.
+It makes no decision of its own. It takes a PUBLISH if its topic has a `Route`, which the plain path
+has learned, and an acknowledgement if it is the next step of its exchange. Everything unusual
+(RETAIN, DUP, properties, an unknown topic, a packet out of order) stays in the decoder, and the
+plain path in `core.py` handles that one packet.
 
-QoS 0 messages of one topic that follow each other are a *run*: one slice of the received bytes,
-appended to each session. What a session cannot take as it stands (another version, a subscription
-identifier, too small a packet size, no room) is routed to that session by the plain path, message
-by message. A test feeds both paths the same streams and compares every byte that comes out.
+Successive QoS 0 messages of one topic are a *run*: one slice of the received bytes, appended to
+each session. If a session cannot take the bytes as they are (another version, a subscription
+identifier, a small Maximum Packet Size, no room), the plain path routes these messages to it, one
+by one. A test feeds both paths the same bytes and compares every byte of the output.
 """
 
 from typing import Final, final
@@ -17,6 +17,7 @@ from mypy_extensions import i64
 
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
+from semel.broker.durability import CommitGate
 from semel.broker.router import Router, queued_bytes
 from semel.broker.routes import PLAIN, Route, Routes
 from semel.broker.session_state import SessionState
@@ -46,14 +47,14 @@ from semel.mqtt.side import CLIENT
 
 @final
 class Run:
-    """QoS 0 messages of one topic, one after the other from `start` in the received bytes."""
+    """Successive QoS 0 messages of one topic, from `start` in the received bytes."""
 
     route: Route | None
     start: i64
     count: i64
-    # Where it has to end: so many bytes, copied to everybody who gets them, are a share of work.
+    # Where it has to end: the bytes up to there, copied to every receiver, are one turn of work.
     limit: i64
-    # The largest packet, and the bytes of all payloads.
+    # Bytes of the largest packet, and of all payloads.
     largest: i64
     payload: i64
 
@@ -66,11 +67,11 @@ class Run:
         self.payload = 0
 
     def clear(self) -> None:
-        """No run: an exception may have left one behind."""
+        """No run: an exception may have left one."""
         self.route = None
 
     def begin(self, route: Route, start: i64, share: i64) -> None:
-        """A new run, without a message yet, for a share of work."""
+        """Begin a run without a message, for this much work."""
         self.route = route
         self.start = start
         self.limit = start + (share << COPY_SHIFT) // (len(route.states) + 1)
@@ -79,7 +80,7 @@ class Run:
         self.payload = 0
 
     def add(self, size: i64, payload: i64) -> None:
-        """One more message: the size of its packet, and of its payload."""
+        """Add a message: the sizes of its packet and of its payload."""
         self.count += 1
         self.payload += payload
         if size > self.largest:
@@ -87,16 +88,39 @@ class Run:
 
 
 @final
+class PublishParts:
+    """One PUBLISH of QoS 1 or 2, cut so that other sessions need only another identifier.
+
+    `head` is before the Packet Identifier, `tail` behind it.
+    """
+
+    qos: int
+    packet_id: int
+    head: bytes
+    tail: bytes
+    payload: bytes
+
+    def __init__(self) -> None:
+        self.qos = 0
+        self.packet_id = 0
+        self.head = b""
+        self.tail = b""
+        self.payload = b""
+
+
+@final
 class HotPath:
-    """Takes what it can of a connection's bytes."""
+    """Processes ordinary packets of all connections."""
 
     routes: Final[Routes]
-    # Packets that came this way.
+    # Packets that were processed here.
     taken: int
     _router: Final[Router]
     _authority: Final[Authority]
+    _gate: Final[CommitGate]
     _counters: Final[BrokerCounters]
     _run: Final[Run]
+    _parts: Final[PublishParts]
 
     def __init__(self, router: Router, counters: BrokerCounters, route_cache: int) -> None:
         self.routes = Routes(
@@ -110,26 +134,28 @@ class HotPath:
         self.taken = 0
         self._router = router
         self._authority = router.authority
+        self._gate = router.gate
         self._counters = counters
         self._run = Run()
+        self._parts = PublishParts()
 
     def learn(self, state: SessionState, packet: Publish) -> None:
-        """The plain path has routed this message: the next ones like it may come here."""
+        """The plain path has routed this message: the next ones of its topic may be taken here."""
         if packet.topic_name and not packet.properties.present:
             rights = self._authority.rights(state.client_id)
             router = self._router
             self.routes.learn(packet.topic_name, router.matches, rights, router.faults)
 
     def take(self, connection: Connection, state: SessionState, now: float, turn_work: int) -> None:
-        """Take ordinary packets from where the decoder stands, up to the first that is not, or
-        until the work of this turn is done."""
+        """Process packets from the decoder's position, up to the first that is not ordinary or the
+        end of the turn."""
         router = self._router
         decoder = connection.decoder
         data, start = decoder.unread()
         at: i64 = start
         available: i64 = len(data)
         maximum: i64 = decoder.maximum_packet_size
-        # One byte of property length in 5.0, which says 0 in an ordinary PUBLISH.
+        # In 5.0 one byte of property length, which is 0 in an ordinary PUBLISH.
         properties: i64 = 1 if connection.exchange.version == MQTT5 else 0
         routes = self.routes
         routes.refresh()
@@ -138,7 +164,7 @@ class HotPath:
         run.clear()
         packets: i64 = 0
         messages: i64 = 0
-        # Packets are counted together; what they lead to is counted where it happens.
+        # The work for packets is added at the end, that for deliveries where they happen.
         share: i64 = turn_work - router.work
         while at + 4 <= available and packets < share:
             first: i64 = data[at]
@@ -178,17 +204,17 @@ class HotPath:
                 self._end_run(state, data, at, now)
                 if router.work >= turn_work:
                     break
-                packet_id: i64 = data[after_topic] << 8 | data[after_topic + 1]
-                head = data[at:after_topic]
-                tail = data[after_topic + 2 : end]
-                content = data[payload:end] if properties else tail
-                if not self._publish(
-                    connection, state, route, qos, packet_id, head, tail, content, now
-                ):
+                parts = self._parts
+                parts.qos = qos
+                parts.packet_id = data[after_topic] << 8 | data[after_topic + 1]
+                parts.head = data[at:after_topic]
+                parts.tail = data[after_topic + 2 : end]
+                parts.payload = data[payload:end] if properties else parts.tail
+                if not self._publish(connection, state, route, now):
                     break
             else:
                 if route.streams:
-                    break  # each has a row of its own
+                    break  # each message has a row of its own
                 if route is not run.route or at >= run.limit:
                     self._end_run(state, data, at, now)
                     if router.work >= turn_work:
@@ -202,16 +228,16 @@ class HotPath:
         router.work += packets * HOT_PACKET_WORK
         if packets:
             decoder.move_to(at)
-            connection.heard_at = now
+            connection.last_packet_at = now
             self.taken += packets
             self._counters.packets_received += packets
             self._counters.messages_received += messages
-            self._router.mark(state)
+            self._router.mark_dirty(state)
 
     def _answer(
         self, connection: Connection, state: SessionState, data: bytes, at: i64, first: i64
     ) -> bool:
-        """An acknowledgement in its short form. False, and nothing has happened, if unusual."""
+        """Process an acknowledgement of four bytes. False, and nothing changed, if unusual."""
         kind = first >> 4
         if kind < PUBACK or kind > PUBCOMP or first & 15 != FIXED_FLAGS[kind]:
             return False
@@ -223,7 +249,7 @@ class HotPath:
         return True
 
     def _end_run(self, publisher: SessionState, data: bytes, end: i64, now: float) -> None:
-        """Give the run, if there is one, to everyone who gets it."""
+        """Give the run, if there is one, to its receivers."""
         run = self._run
         route = run.route
         if route is None:
@@ -231,7 +257,7 @@ class HotPath:
         run.route = None
         version = publisher.session.version
         piece = data[run.start : end]
-        # What it takes of the room, as the plain path counts.
+        # Its size as the plain path counts it.
         size = run.count * route.topic_size + run.payload
         grants = route.grants
         plain: set[str] | None = None
@@ -249,8 +275,8 @@ class HotPath:
                     and session.room > size
                 ):
                     session.append(piece, size)
-                    self._router.mark(state)
-                    self._router.note_behind(state)
+                    self._router.mark_dirty(state)
+                    self._router.check_behind(state)
                     sent += 1
                 elif plain is None:
                     plain = {state.client_id}
@@ -280,23 +306,21 @@ class HotPath:
         connection: Connection,
         publisher: SessionState,
         route: Route,
-        qos: int,
-        packet_id: int,
-        head: bytes,
-        tail: bytes,
-        payload: bytes,
         now: float,
     ) -> bool:
-        """A QoS 1 or 2 message. False, and nothing has happened, if it is not an ordinary one."""
+        """Process the QoS 1 or 2 message in `_parts`. False, and nothing changed, if unusual."""
         session = publisher.session
-        if not packet_id or not session.is_new(qos, packet_id) or not self._router.takes_more():
+        parts = self._parts
+        qos = parts.qos
+        packet_id = parts.packet_id
+        if not packet_id or not session.is_new(qos, packet_id) or not self._router.has_store_room():
             return False
         if not ordinary_publish(connection.exchange, CLIENT, qos, packet_id):
             return False
-        message = Message(route.topic_name, payload, qos=qos)
-        lasts = qos == 2 and publisher.number > 0
+        message = Message(route.topic_name, parts.payload, qos=qos)
+        is_kept = self._gate.keeps_identifier(publisher, qos)
         if route.streams:
-            lasts = True
+            is_kept = True
             self._router.record(route.streams, message, publisher, packet_id=packet_id)
         grants = route.grants
         plain: set[str] | None = None
@@ -311,13 +335,13 @@ class HotPath:
                 and grant & PLAIN == 0
                 and not state.uses_aliases
                 and receiver.version == session.version
-                and receiver.send_encoded(message, head, tail)
+                and receiver.send_encoded(message, parts.head, parts.tail)
             ):
-                self._router.mark(state)
-                self._router.note_behind(state)
-                if state.number:
-                    lasts = True
-                    self._router.unwritten += queued_bytes(message)
+                self._router.mark_dirty(state)
+                self._router.check_behind(state)
+                if state.is_durable:
+                    is_kept = True
+                    self._router.unwritten_bytes += queued_bytes(message)
                 sent += 1
             elif plain is None:
                 plain = {state.client_id}
@@ -325,8 +349,10 @@ class HotPath:
                 plain.add(state.client_id)
         reason = SUCCESS
         if plain is not None:
-            matched = self._router.route(message, publisher.client_id, now, only=plain, lasts=lasts)
-            lasts = self._router.lasting
+            matched = self._router.route(
+                message, publisher.client_id, now, only=plain, is_kept=is_kept
+            )
+            is_kept = self._gate.message_is_kept
             if not matched and not sent:
                 reason = NO_MATCHING_SUBSCRIBERS
         elif not sent:
@@ -334,11 +360,7 @@ class HotPath:
         self._counters.messages_sent += sent
         self._counters.packets_sent += sent
         self._router.work += HOT_PUBLISH_WORK + sent * HOT_DELIVERY_WORK
-        if lasts:
-            # It reaches nobody before its commit, and is not acknowledged either.
-            publisher.waits = True
-            for state in states:
-                if state.dirty:
-                    state.waits = True
+        if is_kept:
+            self._gate.await_kept_message(publisher, states)
         session.acknowledge(qos, packet_id, reason)
         return True

@@ -1,11 +1,11 @@
-"""How long sessions last, and what becomes of them without a connection.
+"""The lifetime of sessions, and what happens to them without a connection.
 
-    begin ─▶ a connection has it ─▶ leave ─▶ look_at: its will, when that is due
-                    ▲                              its end, when that has come
-                    └───────── begin ◀─────────────┘
+    begin ─▶ a connection has it ─▶ leave ─▶ check: publish its will when that is due,
+                    ▲                        │      end it when it has expired
+                    └──────── begin ◀────────┘
 
-Also a broker's start: every session that the store has lost its connection just then, so that the
-delays of wills and the expiry of sessions run from there, unless they ran already.
+When a broker starts, every session of the store has lost its connection just then: the delays of
+wills and the expiry of sessions run from there, unless they ran already.
 """
 
 from collections.abc import Callable
@@ -14,53 +14,54 @@ from math import inf
 from traceback import format_exc
 from typing import Final, final
 
-from semel.broker.cursors import STREAM_TOPICS
-from semel.broker.rare_log import RareLog
-from semel.broker.router import OWN_TOPICS, Router
+from semel.broker.durability import CommitGate
+from semel.broker.router import Router
 from semel.broker.session_shares import SessionShares
-from semel.broker.session_state import SessionState, shown
+from semel.broker.session_state import SessionState, client_label
 from semel.broker.subscriptions import subscription_cost
+from semel.broker.throttled_log import ThrottledLog
 from semel.broker.turns import END_WORK, FILTER_WORK, TURN_WORK
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.properties import WILL_DELAY_INTERVAL, Properties
-from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
+from semel.mqtt.reasons import SUCCESS
 from semel.mqtt.session import Session
 from semel.mqtt.session_restore import restore_backlog, restore_end
 from semel.store.commit import QUEUED_BYTES
 from semel.store.store import RestoredSession, RestoredState, RestoredWill
 
-# Deliveries of a stored session that are kept in memory while they wait; the store has the others.
+# Queued deliveries of a durable session that are kept in memory; the store has the others.
 WINDOW: Final = 1_000
-# The same while its client is away: nobody needs them soon, and there may be many such sessions.
+# The same while it is not connected: there may be many such sessions.
 WINDOW_AWAY: Final = 20
 
-# Appointments with sessions that are no more: beyond so many, the list is made anew.
-_STALE: Final = 50
+# Scheduled checks of sessions that have ended: beyond this number, the list is rebuilt.
+_STALE_CHECKS: Final = 50
 
-# A session that could not be looked at is looked at again after so many seconds.
-_AGAIN_SECONDS: Final = 60.0
+# A check that failed is repeated after this time.
+_RETRY_SECONDS: Final = 60.0
 
 
 @final
 class Lifetimes:
-    """All sessions, from their beginning to their end."""
+    """Begins and ends all sessions, and publishes their wills."""
 
     _router: Final[Router]
+    _gate: Final[CommitGate]
     _log: Final[Callable[[str], None]]
     _window: Final[int]
     _maximum_sessions: Final[int]
     _maximum_expiry: Final[int]
     shares: Final[SessionShares]
     _next_number: int
-    # (when, client identifier) of sessions to look at: a delayed will is due, or the session ends.
-    _due: list[tuple[float, str]]
-    # What this tick has done for wills and ends, in the units of `turns.py`; whether some that are
-    # due wait for the next one.
+    # A heap of (when, client identifier): a delayed will is due, or the session ends.
+    _checks: list[tuple[float, str]]
+    # Work of this tick for wills and ends, in the units of `turns.py`; whether checks that are due
+    # wait for the next tick.
     work: int
     is_behind: bool
-    _discarded: Final[RareLog]
-    _short: Final[RareLog]
+    _discarded: Final[ThrottledLog]
+    _short: Final[ThrottledLog]
 
     def __init__(
         self,
@@ -72,22 +73,23 @@ class Lifetimes:
         maximum_expiry: int,
     ) -> None:
         self._router = router
+        self._gate = router.gate
         self._log = log
         self._window = window
         self._maximum_sessions = maximum_sessions
         self._maximum_expiry = maximum_expiry
         self.shares = SessionShares(router.sessions)
-        self._discarded = RareLog(log)
-        self._short = RareLog(log)
+        self._discarded = ThrottledLog(log)
+        self._short = ThrottledLog(log)
         self._next_number = 1
-        self._due = []
+        self._checks = []
         self.work = 0
         self.is_behind = False
 
     # --- the beginning ----------------------------------------------------------------------------
 
     def restore(self, saved: RestoredState, now: float) -> None:
-        """Go on from what the store has. Every connection counts as closed just now."""
+        """Continue from what the store has. Every connection counts as closed just now."""
         router = self._router
         self._next_number = saved.next_session
         by_number: dict[int, SessionState] = {}
@@ -95,15 +97,15 @@ class Lifetimes:
             # The limit may be lower than when the session began.
             expiry_interval = min(each.expiry_interval, self._maximum_expiry)
             if not expiry_interval:
-                # It was to end with its connection.
+                # The session was to end with its connection.
                 router.commit.ended.append(each.store_id)
                 continue
             state = SessionState(each.client_id, Session(), expiry_interval)
-            state.number = each.store_id
+            state.store_id = each.store_id
             if expiry_interval != each.expiry_interval:
                 self._store_session(state)
             self._narrow_window(state)
-            state.cold = True
+            state.needs_load = True
             restore_backlog(
                 state.session,
                 each.waiting,
@@ -121,7 +123,7 @@ class Lifetimes:
             router.sessions[each.client_id] = state
             self.shares.restored(state)
             by_number[each.store_id] = state
-            router.mark(state)
+            router.mark_dirty(state)
         for number, subscription, identifier in saved.subscriptions:
             owner = by_number.get(number)
             if owner is not None:
@@ -130,12 +132,12 @@ class Lifetimes:
                 router.subscriptions.subscribe(owner.client_id, subscription, identifier)
         for message in saved.retained:
             if not router.retained.put(message.topic_name, message):
-                self._log(f"no room for the retained message of {message.topic_name!a}")
+                self._log(f"retained message of {message.topic_name!a} not restored: no room")
         for kept in saved.wills:
             self._restore_will(kept, now)
         for state in by_number.values():
-            self.look_at(state, now)
-        # There may be more of them than there may be now.
+            self.check(state, now)
+        # The limit may be lower than before.
         self._discard(len(router.sessions) - self._maximum_sessions, now)
 
     def _restore_will(self, kept: RestoredWill, now: float) -> None:
@@ -144,30 +146,30 @@ class Lifetimes:
             state = SessionState(kept.client_id, Session(), 0)
         state.user_name = kept.user_name
         state.will = kept.will
-        state.will_stored = True
+        state.has_stored_will = True
         if kept.due_at is None:
-            self._await_will(state, now)
+            self._schedule_will(state, now)
         else:
             state.will_due = kept.due_at
-        if not state.number:
+        if not state.is_durable:
             self._publish_will(state, now)
 
     def _widen_window(self, state: SessionState) -> None:
-        """Much of the session's queue is wanted soon, if the store has it."""
-        if state.number:
+        """Much of a durable session's queue will be needed soon."""
+        if state.is_durable:
             state.session.backlog.window = self._window
 
     def _narrow_window(self, state: SessionState) -> None:
-        """Nobody wants the session's queue for a while."""
-        if state.number:
+        """A durable session's queue is not needed for a while."""
+        if state.is_durable:
             state.session.backlog.window = min(self._window, WINDOW_AWAY)
 
     def make_room(self, now: float) -> None:
-        """A client begins a session: if there are too many, others go."""
+        """A client begins a session: if there are too many, discard an idle one."""
         self._discard(len(self._router.sessions) + 1 - self._maximum_sessions, now)
 
     def _discard(self, count: int, now: float) -> None:
-        """End so many sessions that are idle, or as many as there are."""
+        """End `count` idle sessions, or as many as there are."""
         while count > 0:
             state = self.shares.to_discard()
             if state is None:
@@ -175,28 +177,28 @@ class Lifetimes:
             try:
                 self.end(state, now)
             except Exception:
-                # It may be damaged. Whoever comes has no part in it, and must not fail over it.
+                # It may be damaged, which must not fail the client that connects.
                 self.shares.keep(state)
-                name = shown(state.client_id)
-                self._log(f"the session of {name} cannot be discarded: {format_exc()}")
+                name = client_label(state.client_id)
+                self._log(f"session of {name} cannot be discarded: {format_exc()}")
                 continue
             count -= 1
-            self._discarded.note(
-                f"an idle session was discarded for a new one: maximum_sessions is"
-                f" {self._maximum_sessions}, the last to go was {shown(state.client_id)}",
+            self._discarded.log(
+                f"session of {client_label(state.client_id)} discarded for a new one:"
+                f" maximum_sessions is {self._maximum_sessions}",
                 now,
             )
 
     def free_memory(self, wanted: int, now: float) -> None:
-        """Memory is short: discard idle sessions that hold about so many bytes, the largest first.
+        """Memory is short: discard idle sessions with about `wanted` bytes, the largest first.
 
-        They are those that no store keeps. Otherwise what waits for clients that do not come would
-        keep new clients out until it expires.
+        Only sessions in memory. Otherwise messages for clients that do not return would keep new
+        clients out until they expire.
         """
         idle = [
             (_bytes_held(state.session), state)
             for state in self._router.sessions.values()
-            if not state.connection and not state.number and _bytes_held(state.session)
+            if not state.connection and not state.is_durable and _bytes_held(state.session)
         ]
         idle.sort(key=_weight, reverse=True)
         for weight, state in idle:
@@ -204,95 +206,94 @@ class Lifetimes:
                 return
             wanted -= weight
             self.end(state, now)
-            self._short.note(
-                f"memory is short: the session of {shown(state.client_id)} was discarded with all"
-                " that waited for it",
+            self._short.log(
+                f"session of {client_label(state.client_id)} discarded with its queue:"
+                " memory is short",
                 now,
             )
 
     def begin(
         self, state: SessionState, expiry_interval: int, will: Will | None, *, address: str
     ) -> None:
-        """A connection from this address has the session from now on, on these terms."""
+        """From now on a connection from this address has the session, on these terms."""
         self.shares.connected(state, address)
         state.expiry_interval = expiry_interval
-        if self._router.lasts and expiry_interval and not state.number:
-            # The store will have all that happens to it.
-            state.number = self._next_number
+        if self._gate.has_store and expiry_interval and not state.is_durable:
+            state.store_id = self._next_number
             self._next_number += 1
         self._widen_window(state)
-        # Once it is stored, all that happens to it is, until it ends.
-        state.session.durable = state.number > 0
+        # It stays durable until it ends.
+        state.session.durable = state.is_durable
         self._store_session(state)
-        # [MQTT-3.1.3-9] the session is back before its will was due
+        # [MQTT-3.1.3-9] a delayed will is not published if the client returns in time
         state.will = will
         state.will_due = None
         self._store_will(state)
         if will is not None:
-            # [MQTT-3.1.2-7] who is accepted has a will that is stored
-            state.waits = True
+            self._gate.accept_will(state)
 
     # --- the end ----------------------------------------------------------------------------------
 
     def change_expiry(self, state: SessionState, expiry_interval: int) -> None:
-        """Its client leaves with another Session Expiry Interval than it came with."""
+        """Its client disconnects with another Session Expiry Interval."""
         state.expiry_interval = expiry_interval
         self._store_session(state)
 
-    def give_up_will(self, state: SessionState) -> None:
-        """[MQTT-3.1.2-10] its client has taken it back."""
+    def discard_will(self, state: SessionState) -> None:
+        """[MQTT-3.1.2-10] its client disconnects normally."""
         state.will = None
         self._store_will(state)
 
     def leave(self, state: SessionState, now: float) -> None:
-        """The session goes on without a connection [4.1], or ends with it."""
+        """The session continues without a connection [4.1], or ends with it."""
         before = self._router.work
         self.shares.left(state)
         state.session.disconnect(now, state.expiry_interval)
         self._router.subscriptions.set_connected(state.client_id, False)
         self._narrow_window(state)
-        self._router.mark(state)
+        self._router.mark_dirty(state)
         if state.will is not None:
-            self._await_will(state, now)
+            self._schedule_will(state, now)
         if self.work < TURN_WORK:
-            self.look_at(state, now)
+            self.check(state, now)
         else:
             # Many connections are lost at one time: others are served in between.
-            state.look_at = now
-            heappush(self._due, (now, state.client_id))
+            state.next_check = now
+            heappush(self._checks, (now, state.client_id))
             self.is_behind = True
         self._router.pass_on(state, now)
         self.work += self._router.work - before
 
     def sweep(self, now: float) -> None:
-        """Look at whom it is time to, as far as the work of this tick goes."""
+        """Check the sessions that are due, as far as the work of this tick allows."""
         self._discarded.flush(now)
         self._short.flush(now)
-        self.go_on(now)
+        self.continue_checks(now)
 
-    def go_on(self, now: float) -> None:
-        """The same, in a later tick."""
+    def continue_checks(self, now: float) -> None:
+        """Check the sessions that are due and did not fit into an earlier tick."""
         self.is_behind = False
-        while self._due and self._due[0][0] <= now:
+        while self._checks and self._checks[0][0] <= now:
             if self.work >= TURN_WORK:
                 self.is_behind = True
                 return
             before = self._router.work
-            _, client_id = heappop(self._due)
+            _, client_id = heappop(self._checks)
             state = self._router.sessions.get(client_id)
             if state is not None:
-                state.look_at = None
+                state.next_check = None
                 try:
-                    self.look_at(state, now)
+                    self.check(state, now)
                 except Exception:
-                    # Everybody else's wills and ends are due as well.
-                    self._log(f"the end of {shown(client_id)} failed: {format_exc()}")
-                    state.look_at = now + _AGAIN_SECONDS
-                    heappush(self._due, (state.look_at, client_id))
+                    # The wills and ends of other sessions are due as well.
+                    name = client_label(client_id)
+                    self._log(f"check of session {name} failed: {format_exc()}")
+                    state.next_check = now + _RETRY_SECONDS
+                    heappush(self._checks, (state.next_check, client_id))
             self.work += self._router.work - before
 
-    def look_at(self, state: SessionState, now: float) -> None:
-        """Publish a will that is due, end a session that is over, or look again later."""
+    def check(self, state: SessionState, now: float) -> None:
+        """Publish a will that is due, end an expired session, or schedule the next check."""
         if state.connection:
             return
         if state.will_due is not None and now >= state.will_due:
@@ -301,21 +302,21 @@ class Lifetimes:
             self.end(state, now)
             return
         due = state.session.ends_at if state.will_due is None else state.will_due
-        # One appointment is enough: whoever comes early makes the next.
-        if due is not None and (state.look_at is None or due < state.look_at):
-            state.look_at = due
-            heappush(self._due, (due, state.client_id))
-            if len(self._due) > 2 * len(self._router.sessions) + _STALE:
-                self._due = [
-                    (state.look_at, state.client_id)
+        # One scheduled check is enough: an early one schedules the next.
+        if due is not None and (state.next_check is None or due < state.next_check):
+            state.next_check = due
+            heappush(self._checks, (due, state.client_id))
+            if len(self._checks) > 2 * len(self._router.sessions) + _STALE_CHECKS:
+                self._checks = [
+                    (state.next_check, state.client_id)
                     for state in self._router.sessions.values()
-                    if state.look_at is not None
+                    if state.next_check is not None
                 ]
-                heapify(self._due)
+                heapify(self._checks)
 
     def end(self, state: SessionState, now: float) -> None:
         """The session is over."""
-        # [3.1.3.2.2] a will whose delay was not over is sent when the session ends
+        # [3.1.3.2.2] a delayed will is published at the latest when the session ends
         if state.will is not None:
             self._publish_will(state, now)
         self._widen_window(state)
@@ -325,13 +326,7 @@ class Lifetimes:
 
     # --- wills ------------------------------------------------------------------------------------
 
-    def may_publish(self, client_id: str, topic_name: str) -> int:
-        """Whether a client may publish there: a reason code."""
-        if topic_name.startswith((OWN_TOPICS, STREAM_TOPICS)):
-            return NOT_AUTHORIZED
-        return self._router.authority.publish(client_id, topic_name)
-
-    def _await_will(self, state: SessionState, now: float) -> None:
+    def _schedule_will(self, state: SessionState, now: float) -> None:
         """[MQTT-3.1.2-8] after the delay, or when the session ends if that comes first."""
         will = state.will
         assert will is not None
@@ -341,40 +336,39 @@ class Lifetimes:
             self._store_will(state)
 
     def _publish_will(self, state: SessionState, now: float) -> None:
-        """[MQTT-3.1.2-10] published once, then gone."""
+        """[MQTT-3.1.2-10] publish it, and delete it."""
         will = state.will
         assert will is not None
         state.will = None
         state.will_due = None
-        # In the same commit as what becomes of the message: a crash publishes it once.
+        # In the same commit as its message, so that it is published once even after a crash.
         self._store_will(state)
         router = self._router
         try:
-            if self.may_publish(state.client_id, will.topic_name) == SUCCESS:
+            if router.authorize_publish(state.client_id, will.topic_name) == SUCCESS:
                 message = _will_message(will, now)
                 streams = router.streams.of(will.topic_name)
                 if streams:
                     properties = _message_properties(will)
                     router.record(streams, message, state, properties=properties)
-                router.route(message, state.client_id, now, lasts=router.lasts)
+                router.route(message, state.client_id, now, is_kept=self._gate.has_store)
         except Exception:
-            # Its client is gone, and whoever is served just now has no part in it.
-            self._log(f"the will of {shown(state.client_id)} is lost: {format_exc()}")
+            # The connection that is being served may be another one.
+            self._log(f"will of {client_label(state.client_id)} lost: {format_exc()}")
 
-    # --- what the store is told -------------------------------------------------------------------
+    # --- the store --------------------------------------------------------------------------------
 
     def _store_session(self, state: SessionState) -> None:
-        """What the client is told of its session, the store has first."""
-        if state.number:
-            state.waits = True
-            kept = (state.number, state.client_id, state.expiry_interval)
+        """Store the session if it is durable."""
+        if self._gate.await_if_durable(state):
+            kept = (state.store_id, state.client_id, state.expiry_interval)
             self._router.commit.sessions.append(kept)
 
     def _store_will(self, state: SessionState) -> None:
-        """Let the store have the will as it is now, or no will."""
+        """Store the will as it is now, or that there is none."""
         will = state.will
-        if self._router.lasts and (will is not None or state.will_stored):
-            state.will_stored = will is not None
+        if self._gate.has_store and (will is not None or state.has_stored_will):
+            state.has_stored_will = will is not None
             kept = (state.client_id, state.user_name, will, state.will_due)
             self._router.commit.wills.append(kept)
 
@@ -385,14 +379,14 @@ def _bytes_held(session: Session) -> int:
     return backlog.size + QUEUED_BYTES * len(backlog) + session.in_flight_bytes
 
 
-def _weight(weighed: tuple[int, SessionState]) -> int:
-    return weighed[0]
+def _weight(entry: tuple[int, SessionState]) -> int:
+    return entry[0]
 
 
 def _left_at(saved: RestoredSession) -> tuple[float, int]:
-    """When its client was there last, as far as the store can tell; and who came first.
+    """When its client disconnected, as far as the store knows, and its number.
 
-    A session without an end was connected, or never ends: both are taken for connected.
+    A session without an end was connected or never ends: both count as connected.
     """
     at = inf if saved.ends_at is None else saved.ends_at - saved.expiry_interval
     return at, saved.store_id
@@ -411,6 +405,6 @@ def _will_message(will: Will, now: float) -> Message:
 
 
 def _message_properties(will: Will) -> Properties:
-    """Those of the message of a will: its delay was for the server, the rest for subscribers."""
+    """The properties of a will that its message has: all except the delay."""
     items = [item for item in will.properties.items if item[0] != WILL_DELAY_INTERVAL]
     return Properties(items)

@@ -1,12 +1,12 @@
-"""A log that never holds up the loop, and that nobody can flood.
+"""A log that never blocks the loop, and that no client can flood.
 
     LOG.info ─▶ Repeats ─▶ a bounded queue ─▶ a thread ─▶ stderr
-                   │              └─ full: dropped, counted, and said when there is room again
-                   └─ the same event too often: counted, and said once in a while
+                   │              └─ full: dropped and counted; reported when there is room again
+                   └─ the same event too often: counted, and reported at intervals
 
-A pipe that nobody reads takes 64 KiB and then blocks whoever writes: here that is a thread which
-has nothing else to do. *The same event* is a line with the same words: what is quoted, numbers and
-addresses do not count, so that a client cannot make each of its lines a new one.
+A pipe that nobody reads takes 64 KiB and then blocks its writer, which is a thread of its own here.
+Lines are *the same event* if they have the same words: quoted text, numbers and addresses do not
+count, so a client cannot make each of its lines a new event.
 """
 
 import logging
@@ -17,17 +17,17 @@ import time
 from collections import deque
 from typing import Final
 
-# Lines about one event that are written within so many seconds; the others are counted.
+# Lines about one event that are written per interval, in seconds; the others are counted.
 REPEATED_LINES: Final = 50
 REPEATED_SECONDS: Final = 10.0
-# Different events that are told apart at the same time.
-EVENTS: Final = 1_000
+# Different events that are distinguished at a time.
+MAXIMUM_EVENTS: Final = 1_000
 # Bytes of lines that wait to be written.
 QUEUED_BYTES: Final = 4 * 1024 * 1024
-# How long an end waits until all lines are out.
+# How long the end of the process waits until all lines are written.
 FLUSH_SECONDS: Final = 2.0
-# Characters that are shown of the last line that was left out.
-SHOWN: Final = 300
+# Characters that are quoted of the last line that was left out.
+QUOTED_CHARACTERS: Final = 300
 
 # What differs between lines about the same event: quoted text, addresses, numbers.
 _VARYING: Final = re.compile(
@@ -36,12 +36,12 @@ _VARYING: Final = re.compile(
 
 
 def event_of(line: str) -> str:
-    """The words of a line that tell what happened, whoever it happened to."""
+    """The words of a line, without what differs between clients."""
     return _VARYING.sub("*", line.partition("\n")[0][:1_000])
 
 
 class Repeated:
-    """One event: since when it is counted, and what was left out since."""
+    """One event: since when it is counted, and which lines were left out."""
 
     def __init__(self, now: float) -> None:
         self.began = now
@@ -52,7 +52,7 @@ class Repeated:
 
 
 class Repeats:
-    """Which lines are written, and what is said of the others."""
+    """Decides which lines are written, and summarizes the others."""
 
     def __init__(self, lines: int = REPEATED_LINES, seconds: float = REPEATED_SECONDS) -> None:
         self.lines = lines
@@ -65,8 +65,8 @@ class Repeats:
         event = event_of(line)
         repeated = self._events.get(event)
         if repeated is None:
-            if len(self._events) >= EVENTS:
-                # So many at the same time are a flood themselves, and count as one event.
+            if len(self._events) >= MAXIMUM_EVENTS:
+                # More at a time are a flood themselves, and count as one event.
                 event = ""
             repeated = self._events.setdefault(event, Repeated(now))
         repeated.count += 1
@@ -78,14 +78,14 @@ class Repeats:
         return False
 
     def due(self, now: float) -> list[tuple[int, str]]:
-        """Levels and lines about what was left out, of events whose time is over."""
+        """Levels and lines that summarize what was left out in intervals that are over."""
         lines: list[tuple[int, str]] = []
         for event, repeated in list(self._events.items()):
             if now < repeated.began + self.seconds:
                 break
             del self._events[event]
             if repeated.left_out:
-                last = repeated.last.partition("\n")[0][:SHOWN]
+                last = repeated.last.partition("\n")[0][:QUOTED_CHARACTERS]
                 seconds = f"{self.seconds:g}"
                 lines.append(
                     (
@@ -96,7 +96,7 @@ class Repeats:
         return lines
 
     def wait(self, now: float) -> float | None:
-        """In how many seconds something will be due; None: nothing is counted."""
+        """Seconds until `due` has something; None: nothing is counted."""
         for repeated in self._events.values():
             return max(0.0, repeated.began + self.seconds - now)
         return None
@@ -118,7 +118,7 @@ class LogWriter(logging.Handler):
         self._repeats = Repeats() if repeats is None else repeats
         self._queued_bytes = queued_bytes
         self._flush_seconds = flush_seconds
-        # Guards all below; nobody holds it while something is written.
+        # Guards everything below; it is not held while writing.
         self._condition = threading.Condition()
         self._queue: deque[bytes] = deque()
         self._size = 0
@@ -128,12 +128,12 @@ class LogWriter(logging.Handler):
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a line, or count it. Never waits for whoever reads the log."""
+        """Queue a line, or count it. Never waits for the reader of the log."""
         try:
             line = record.getMessage()
             with self._condition:
                 if not self._repeats.admits(line, record.levelno, time.monotonic()):
-                    # Its time is watched by the thread.
+                    # The thread reports it when its interval is over.
                     return
             text = self.format(record)
         except Exception:
@@ -172,14 +172,14 @@ class LogWriter(logging.Handler):
                 while data:
                     data = data[os.write(self._descriptor, data) :]
             except OSError:
-                # Whoever read it is gone: there is nobody to tell, and nothing to do about it.
+                # The reader of the log is gone: nothing can be done about it.
                 pass
             with self._condition:
                 self._is_writing = False
                 self._condition.notify_all()
 
     def _next(self) -> bytes | None:
-        """What is to be written next; None: nothing, and this is the end."""
+        """The next bytes to write; None: nothing, and the writer ends."""
         while True:
             now = time.monotonic()
             at = float("inf") if self._is_ending else now
@@ -190,7 +190,7 @@ class LogWriter(logging.Handler):
                     dropped, self._dropped = self._dropped, 0
                     self._size = 0
                     self._put_line(
-                        logging.WARNING, f"{dropped} lines are missing here: the log was not read"
+                        logging.WARNING, f"{dropped} lines were dropped here: the log was not read"
                     )
                 data = b"".join(self._queue)
                 self._queue.clear()
@@ -201,7 +201,7 @@ class LogWriter(logging.Handler):
             self._condition.wait(self._repeats.wait(now))
 
     def flush(self) -> None:
-        """Wait until all lines are out, but not for ever: it may be that nobody reads them."""
+        """Wait until all lines are written, but not forever: perhaps nobody reads them."""
         with self._condition:
             if self._thread is not None:
                 self._condition.wait_for(self._is_idle, self._flush_seconds)
@@ -210,7 +210,7 @@ class LogWriter(logging.Handler):
         return not self._queue and not self._is_writing
 
     def close(self) -> None:
-        """Write what is left, what was counted too, and end."""
+        """Write the remaining lines and summaries, and end."""
         with self._condition:
             self._is_ending = True
             self._condition.notify_all()

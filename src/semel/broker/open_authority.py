@@ -1,4 +1,4 @@
-"""A broker without users: everybody may do everything, and is told once that nobody is checked."""
+"""A broker without users: every client may do everything, which it logs once."""
 
 from collections.abc import Callable
 from typing import Final, final
@@ -10,7 +10,7 @@ from semel.mqtt.reasons import SUCCESS
 
 @final
 class OpenAuthority(Authority):
-    """Allows everything. The first client that gives credentials makes it warn."""
+    """Allows everything. Warns when the first client gives credentials."""
 
     _warn: Final[Callable[[str], None]]
     _has_warned: bool
@@ -20,12 +20,12 @@ class OpenAuthority(Authority):
         self._has_warned = False
 
     def connect(self, packet: Connect, peer: str) -> int:
-        """SUCCESS, whatever user name and password are."""
+        """SUCCESS for every user name and password."""
         has_credentials = packet.user_name is not None or packet.password is not None
         if has_credentials and not self._has_warned:
             self._has_warned = True
             self._warn(
                 f"{peer} connects with a user name or password, which are not checked: this "
-                "broker has no users, and lets every client do everything"
+                "broker has no users, and allows every client everything"
             )
         return SUCCESS

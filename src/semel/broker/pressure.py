@@ -1,13 +1,13 @@
-"""Back-pressure: who publishes faster than a subscriber reads is made to wait, for a while.
+"""Back-pressure by readers: a publisher that is faster than a subscriber is paused for a while.
 
-    a message for a reader that is behind ─▶ hold: its publisher is not read from
+    a message for a reader that is behind  ─▶ pause: its publisher is not read from
     the reader has caught up, or has left  ─▶ the publisher is read from again
-    its patience is over                   ─▶ likewise, and nobody waits for this reader any more
-                                              until it has caught up: a reader that is stuck holds
-                                              others up once, and no longer than this
+    the timeout                            ─▶ likewise, and no publisher waits for this reader until
+                                              it has caught up: a reader that hangs delays others
+                                              once, and not longer than this
 
-A reader is behind when half of what the broker keeps for it is in use. What cannot be kept is
-dropped and counted, as the settings say; waiting only makes that rare.
+A reader is behind when it uses half of its bounds. What does not fit into them is dropped and
+counted, as the settings say; pausing publishers only makes that rare.
 """
 
 from typing import Final, final
@@ -17,83 +17,88 @@ from semel.broker.session_state import SessionState
 
 
 def caught_up_mark(maximum_outgoing: int) -> int:
-    """With so many bytes unread, or fewer, a reader has caught up."""
+    """The number of unread bytes at which a reader has caught up."""
     return maximum_outgoing // 4
 
 
 @final
 class Pressure:
-    """Which publishers wait for which readers."""
+    """Pauses publishers for slow readers."""
 
-    # How long a publisher waits, in seconds; 0: never.
-    patience: Final[float]
+    # Seconds that a publisher is paused at most; 0: it never is.
+    timeout: Final[float]
     # Connections that may be read from again.
     released: list[Connection]
-    # By the number of the connection: it, and when its patience is over.
-    _held: Final[dict[int, tuple[Connection, float]]]
-    # By the client identifier of the reader: numbers of connections that wait for it.
-    _waiting: Final[dict[str, set[int]]]
+    # By number: paused connections, and until when.
+    _paused: Final[dict[int, tuple[Connection, float]]]
+    # By client identifier of the reader: numbers of the connections that are paused for it.
+    _paused_by: Final[dict[str, set[int]]]
 
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
         self.released = []
-        self._held = {}
-        self._waiting = {}
+        self._paused = {}
+        self._paused_by = {}
 
-    def hold(self, publisher: Connection, readers: list[SessionState], now: float) -> None:
+    def pause(self, publisher: Connection, readers: list[SessionState], now: float) -> None:
         """These readers are behind with what this publisher has just sent."""
-        if not self.patience or publisher.closing:
+        if not self.timeout or publisher.closing:
             return
         for reader in readers:
-            # It may have left meanwhile, by what came in the same piece.
-            if reader.session.connected and not reader.given_up and reader is not publisher.state:
-                if publisher.number not in self._held:
-                    publisher.held = True
-                    self._held[publisher.number] = (publisher, now + self.patience)
-                self._waiting.setdefault(reader.client_id, set()).add(publisher.number)
+            # A packet in the same piece may have closed its session meanwhile.
+            if (
+                reader.session.connected
+                and not reader.is_too_slow
+                and reader is not publisher.state
+            ):
+                if publisher.number not in self._paused:
+                    publisher.paused_by_reader = True
+                    self._paused[publisher.number] = (publisher, now + self.timeout)
+                self._paused_by.setdefault(reader.client_id, set()).add(publisher.number)
 
     def caught_up(self, reader: SessionState) -> None:
-        """The reader has little left to read, or is gone: nobody has to wait for it."""
-        reader.given_up = False
-        for number in self._waiting.pop(reader.client_id, ()):
-            if not any(number in others for others in self._waiting.values()):
+        """The reader has little left to read, or has left: no publisher waits for it."""
+        reader.is_too_slow = False
+        for number in self._paused_by.pop(reader.client_id, ()):
+            if not any(number in others for others in self._paused_by.values()):
                 self._release(number)
 
     def expire(self, sessions: dict[str, SessionState], now: float) -> list[SessionState]:
-        """Let go of publishers whose patience is over. Gives the readers they waited for."""
-        over = [number for number, (_, until) in self._held.items() if now >= until]
-        given_up: list[SessionState] = []
+        """Release publishers at their timeout. Returns the readers that they waited for."""
+        over = [number for number, (_, until) in self._paused.items() if now >= until]
+        too_slow: list[SessionState] = []
         for number in over:
             self._release(number)
-            for client_id, waiting in list(self._waiting.items()):
+            for client_id, waiting in list(self._paused_by.items()):
                 if number in waiting:
-                    del self._waiting[client_id]
+                    del self._paused_by[client_id]
                     reader = sessions.get(client_id)
                     if reader is not None:
-                        reader.given_up = True
-                        given_up.append(reader)
+                        reader.is_too_slow = True
+                        too_slow.append(reader)
                     for other in waiting:
-                        if not any(other in others for others in self._waiting.values()):
+                        if not any(other in others for others in self._paused_by.values()):
                             self._release(other)
-        return given_up
+        return too_slow
 
     def forget(self, publisher: Connection) -> None:
-        """The publisher is gone."""
-        if self._held.pop(publisher.number, None) is not None:
-            for waiting in self._waiting.values():
+        """The publisher is closed."""
+        if self._paused.pop(publisher.number, None) is not None:
+            for waiting in self._paused_by.values():
                 waiting.discard(publisher.number)
 
     def is_idle(self) -> bool:
-        """Whether nobody waits."""
-        return not self._held
+        """Whether no publisher is paused."""
+        return not self._paused
 
-    def waits_for(self, reader: SessionState) -> bool:
-        """Whether somebody waits for this reader, or has given it up."""
-        return reader.given_up or reader.client_id in self._waiting
+    def delays_publishers(self, reader: SessionState) -> bool:
+        """Whether publishers wait for this reader, or did until the timeout."""
+        return reader.is_too_slow or reader.client_id in self._paused_by
 
     def _release(self, number: int) -> None:
-        held = self._held.pop(number, None)
-        if held is not None:
-            held[0].held = False
-            held[0].was_held = True
-            self.released.append(held[0])
+        paused = self._paused.pop(number, None)
+        if paused is not None:
+            connection = paused[0]
+            connection.paused_by_reader = False
+            connection.was_paused_by_reader = True
+            self.released.append(connection)

@@ -1,28 +1,29 @@
-"""Replay of recorded streams over MQTT itself: subscriptions to `$stream/<name>/<filter>`.
+"""Replay of recorded streams over MQTT: subscriptions to `$stream/<name>/<filter>`.
 
-A client of MQTT 5.0 says with the user property `stream-offset` of its SUBSCRIBE where to begin,
-and gets the record in its order, each message under `$stream/<name>/<its topic>` and with the user
-properties `stream-seq` and `stream-time`, up to the end of the record and then what is added to it.
+An MQTT 5.0 client says with the user property `stream-offset` of its SUBSCRIBE where to begin. It
+gets the record in order, each message under `$stream/<name>/<its topic>` and with the user
+properties `stream-seq` and `stream-time`, up to the end of the record and then what is added.
 
-    store ─ records ─▶ Cursor ─ what the filter matches, and its client may receive ─▶ Session
-                         └──── its place ───▶ the commit that has these deliveries
+    store ─ records ─▶ Cursor ─ messages that the filter matches and the client may get ─▶ Session
+                         └──── its position ───▶ the commit that has these deliveries
 
-*Flow:* a message is taken from the record when the session can put it on the wire at once: there
-is quota of the Receive Maximum, nothing waits, and its client has read nearly all that was sent.
-So a replay never fills a queue, the other messages of a session go before it, and no publisher
-waits for it. The cursors of a session take turns, and a session does not take a tick for itself.
+*Flow:* a message is taken from the record when the session can send it at once: the Receive Maximum
+leaves quota, nothing is queued, and the client has read nearly all that was sent. So a replay never
+fills a queue, other messages of the session have priority, and no publisher waits for it. The
+cursors of a session take turns, and one session does not use up a tick.
 
-*Once:* the place of a durable session's cursor is in the same commit as the deliveries that moved
-it, and their packets leave after that commit: after a crash QoS 2 messages come exactly once, QoS 1
-messages without a gap, and QoS 0 messages at most once. In the order of the record all of them.
+*Exactly once:* the position of a durable session's cursor is in the same commit as the deliveries
+that moved it, and their packets leave after that commit. After a crash QoS 2 messages arrive
+exactly once, QoS 1 messages without a gap, and QoS 0 messages at most once, all in the order of the
+record.
 
-A message that is replayed is a new one: it has no Message Expiry Interval, whatever the recorded
-one had, RETAIN 0 and DUP 0. It is neither recorded nor retained, and nobody else gets it.
+A replayed message is a new one: it has no Message Expiry Interval, RETAIN 0 and DUP 0, whatever the
+recorded one had. It is neither recorded nor retained, and no other client gets it.
 
-Choices where the standard has nothing to say: a `stream-offset` is for all subscriptions to streams
-in its SUBSCRIBE, and means nothing to the others; more than one are refused; so is a shared
-subscription to a stream. Overlapping subscriptions get a copy each: each has a place of its own.
-No Local and Retain As Published mean nothing here.
+Choices that the standard leaves open: a `stream-offset` applies to all subscriptions to streams in
+its SUBSCRIBE, and not to the others; more than one are refused, and so is a shared subscription to
+a stream. Overlapping subscriptions get a copy each, because each has a position of its own. No
+Local and Retain As Published have no effect.
 """
 
 from collections.abc import Callable
@@ -31,9 +32,9 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.cursors import STREAM_TOPICS, Cursor, Cursors
-from semel.broker.outbox import SendQueue
 from semel.broker.router import Router
-from semel.broker.session_state import SessionState, shown
+from semel.broker.send_queue import SendQueue
+from semel.broker.session_state import SessionState, client_label
 from semel.mqtt.codec import encode
 from semel.mqtt.exchange import Exchange
 from semel.mqtt.message import Message
@@ -63,7 +64,7 @@ from semel.store.schema import Unusable
 from semel.store.store import OPEN, RestoredState
 from semel.store.streams import Stream
 
-# The user property of a SUBSCRIBE, and what it may say beside a seq and a time.
+# The user property of a SUBSCRIBE, and its values other than a seq or a time.
 OFFSET: Final = "stream-offset"
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -71,32 +72,32 @@ OFFSET_RULE: Final = (
     f"the user property {OFFSET} must be given once at the most, as {EARLIEST}, {LATEST}, a seq"
     " such as 42, or a time with its zone such as 2026-11-16T03:00:00Z"
 )
-# User properties of what is replayed.
+# User properties of replayed messages.
 SEQ: Final = "stream-seq"
 TIME: Final = "stream-time"
 MISSED: Final = "stream-missed"
 
-# A seq has no more digits, and is not larger.
+# The bounds of a seq.
 _DIGITS: Final = 19
 _LARGEST_SEQ: Final = 2**63 - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-# Different reasons that one SUBACK tells.
-_REASONS: Final = 5
+# Different problems that one Reason String lists.
+_LISTED_PROBLEMS: Final = 5
 # Subscriptions to streams that one session may have.
-MOST_CURSORS: Final = 100
-# Records that it may deal with in a tick; so much is each question to the store, too.
-_TURN: Final = 100
-# Records that are passed over before the place of a durable cursor is kept for that alone.
-_UNNOTED: Final = 1_000
-# Sessions that are no more and are listed as asleep: beyond so many, the list is made anew.
-_STALE: Final = 50
+MAXIMUM_CURSORS: Final = 100
+# Records that a session may process in a tick. A query of the store counts as one.
+_TICK_RECORDS: Final = 100
+# Records that a durable cursor may skip before its position is stored without a delivery.
+_MAXIMUM_SKIPPED: Final = 1_000
+# Ended sessions in a list of waiting ones: beyond this number, the list is rebuilt.
+_STALE_SESSIONS: Final = 50
 # Seconds until a damaged record is read again, and between two log lines about a stream.
-_RETRY: Final = 60.0
+_RETRY_SECONDS: Final = 60.0
 
-# What a replayed message has of the recorded properties.
-_KEPT: Final = (
+# Recorded properties that a replayed message has.
+_REPLAYED_PROPERTIES: Final = (
     1 << PAYLOAD_FORMAT_INDICATOR
     | 1 << CONTENT_TYPE
     | 1 << RESPONSE_TOPIC
@@ -106,7 +107,7 @@ _KEPT: Final = (
 
 
 def is_of_stream(topic_filter: str) -> bool:
-    """Whether it asks for the record of a stream, shared or not."""
+    """Whether it is a filter for the record of a stream, shared or not."""
     return split_share(topic_filter)[1].startswith(STREAM_TOPICS)
 
 
@@ -117,7 +118,7 @@ def split_stream(topic_filter: str) -> tuple[str, str]:
 
 
 def given_offsets(properties: Properties) -> list[str]:
-    """What the user properties of a SUBSCRIBE say about where to begin."""
+    """The offsets in the user properties of a SUBSCRIBE."""
     found: list[str] = []
     for _, value in properties.items:
         if isinstance(value, tuple) and value[0] == OFFSET:
@@ -126,7 +127,7 @@ def given_offsets(properties: Properties) -> list[str]:
 
 
 def parse_offset(text: str, stream: Stream) -> tuple[int, int] | None:
-    """Where a cursor begins: its position and `since`; None if this is no offset."""
+    """Position and `since` of a cursor that begins there; None if this is no offset."""
     if text == EARLIEST:
         return 1, 0
     if text == LATEST:
@@ -144,27 +145,30 @@ def parse_offset(text: str, stream: Stream) -> tuple[int, int] | None:
     return (0, since) if since > 0 else (1, 0)
 
 
-def suback(exchange: Exchange, packet: Subscribe, reasons: list[int], why: list[str]) -> SubAck:
-    """The answer to a SUBSCRIBE; with reasons for people, if they are wanted and fit in."""
+def suback(
+    exchange: Exchange, packet: Subscribe, reasons: list[int], problems: list[str]
+) -> SubAck:
+    """The answer to a SUBSCRIBE, with the problems as Reason String if the client accepts it."""
     plain = SubAck(packet.packet_id, reasons)
-    # [MQTT-3.1.2-29] only if it asked for it
-    if not why or exchange.version != MQTT5 or not exchange.wants_problem_information:
+    # [MQTT-3.1.2-29] only if it has asked for it
+    if not problems or exchange.version != MQTT5 or not exchange.wants_problem_information:
         return plain
-    text = _reason_string(why)
-    told = SubAck(packet.packet_id, reasons, properties=Properties(reason_string=text))
+    text = _reason_string(problems)
+    detailed = SubAck(packet.packet_id, reasons, properties=Properties(reason_string=text))
     # [MQTT-3.9.2-1] only if it fits
-    return told if len(encode(told)) <= exchange.client.maximum_packet_size else plain
+    return detailed if len(encode(detailed)) <= exchange.client.maximum_packet_size else plain
 
 
-def _reason_string(why: list[str]) -> str:
-    """The first sentences, each once: a SUBSCRIBE may bring more than a string can hold."""
-    distinct = list(dict.fromkeys(why))
-    text = "; ".join(distinct[:_REASONS])
-    return text if len(distinct) <= _REASONS else f"{text}; and {len(distinct) - _REASONS} more"
+def _reason_string(problems: list[str]) -> str:
+    """The first problems, each once: a SUBSCRIBE may have more than a string can hold."""
+    distinct = list(dict.fromkeys(problems))
+    text = "; ".join(distinct[:_LISTED_PROBLEMS])
+    more = len(distinct) - _LISTED_PROBLEMS
+    return text if more <= 0 else f"{text}; and {more} more"
 
 
 def replayed(record: RecordedMessage, cursor: Cursor, qos: int) -> Message | None:
-    """The message for a record; None if its topic is too long to have something before it."""
+    """The message for a record; None if its topic is too long for the prefix."""
     topic_name = cursor.prefix + record.topic_name
     if text_size(topic_name) > MAXIMUM_TWO_BYTES:
         return None
@@ -177,7 +181,7 @@ def replayed(record: RecordedMessage, cursor: Cursor, qos: int) -> Message | Non
     if cursor.missed_first:
         items.append((USER_PROPERTY, (MISSED, f"{cursor.missed_first}-{cursor.missed_last}")))
     for item in record.properties.items:
-        if _KEPT >> item[0] & 1:
+        if _REPLAYED_PROPERTIES >> item[0] & 1:
             items.append(item)
     return Message(topic_name, record.payload, qos=qos, properties=Properties(items))
 
@@ -187,10 +191,10 @@ class Replays:
     """All subscriptions to streams, of all sessions."""
 
     _router: Final[Router]
-    _outbox: Final[SendQueue]
+    _send_queue: Final[SendQueue]
     _log: Final[Callable[[str], None]]
-    # By stream, and by client identifier: sessions with a cursor that has come to the end of the
-    # record, and those with one whose next records are being read.
+    # By stream and client identifier: sessions with a cursor at the end of the record, and those
+    # whose next records are being read.
     _at_end: Final[dict[int, dict[str, SessionState]]]
     _reading: Final[dict[int, dict[str, SessionState]]]
     # The same for those whose next record is damaged; when the log may say so again.
@@ -200,11 +204,11 @@ class Replays:
     def __init__(
         self,
         router: Router,
-        outbox: SendQueue,
+        send_queue: SendQueue,
         log: Callable[[str], None],
     ) -> None:
         self._router = router
-        self._outbox = outbox
+        self._send_queue = send_queue
         self._log = log
         self._at_end = {}
         self._reading = {}
@@ -214,13 +218,13 @@ class Replays:
     # --- subscriptions ----------------------------------------------------------------------------
 
     def restore(self, saved: RestoredState) -> None:
-        """The cursors of sessions that the store has, after the sessions are restored."""
+        """Restore the cursors, after the sessions were restored."""
         kept: dict[tuple[int, str], int] = {}
         for number, topic_filter, value in saved.cursors:
             kept[(number, topic_filter)] = value
         states: dict[int, SessionState] = {}
         for state in self._router.sessions.values():
-            states[state.number] = state
+            states[state.store_id] = state
         unknown: set[str] = set()
         for number, subscription, identifier in saved.subscriptions:
             topic_filter = subscription.topic_filter
@@ -230,29 +234,32 @@ class Replays:
             name, inner_filter = split_stream(topic_filter)
             stream = self._router.streams.named(name)
             if stream is None:
-                # The place is kept, for when the stream is there again.
+                # The position is kept, in case the stream is configured again.
                 unknown.add(name)
                 continue
             cursor = self._cursor(owner, topic_filter, stream, inner_filter)
             cursor.qos = subscription.qos
             cursor.identifier = identifier
             if (number, topic_filter) not in kept:
-                # It was made when `$stream` meant nothing.
+                # The subscription is older than the replay of streams.
                 kept[(number, topic_filter)] = stream.last_seq
                 self._router.commit.cursors.append((number, topic_filter, stream.last_seq))
             cursor.restore(kept[(number, topic_filter)])
         for name in sorted(unknown):
-            self._log(f"there is no stream {quoted(name)} any more: who subscribes to it waits")
+            self._log(f"stream {quoted(name)} is not configured any more: its subscribers wait")
 
     def subscribe(
         self,
         state: SessionState,
         subscription: Subscription,
         packet: Subscribe,
-        why: list[str],
+        problems: list[str],
         now: float,
     ) -> int:
-        """Subscribe to a stream, or move there. A reason code; for people, `why` has a sentence."""
+        """Subscribe to a stream, or move its cursor. Returns the reason code.
+
+        A refusal adds a sentence to `problems`.
+        """
         router = self._router
         topic_filter = subscription.topic_filter
         refused = router.authority.subscribe(state.client_id, topic_filter)
@@ -261,31 +268,31 @@ class Replays:
         if state.session.version != MQTT5:
             return FAILURE
         if not topic_filter.startswith(STREAM_TOPICS):
-            why.append("a subscription to a stream cannot be shared")
+            problems.append("a subscription to a stream cannot be shared")
             return SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         name, inner_filter = split_stream(topic_filter)
         stream = router.streams.named(name)
         if stream is None:
             if name:
-                why.append(f"there is no stream {quoted(name)}")
+                problems.append(f"there is no stream {quoted(name)}")
             else:
-                why.append(f"a stream is subscribed to by {STREAM_TOPICS}<name>/<filter>")
+                problems.append(f"a stream is subscribed to by {STREAM_TOPICS}<name>/<filter>")
             return TOPIC_FILTER_INVALID
         offsets = given_offsets(packet.properties)
         begins: tuple[int, int] | None = None
         if offsets:
             begins = parse_offset(offsets[0], stream) if len(offsets) == 1 else None
             if begins is None:
-                why.append(OFFSET_RULE)
+                problems.append(OFFSET_RULE)
                 return IMPLEMENTATION_SPECIFIC_ERROR
         cursors = state.cursors
         cursor = None if cursors is None else cursors.all.get(topic_filter)
-        if cursor is None and cursors is not None and len(cursors.all) >= MOST_CURSORS:
-            why.append(f"a session has {MOST_CURSORS} subscriptions to streams at the most")
+        if cursor is None and cursors is not None and len(cursors.all) >= MAXIMUM_CURSORS:
+            problems.append(f"a session has {MAXIMUM_CURSORS} subscriptions to streams at the most")
             return QUOTA_EXCEEDED
         identifiers = packet.properties.subscription_identifiers
         identifier = identifiers[0] if identifiers else 0
-        granted = router.admit(state, subscription, identifier, now)
+        granted = router.add_subscription(state, subscription, identifier, now)
         if granted >= FAILURE:
             return granted
         if cursor is None:
@@ -295,10 +302,10 @@ class Replays:
         cursor.qos = subscription.qos
         cursor.identifier = identifier
         if begins is not None:
-            cursor.move(begins[0], begins[1])
+            cursor.seek(begins[0], begins[1])
             cursor.stored = cursor.value
-            if state.number:
-                router.commit.cursors.append((state.number, topic_filter, cursor.stored))
+            if state.is_durable:
+                router.commit.cursors.append((state.store_id, topic_filter, cursor.stored))
         return granted
 
     def _cursor(
@@ -312,17 +319,17 @@ class Replays:
         return cursor
 
     def unsubscribe(self, state: SessionState, topic_filter: str) -> None:
-        """Forget its place; what is in flight goes on [MQTT-3.10.4-3]."""
+        """Delete the cursor; messages in flight are completed [MQTT-3.10.4-3]."""
         cursors = state.cursors
         if cursors is not None:
             cursors.all.pop(topic_filter, None)
             if not cursors.all:
                 state.cursors = None
 
-    # --- what wakes them --------------------------------------------------------------------------
+    # --- waking cursors ---------------------------------------------------------------------------
 
     def recorded(self, commit: Commit) -> None:
-        """These records are safe: who has come to the end of their streams goes on."""
+        """These records are committed: cursors at the end of their streams continue."""
         if self._at_end:
             for record in commit.records:
                 self._wake(self._at_end.pop(record.stream, None))
@@ -330,7 +337,7 @@ class Replays:
                     return
 
     def read(self, stream: int) -> None:
-        """The store has read something of a stream: who waits for it asks again."""
+        """The store has read records of a stream: cursors that wait for them continue."""
         self._wake(self._reading.pop(stream, None))
 
     def retry(self) -> None:
@@ -339,82 +346,87 @@ class Replays:
             self._wake(self._damaged.popitem()[1])
 
     def released(self, state: SessionState | None, commit: Commit) -> None:
-        """What waited for this commit on the session's connection has left."""
-        if state is not None and state.cursors is not None and state.cursors.held is commit:
-            state.cursors.held = None
-            self._router.mark(state)
+        """Packets that awaited this commit on the session's connection have left."""
+        if (
+            state is not None
+            and state.cursors is not None
+            and state.cursors.awaited_commit is commit
+        ):
+            state.cursors.awaited_commit = None
+            self._router.mark_dirty(state)
 
     def written(self, state: SessionState) -> None:
         """The session's client has read something."""
         cursors = state.cursors
-        if cursors is not None and cursors.wants_room and self._router.has_caught_up(state):
-            self._router.mark(state)
+        if cursors is not None and cursors.awaits_reader and self._router.has_caught_up(state):
+            self._router.mark_dirty(state)
 
-    def _wake(self, asleep: dict[str, SessionState] | None) -> None:
-        if asleep is not None:
-            for state in asleep.values():
-                if state.session.connected and not state.ended:
-                    self._router.mark(state)
+    def _wake(self, waiting: dict[str, SessionState] | None) -> None:
+        if waiting is not None:
+            for state in waiting.values():
+                if state.session.connected and not state.has_ended:
+                    self._router.mark_dirty(state)
 
-    def _sleep(
-        self, where: dict[int, dict[str, SessionState]], stream: Stream, state: SessionState
+    def _await(
+        self, lists: dict[int, dict[str, SessionState]], stream: Stream, state: SessionState
     ) -> None:
-        asleep = where.get(stream.id)
-        if asleep is None:
-            asleep = where[stream.id] = {}
-        asleep[state.client_id] = state
-        if len(asleep) > 2 * len(self._router.sessions) + _STALE:
-            there = {each.client_id: each for each in asleep.values() if not each.ended}
-            where[stream.id] = there
+        waiting = lists.get(stream.id)
+        if waiting is None:
+            waiting = lists[stream.id] = {}
+        waiting[state.client_id] = state
+        if len(waiting) > 2 * len(self._router.sessions) + _STALE_SESSIONS:
+            lists[stream.id] = {
+                each.client_id: each for each in waiting.values() if not each.has_ended
+            }
 
     # --- sending ----------------------------------------------------------------------------------
 
     def send(self, state: SessionState, now: float) -> None:
-        """Send what a session takes now, from each of its cursors in turn."""
+        """Send what a session can take now, from each of its cursors in turn."""
         cursors = state.cursors
         assert cursors is not None
         if not state.session.connected:
-            cursors.rest()
+            cursors.clear()
             return
-        if cursors.holder != state.connection:
-            cursors.holder = state.connection
-            cursors.held = None
-        cursors.sent = cursors.sent_unacknowledged = cursors.wants_room = False
+        if cursors.connection != state.connection:
+            cursors.connection = state.connection
+            cursors.awaited_commit = None
+        cursors.sent = cursors.sent_unacknowledged = cursors.awaits_reader = False
         try:
             self._take_turns(state, cursors, now)
         except Exception:
-            # The fault domain of one client: it pays with its connection, and nobody else does.
+            # The failure closes the connection of this client only.
             self._router.faults.setdefault(state.client_id, format_exc())
-            self._router.mark(state)
-        self._note(state, cursors)
+            self._router.mark_dirty(state)
+        self._store_positions(state, cursors)
 
     def _take_turns(self, state: SessionState, cursors: Cursors, now: float) -> None:
-        cursors.left = _TURN
+        cursors.work_left = _TICK_RECORDS
         turns = list(cursors.all.values())
         while turns:
             going: list[Cursor] = []
             for cursor in turns:
-                if cursors.left <= 0:
-                    # The rest of the tick is for others.
-                    self._router.mark(state)
+                if cursors.work_left <= 0:
+                    # The rest of the tick is for other sessions.
+                    self._router.mark_dirty(state)
                     return
                 if self._step(state, cursors, cursor, now):
-                    cursors.left -= 1
+                    cursors.work_left -= 1
                     cursors.all.move_to_end(cursor.topic_filter)
                     going.append(cursor)
             turns = going
 
     def _step(self, state: SessionState, cursors: Cursors, cursor: Cursor, now: float) -> bool:
-        """Deal with one record. False: there is none for now, or its session cannot take it."""
+        """Process one record. False: there is none now, or the session cannot take it."""
         try:
             record = None if now < cursor.retry_at else self._next(state, cursors, cursor)
         except Unusable as problem:
             # As for a segment that cannot be read: the client and its other subscriptions go on.
             record = None
-            cursor.retry_at = now + _RETRY
+            cursor.retry_at = now + _RETRY_SECONDS
             self._log_damage(cursor.stream, problem, now)
         if now < cursor.retry_at:
-            self._sleep(self._damaged, cursor.stream, state)
+            self._await(self._damaged, cursor.stream, state)
         if record is None:
             return False
         if cursor.since and record.received >= cursor.since:
@@ -422,14 +434,14 @@ class Replays:
         if not cursor.since and topic_matches(cursor.inner_filter, record.topic_name):
             # [MQTT-3.8.4-8]
             qos = min(record.qos, cursor.qos)
-            if not self._takes(state, cursors, qos):
-                cursor.stuck()
+            if not self._can_send(state, cursors, qos):
+                cursor.shrink()
                 return False
             if self._router.may_receive(state.client_id, record.topic_name):
                 self._send_record(state, cursors, cursor, record, qos, now)
             elif state.client_id in self._router.faults:
-                # It is not known whether it may: its connection ends, and it is asked again.
-                self._router.mark(state)
+                # The authority failed: the connection is closed, and the next one asks again.
+                self._router.mark_dirty(state)
                 return False
         cursor.advance()
         return True
@@ -443,44 +455,43 @@ class Replays:
         store = self._router.store
         stream = cursor.stream
         if not cursor.position:
-            cursors.left -= 1
+            cursors.work_left -= 1
             found = store.seek(stream.id, cursor.since)
             if found is None:
-                self._sleep(self._reading, stream, state)
+                self._await(self._reading, stream, state)
                 return None
             cursor.position = found
         records: list[RecordedMessage] | None = []
         if cursor.position <= stream.last_seq:
-            cursors.left -= 1
+            cursors.work_left -= 1
             records = store.records(stream.id, cursor.position, cursor.limit)
         if records is None:
-            self._sleep(self._reading, stream, state)
+            self._await(self._reading, stream, state)
             return None
         if not records:
-            self._sleep(self._at_end, stream, state)
+            self._await(self._at_end, stream, state)
             return None
         missed = cursor.missed_last
         cursor.put(records)
         if cursor.missed_last != missed:
             self._log(
-                f"{shown(state.client_id)} was to go on with message {cursor.missed_first} of"
-                f" stream {stream.name}, but its record begins with {records[0].seq} now"
+                f"{client_label(state.client_id)} missed messages of stream {stream.name}, which"
+                f" are no longer kept: {cursor.missed_first} to {cursor.missed_last}"
             )
         return cursor.record()
 
     def _log_damage(self, stream: Stream, problem: Unusable, now: float) -> None:
         if now >= self._quiet_until.get(stream.id, now):
-            self._quiet_until[stream.id] = now + _RETRY
-            what = f"stream {stream.name} cannot be replayed for now, and is tried again"
-            self._log(f"{what}: {problem}")
+            self._quiet_until[stream.id] = now + _RETRY_SECONDS
+            self._log(f"stream {stream.name} cannot be replayed now and will be retried: {problem}")
 
-    def _takes(self, state: SessionState, cursors: Cursors, qos: int) -> bool:
-        """Whether the session can send a message at once, and its client reads what it is sent."""
+    def _can_send(self, state: SessionState, cursors: Cursors, qos: int) -> bool:
+        """Whether the session can send a message at once, and its client keeps up."""
         if not self._router.has_caught_up(state):
-            cursors.wants_room = True
+            cursors.awaits_reader = True
             return False
-        if not qos and cursors.held is not None:
-            # Such messages wait already, and nothing else bounds how many.
+        if not qos and cursors.awaited_commit is not None:
+            # QoS 0 messages wait already, and nothing else bounds their number.
             return False
         return state.session.can_send(qos)
 
@@ -500,26 +511,28 @@ class Replays:
         session = state.session
         session.send(message, now)
         if not session.backlog.is_empty():
-            # [MQTT-3.1.2-25] its client takes no packet of this size: given up here
+            # [MQTT-3.1.2-25] its client accepts no packet of this size: dropped here
             session.poll(now)
         cursor.missed_first = cursor.missed_last = 0
         cursors.sent = True
         if not qos:
             cursors.sent_unacknowledged = True
 
-    def _note(self, state: SessionState, cursors: Cursors) -> None:
-        """Let the store have the places of a durable session's cursors, with what moved them."""
+    def _store_positions(self, state: SessionState, cursors: Cursors) -> None:
+        """Store the positions of a durable session with the deliveries that moved them."""
         router = self._router
-        if state.number:
+        if state.is_durable:
             if cursors.sent:
-                state.waits = True
+                router.gate.await_commit(state)
             for cursor in cursors.all.values():
                 value = cursor.value
                 if value != cursor.stored and (
                     cursors.sent
-                    or (value - cursor.stored >= _UNNOTED and router.store.condition == OPEN)
+                    or (
+                        value - cursor.stored >= _MAXIMUM_SKIPPED and router.store.condition == OPEN
+                    )
                 ):
                     cursor.stored = value
-                    router.commit.cursors.append((state.number, cursor.topic_filter, value))
-        if cursors.sent_unacknowledged and router.lasts and self._outbox.holds(state):
-            cursors.held = router.commit
+                    router.commit.cursors.append((state.store_id, cursor.topic_filter, value))
+        if cursors.sent_unacknowledged and router.gate.has_store and self._send_queue.delays(state):
+            cursors.awaited_commit = router.commit

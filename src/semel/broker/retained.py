@@ -1,19 +1,18 @@
-"""The last message of each topic, kept for those who subscribe later [3.3.1.3].
+"""The last message of each topic, kept for later subscribers [3.3.1.3].
 
-    topic_name ─▶ Node                      a filter without a wildcard: one look-up
-    level ─▶ level ─▶ … ─▶ Node             a filter with one: down the tree, a level at a time
+    topic_name ─▶ RetainedNode              a filter without a wildcard: one lookup
+    level ─▶ level ─▶ … ─▶ RetainedNode     a filter with one: down the tree, level by level
 
-Each message sits in the node where its topic ends, and a node stays only while a message sits in
-it or below it. There are two trees. Names that begin with `$` are in a tree of their own, and only
+Each message is in the node where its topic ends, and a node exists only while it or a node below
+it has a message. There are two trees. Names that begin with `$` have a tree of their own, and only
 a filter that begins with `$` is looked up there: so [MQTT-4.7.2-1] holds by construction. Nothing
-recurses. A name of many levels takes a node for each: `semel.mqtt.check_levels` is for the caller
-to bound that.
+recurses. A name takes a node for each level: the caller bounds that with `check_levels`.
 
-A filter may match a hundred thousand messages, so that a `RetainedSearch` goes through the tree
-step by step, as its owner has time, while others change the tree. It gives what was retained when
-it began and still is: what comes later reaches the subscriber as it is published.
+A filter may match a hundred thousand messages, so a `RetainedSearch` goes through the tree step by
+step, as its owner has time, while others change the tree. It returns messages that were retained
+when it began and still are: later ones reach the subscriber when they are published.
 
-A message that has expired is never given out. It takes up room until a search or `sweep` meets it.
+An expired message is never returned. It takes up room until a search or `sweep` finds it.
 """
 
 import sys
@@ -24,24 +23,24 @@ from typing import Final, final
 from semel.mqtt.message import Message
 from semel.mqtt.topics import has_wildcard
 
-# About what a retained message takes beside its bytes, and what each further place in the tree: a
-# message to a deep topic may need many. Measured, see tests/broker/test_retained.py.
+# About how many bytes a retained message takes beside its own, and each further node of the tree.
+# Measured, see tests/broker/test_retained.py.
 RETAINED_BYTES: Final = 400
 LEVEL_BYTES: Final = 350
 
-# Nodes that one step of a search looks at, at the most, and children that it holds at one time.
+# Nodes that one step of a search visits at most, and children that it holds at a time.
 _STEP_NODES: Final = 100
 _BATCH: Final = 1_000
 
 
 @final
 class RetainedNode:
-    """A place in the tree: the levels of a name up to here, and the message of that name."""
+    """A node of the tree: the levels of a name up to here, and the message of that name."""
 
     children: Final[dict[str, "RetainedNode"]]  # in the order of their births
     birth: Final[int]
     message: Message | None
-    put: int  # which of all messages ever put it is
+    put: int  # the number of the message, among all that were ever put
 
     def __init__(self, birth: int) -> None:
         self.children = {}
@@ -54,8 +53,8 @@ class RetainedNode:
 class Branch:
     """Children of a node that a search goes through, a batch at a time.
 
-    Between two batches children may come and go. They are in the order of their births, so that
-    the search goes on behind the last that it has seen.
+    Between two batches children may be added and removed. They are in the order of their births,
+    so the search continues behind the last that it has seen.
     """
 
     depth: Final[int]  # of the filter's levels, which the children are compared with
@@ -86,7 +85,7 @@ class Branch:
     def _fetch(self) -> None:
         start = self._position
         if start:
-            # One more, to see whether the last one is still where it was.
+            # With the last one of the previous batch, if it is still in the same position.
             batch = list(islice(self._node.children.values(), start - 1, start + _BATCH))
             if batch and batch[0].birth == self._last_birth:
                 del batch[0]
@@ -108,13 +107,13 @@ class Branch:
 
 @final
 class RetainedSearch:
-    """The retained messages that one subscription brings, one after the other."""
+    """The retained messages for one subscription, one after the other."""
 
     qos: Final[int]
     identifier: Final[int]
-    # What is sent at a lower QoS is left out: it went with the connection that asked for it.
+    # Messages of a lower QoS are left out: they were lost with the connection that subscribed.
     minimum_qos: int
-    visited: int  # nodes that the last step looked at
+    visited: int  # nodes that the last step visited
     _retained: Final["Retained"]
     _levels: Final[list[str]]
     _last_put: Final[int]
@@ -140,12 +139,12 @@ class RetainedSearch:
         self._first = first
 
     def next(self, now: float) -> Message | None:
-        """A message, or None if this step has found none: see `is_done`."""
+        """The next message, or None if this step has found none: see `is_done`."""
         self.visited = 0
         first = self._first
         if first is not None:
             self._first = None
-            message = self._look_at(first, 0, now)
+            message = self._visit(first, 0, now)
             if message is not None:
                 return message
         while self._branches and self.visited < _STEP_NODES:
@@ -154,20 +153,20 @@ class RetainedSearch:
             if node is None:
                 self._branches.pop()
                 continue
-            message = self._look_at(node, branch.depth, now)
+            message = self._visit(node, branch.depth, now)
             if message is not None:
                 return message
         return None
 
     def is_done(self) -> bool:
-        """Whether there is no other."""
+        """Whether there are no more messages."""
         return self._first is None and not self._branches
 
-    def _look_at(self, node: RetainedNode, depth: int, now: float) -> Message | None:
-        """Go down from a node that `depth` levels of the filter have led to; its message, if that
-        is one of those."""
+    def _visit(self, node: RetainedNode, depth: int, now: float) -> Message | None:
+        """Descend from a node that matches `depth` levels of the filter. Returns its message if it
+        matches the whole filter."""
         levels = self._levels
-        # A level that is no wildcard has one child at the most.
+        # A level without a wildcard matches at most one child.
         while depth < len(levels) and levels[depth] != "#" and levels[depth] != "+":
             self.visited += 1
             child = node.children.get(levels[depth])
@@ -177,7 +176,7 @@ class RetainedSearch:
             depth += 1
         self.visited += 1
         if depth < len(levels):
-            # [MQTT-4.7.1-2] # stands for any number of levels, none too; + for one
+            # [MQTT-4.7.1-2] # matches any number of levels, also none; + matches one
             below = levels[depth] == "#"
             if node.children:
                 self._branches.append(Branch(node, depth if below else depth + 1))
@@ -198,7 +197,7 @@ class Retained:
 
     maximum: Final[int]
     maximum_bytes: Final[int]
-    size: int  # what all of them cost, in bytes
+    size: int  # bytes that all of them take
     _by_name: Final[dict[str, RetainedNode]]
     _expiring: Final[
         OrderedDict[str, RetainedNode]
@@ -206,8 +205,8 @@ class Retained:
     _root: Final[RetainedNode]
     _dollar_root: Final[RetainedNode]
     _last_birth: int
-    last_put: int  # how many messages were put
-    # Topics whose message has expired and was dropped: for the owner to take.
+    last_put: int  # number of messages ever put
+    # Topics whose message has expired and was deleted: the owner takes this list.
     expired: list[str]
 
     def __init__(self, maximum: int, maximum_bytes: int = sys.maxsize) -> None:
@@ -226,11 +225,11 @@ class Retained:
         return len(self._by_name)
 
     def put(self, topic_name: str, message: Message) -> bool:
-        """Keep the message in place of the one that the topic has; False if there is no room.
+        """Replace the message of the topic; False if there is no room.
 
-        A topic that has a message counts once, so that only bytes can keep out the next one. Then
-        the topic has none: the old one is not its last any more [MQTT-3.3.1-5]. A message with an
-        empty payload is not for keeping: it asks the caller to `delete` [MQTT-3.3.1-6].
+        Only `maximum_bytes` can refuse a message for a topic that has one. Then the topic has
+        none: the old one is not its last any more [MQTT-3.3.1-5]. For a message with an empty
+        payload the caller calls `delete` [MQTT-3.3.1-6].
         """
         assert topic_name == message.topic_name
         node = self._by_name.get(topic_name)
@@ -257,12 +256,12 @@ class Retained:
         return True
 
     def get(self, topic_name: str) -> Message | None:
-        """The message of the topic, if it has one."""
+        """The message of the topic, or None."""
         node = self._by_name.get(topic_name)
         return None if node is None else node.message
 
     def delete(self, topic_name: str) -> None:
-        """Let the topic have no message, whether it had one or not."""
+        """Delete the message of the topic, if it has one."""
         node = self._by_name.get(topic_name)
         if node is None:
             return
@@ -275,31 +274,31 @@ class Retained:
         self._prune(topic_name)
 
     def search(self, topic_filter: str, qos: int, identifier: int) -> RetainedSearch:
-        """Look for the messages whose topic a valid, not shared filter matches."""
+        """Search for the messages whose topic matches a valid filter that is not shared."""
         if has_wildcard(topic_filter):
             root = self._root_for(topic_filter)
             return RetainedSearch(self, root, topic_filter.split("/"), qos, identifier)
         return RetainedSearch(self, self._by_name.get(topic_filter), [], qos, identifier)
 
     def sweep(self, now: float, limit: int) -> int:
-        """Look at the next `limit` messages that can expire, and drop those that have.
+        """Check the next `limit` messages that can expire, and delete the expired ones.
 
-        Returns how many were dropped. Calls go round: each goes on where the last one stopped.
+        Returns how many were deleted. Each call continues where the last one stopped.
         """
-        dropped = 0
+        deleted = 0
         for _ in range(min(limit, len(self._expiring))):
             topic_name = next(iter(self._expiring))
             message = self._expiring[topic_name].message
             assert message is not None
             if message.is_expired(now):
                 self.expire(topic_name)
-                dropped += 1
+                deleted += 1
             else:
                 self._expiring.move_to_end(topic_name)
-        return dropped
+        return deleted
 
     def expire(self, topic_name: str) -> None:
-        """The message of the topic has expired: drop it."""
+        """The message of the topic has expired: delete it."""
         self.delete(topic_name)
         self.expired.append(topic_name)
 
@@ -330,8 +329,8 @@ class Retained:
 
 
 def cost(message: Message) -> int:
-    """What a retained message takes, with the places that the levels of its topic need."""
+    """Bytes that a retained message takes, with the nodes of its topic."""
     topic_name = message.topic_name
-    # The levels are texts of their own. One character beyond ASCII makes all of them wide.
+    # The levels are strings of their own. One character beyond ASCII makes all of them wide.
     levels = len(topic_name) if topic_name.isascii() else 4 * len(topic_name)
     return message.size + levels + RETAINED_BYTES + LEVEL_BYTES * topic_name.count("/")

@@ -1,4 +1,4 @@
-"""From a message to the sessions that get it: subscriptions, retained messages, shared groups.
+"""Routes messages to sessions: by subscriptions, retained messages and shared subscriptions.
 
 A client with several matching subscriptions gets one copy, with the highest of their QoS and all
 of their identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]; the standard would allow one copy for each.
@@ -8,7 +8,9 @@ from traceback import format_exc
 from typing import Final, final
 
 from semel.broker.authority import Authority
-from semel.broker.faults import told
+from semel.broker.cursors import STREAM_TOPICS
+from semel.broker.durability import CommitGate
+from semel.broker.faults import fault_report
 from semel.broker.memory import Memory
 from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
@@ -38,7 +40,7 @@ from semel.mqtt.properties import (
     Properties,
     PropertyItem,
 )
-from semel.mqtt.reasons import QUOTA_EXCEEDED
+from semel.mqtt.reasons import NOT_AUTHORIZED, QUOTA_EXCEEDED
 from semel.mqtt.session import Session
 from semel.mqtt.session_restore import restore_exchanges
 from semel.mqtt.topics import is_shared
@@ -46,16 +48,16 @@ from semel.store.commit import QUEUED_BYTES, SHARED_PAYLOAD, Commit, RecordedMes
 from semel.store.store import Store
 from semel.store.streams import Stream, Streams
 
-# Topics of the broker's own reports: nothing of them lasts.
+# Topics of the broker's own reports: they are never stored.
 OWN_TOPICS: Final = "$SYS/"
 
-# Seconds until the store is asked again for what expired in a queue that it does not have whole.
-_LOOK_AGAIN: Final = 1.0
+# Seconds until the store is asked again for expired messages, if commits are on their way.
+_RECHECK_SECONDS: Final = 1.0
 
 
 @final
 class Copy:
-    """One client's copy of a message while its matching subscriptions are gathered."""
+    """One client's copy of a message, while its matching subscriptions are collected."""
 
     qos: int
     retain_as_published: bool
@@ -77,7 +79,7 @@ class Copy:
 
 @final
 class Router:
-    """All sessions, all subscriptions, all retained messages, and what this tick changes."""
+    """All sessions, subscriptions and retained messages, and the changes of this tick."""
 
     sessions: Final[dict[str, SessionState]]
     subscriptions: Final[SubscriptionTree]
@@ -85,45 +87,37 @@ class Router:
     authority: Final[Authority]
     store: Final[Store]
     memory: Final[Memory]
-    # Whether the store keeps anything: if not, nobody lists what changes.
-    lasts: Final[bool]
+    gate: Final[CommitGate]
     streams: Final[Streams]
-    # Sessions to be polled and drained at the end of the tick.
+    # Sessions that `Flushing` has to serve at the end of the tick.
     dirty: list[SessionState]
-    # What was done for the connection whose turn it is, in the units of `turns.py`; what may yet
-    # be done now to bring retained messages to one subscriber.
+    # Work done for the connection whose turn it is, in the units of `turns.py`; work that may still
+    # be spent on sending retained messages to one new subscriber.
     work: int
-    backlog_work: int
-    # What the message was for that was routed last.
+    retained_work: int
+    # The matches of the message that was routed last.
     matches: Matches
     commit: Commit
-    # About how many bytes this tick has given the store to write so far.
-    unwritten: int
-    # Commits that the store was given and has not yet.
-    unsafe: Final[list[Commit]]
+    # About how many bytes the commit of this tick has so far.
+    unwritten_bytes: int
+    # Commits that the store was handed and has not confirmed.
+    uncommitted: Final[list[Commit]]
     maximum_subscriptions: Final[int]
     maximum_client_subscription_bytes: Final[int]
     maximum_subscription_bytes: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
-    # Client identifiers over whom the authority failed in this tick, and how it did first.
+    # Clients for whom the authority failed in this tick, with the first failure of each.
     faults: dict[str, str]
-    # Sessions whose `damage` was found in this tick, with the numbers of the connections that they
-    # had then, and what it is.
+    # Sessions whose `damage` was found in this tick, the number of the connection that each had
+    # then, and the damage.
     unreadable: list[tuple[SessionState, int, str]]
-    # Sessions that were given a message while they had half of their bounds in use.
-    behind: list[SessionState]
-    _low_room: Final[int]
-    _much_room: Final[int]
-    # Messages that a full queue turned away, or that a slow reader had no room for.
+    # Sessions that were given a message while they used half of their bounds.
+    slow_readers: list[SessionState]
+    _behind_room: Final[int]
+    _caught_up_room: Final[int]
+    # Messages that were dropped: the queue was full, or the reader too slow.
     dropped: int
-    # Whether the message that is being routed goes where it lasts, and who gets it at QoS 1 or 2.
-    lasting: bool
-    _reached: list[SessionState]
-    # Stored sessions that are over, which the store may not have yet: client identifiers with
-    # their numbers, and the other way round.
-    _ending: Final[dict[str, int]]
-    _ending_ids: Final[dict[int, str]]
 
     def __init__(
         self,
@@ -147,15 +141,15 @@ class Router:
         self.authority = authority
         self.store = store
         self.memory = memory
-        self.lasts = store.is_durable
+        self.gate = CommitGate(has_store=store.is_durable)
         self.streams = streams
         self.dirty = []
         self.work = 0
-        self.backlog_work = TURN_WORK
+        self.retained_work = TURN_WORK
         self.matches = Matches()
         self.commit = Commit()
-        self.unwritten = 0
-        self.unsafe = []
+        self.unwritten_bytes = 0
+        self.uncommitted = []
         self.maximum_subscriptions = maximum_subscriptions
         self.maximum_client_subscription_bytes = maximum_client_subscription_bytes
         self.maximum_subscription_bytes = maximum_subscription_bytes
@@ -163,46 +157,49 @@ class Router:
         self.maximum_queued_bytes = maximum_queued_bytes
         self.faults = {}
         self.unreadable = []
-        self.behind = []
-        self._low_room = maximum_outgoing // 2
-        self._much_room = maximum_outgoing - caught_up_mark(maximum_outgoing)
+        self.slow_readers = []
+        self._behind_room = maximum_outgoing // 2
+        self._caught_up_room = maximum_outgoing - caught_up_mark(maximum_outgoing)
         self.dropped = 0
-        self.lasting = False
-        self._reached = []
-        self._ending = {}
-        self._ending_ids = {}
 
-    def mark(self, state: SessionState) -> None:
-        """This session has something for the end of the tick."""
+    def mark_dirty(self, state: SessionState) -> None:
+        """This session has to be served at the end of the tick."""
         if not state.dirty:
             state.dirty = True
             self.dirty.append(state)
             self.work += SESSION_WORK
 
     def unwritten_rows(self) -> int:
-        """Rows of the commits that the store was given and has not yet."""
+        """Rows of the commits that the store has not confirmed."""
         rows = 0
-        for commit in self.unsafe:
+        for commit in self.uncommitted:
             rows += len(commit.changes) + len(commit.records)
         return rows
 
     def match(self, topic_name: str) -> Matches:
-        """What a message of this topic is for; the search is work."""
+        """The subscriptions that match a topic; the search counts as work."""
         matches = self.subscriptions.match(topic_name)
         self.work += matches.visited * NODE_WORK + len(matches.entries) * ENTRY_WORK
         return matches
 
-    def takes_more(self) -> bool:
-        """Whether the store can take what this tick has for it, and more.
+    def has_store_room(self) -> bool:
+        """Whether the store has room for more than the commit of this tick.
 
-        One message may be for many sessions: this is asked before each, not once a tick.
+        One message may go to many sessions: this is asked before each message, not once a tick.
         """
-        return self.unwritten <= self.store.room
+        return self.unwritten_bytes <= self.store.room
+
+    def authorize_publish(self, client_id: str, topic_name: str) -> int:
+        """SUCCESS, or the reason code with which a message of this client is refused."""
+        if topic_name.startswith((OWN_TOPICS, STREAM_TOPICS)):
+            return NOT_AUTHORIZED
+        return self.authority.publish(client_id, topic_name)
 
     def may_receive(self, client_id: str, topic_name: str) -> bool:
-        """Whether a message may reach a client. A fault of the authority over it is its alone.
+        """Whether a message may reach a client.
 
-        It must not end what is done for the publisher, or for others who get the message.
+        If the authority fails, only this client is affected: neither the publisher nor other
+        receivers.
         """
         try:
             return self.authority.receive(client_id, topic_name)
@@ -210,17 +207,19 @@ class Router:
             self.faults.setdefault(client_id, format_exc())
             return False
 
-    def note_behind(self, state: SessionState) -> None:
-        """A connected session was given a message: is it behind?"""
+    def check_behind(self, state: SessionState) -> None:
+        """Note a connected session that is behind with reading."""
         session = state.session
         if session.connected:
-            if session.room < self._low_room or len(session.backlog) * 2 > self.maximum_queued:
-                self.behind.append(state)
+            if session.room < self._behind_room or len(session.backlog) * 2 > self.maximum_queued:
+                self.slow_readers.append(state)
 
     def has_caught_up(self, state: SessionState) -> bool:
-        """Whether no more than a quarter of what is kept for a session is in use."""
+        """Whether a session uses at most a quarter of its bounds."""
         session = state.session
-        return session.room >= self._much_room and len(session.backlog) * 4 <= self.maximum_queued
+        return (
+            session.room >= self._caught_up_room and len(session.backlog) * 4 <= self.maximum_queued
+        )
 
     def record(
         self,
@@ -232,11 +231,11 @@ class Router:
         dup: bool = False,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
-        """Write a message into the streams of its topic; `properties` as they came."""
+        """Record a message in the streams of its topic; `properties` as received."""
         properties = message_properties(properties).compact()
         for stream in streams:
             stream.last_seq += 1
-            self.unwritten += QUEUED_BYTES + message.size
+            self.unwritten_bytes += QUEUED_BYTES + message.size
             self.commit.records.append(
                 RecordedMessage(
                     stream.id,
@@ -261,16 +260,14 @@ class Router:
         now: float,
         *,
         only: set[str] | None = None,
-        lasts: bool = False,
+        is_kept: bool = False,
     ) -> bool:
-        """Give a message to everyone who asked for it. Whether anybody did.
+        """Give a message to its subscribers. Returns whether there are any.
 
-        `only` names the clients to look at: the others have it already. `lasts`: something of it
-        is kept elsewhere. `lasting` tells afterwards whether it is kept anywhere: then it reaches
-        nobody at QoS 1 or 2 before its commit.
+        `only`: the clients that may get it; the others have it already. `is_kept`: a stream or
+        an identifier keeps it. The gate knows afterwards whether anything does.
         """
-        self.lasting = lasts
-        self._reached = []
+        self.gate.begin_message(is_kept=is_kept)
         if message.retain:
             self._retain(message)
         matches = self.matches = self.match(message.topic_name)
@@ -279,7 +276,7 @@ class Router:
             client_id = entry.client_id
             if only is not None and client_id not in only:
                 continue
-            # [MQTT-3.8.3-3] not back to where it came from
+            # [MQTT-3.8.3-3] not to its own publisher
             if entry.no_local and client_id == publisher:
                 continue
             copy = copies.get(client_id)
@@ -292,29 +289,26 @@ class Router:
             self._deliver(self.sessions[client_id], message, copy, now)
         for group in matches.groups:
             self._deliver_shared(group, message, now)
-        if self.lasting:
-            self.unwritten += message.size
-            for state in self._reached:
-                state.waits = True
+        if self.gate.message_is_kept:
+            self.unwritten_bytes += message.size
+        self.gate.end_message()
         return bool(copies) or bool(matches.groups)
 
-    def would_last(
+    def would_keep(
         self, topic_name: str, qos: int, publisher: SessionState, *, retain: bool
     ) -> bool:
-        """Whether `route` would put such a message where it lasts."""
-        if retain or self.streams.of(topic_name):
+        """Whether such a message would be kept in the store."""
+        if retain or self.streams.of(topic_name) or self.gate.keeps_identifier(publisher, qos):
             return True
         if not qos:
             return False
-        if qos == 2 and publisher.number:
-            return True
         matches = self.match(topic_name)
         for entry in matches.entries:
-            if entry.qos and self.sessions[entry.client_id].number:
+            if entry.qos and self.sessions[entry.client_id].is_durable:
                 return True
         for group in matches.groups:
             for entry in group.members():
-                if entry.qos and self.sessions[entry.client_id].number:
+                if entry.qos and self.sessions[entry.client_id].is_durable:
                     return True
         return False
 
@@ -326,19 +320,19 @@ class Router:
         elif self._has_memory_for(message) and self.retained.put(message.topic_name, message):
             kept = message
         else:
-            # What the topic had before is not its last any more.
+            # The topic has no retained message now: the old one is not its last any more.
             self.dropped += 1
-        if self.lasts and not message.topic_name.startswith(OWN_TOPICS):
-            self.lasting = True
+        if self.gate.has_store and not message.topic_name.startswith(OWN_TOPICS):
+            self.gate.keep_message()
             self.commit.retained.append((message.topic_name, kept))
 
     def _has_memory_for(self, message: Message) -> bool:
-        """Whether it may be retained: while memory is short, only in the place of another."""
+        """Whether it may be retained: while memory is short, it may only replace another."""
         return not self.memory.is_short or self.retained.get(message.topic_name) is not None
 
     def _deliver_shared(self, group: ShareGroup, message: Message, now: float) -> None:
-        """One member gets it: the next that is connected and keeps up, or else one that keeps it
-        for later, or else the next."""
+        """Give it to one member: the next that is connected and keeps up, else one whose session
+        queues it, else the next that is connected."""
         chosen: SubscriptionEntry | None = None
         keeps_up = False
         for entry in group.connected():
@@ -362,15 +356,15 @@ class Router:
             self._deliver(self.sessions[chosen.client_id], message, copy, now, chosen.topic_filter)
 
     def pass_on(self, state: SessionState, now: float) -> None:
-        """A member of shared subscriptions has left: what it was not sent, others may get [4.8.2].
+        """A member of shared subscriptions has left: others get what it was not sent [4.8.2].
 
-        It keeps what nobody else could be sent now. What only the store has of its queue is read,
-        as far as there is room for what stays.
+        It keeps messages for which no other member is connected. The part of its queue that only
+        the store has is loaded, as far as there is room for what stays.
         """
         shares = {
             entry.topic_filter
             for entry in self.subscriptions.of(state.client_id)
-            if entry.share_name and self._is_served(entry.topic_filter)
+            if entry.share_name and self._has_connected_member(entry.topic_filter)
         }
         if shares:
             session = state.session
@@ -379,44 +373,40 @@ class Router:
                 self._hand_over(state, session.give_up_shared(shares, sent=False), now)
 
     def refill(self, state: SessionState) -> bool:
-        """Read deliveries that only the store has, if the session wants some. Whether any came."""
+        """Load deliveries that only the store has. Returns whether there were any."""
         session = state.session
         if not session.backlog.missing() or state.damage:
             return False
         try:
-            deliveries = self.store.queue(
-                state.number, session.backlog.first_beyond, session.backlog.missing()
-            )
-            session.backlog.refill(deliveries)
+            backlog = session.backlog
+            deliveries = self.store.queue(state.store_id, backlog.first_beyond, backlog.missing())
+            backlog.refill(deliveries)
         except Exception as problem:
             self._note_damage(state, problem)
             return False
         return bool(deliveries)
 
     def _note_damage(self, state: SessionState, problem: Exception) -> None:
-        """The store's part of a session cannot be read: its connection, if any, has to end."""
-        state.damage = told(problem)
+        """The rows of a session cannot be read: its connection, if any, is to be closed."""
+        state.damage = fault_report(problem)
         self.unreadable.append((state, state.connection, state.damage))
-        # There has to be a further tick.
-        self.mark(state)
+        # Another tick is needed, which closes it.
+        self.mark_dirty(state)
 
     def _hand_over(self, state: SessionState, deliveries: list[Delivery], now: float) -> None:
-        """Give others what this session had from shared subscriptions."""
+        """Give messages of shared subscriptions to other members."""
         for delivery in deliveries:
             group = self.subscriptions.group(delivery.share)
             message = delivery.message
             assert message is not None
             if group is not None:
-                # It may be on disk as this session's until the commit.
-                self.lasting = state.number > 0
-                self._reached = []
-                # Identifiers are of the subscription that it came by.
+                # Until the commit it may be on disk in this session's queue.
+                self.gate.begin_message(is_kept=state.is_durable)
+                # Subscription Identifiers belong to the subscription of this session.
                 self._deliver_shared(group, without_identifiers(message), now)
-                if self.lasting:
-                    for reached in self._reached:
-                        reached.waits = True
+                self.gate.end_message()
 
-    def _is_served(self, shared_filter: str) -> bool:
+    def _has_connected_member(self, shared_filter: str) -> bool:
         """Whether a member of the group is connected."""
         group = self.subscriptions.group(shared_filter)
         assert group is not None
@@ -434,25 +424,23 @@ class Router:
         session = state.session
         self.work += DELIVERY_WORK + (message.size >> COPY_SHIFT)
         if message.qos:
-            self._reached.append(state)
-            if state.number:
-                self.lasting = True
-            if self.memory.is_short and not state.number and not session.can_send(message.qos):
+            self.gate.add_receiver(state)
+            if self.memory.is_short and not state.is_durable and not session.can_send(message.qos):
                 self.dropped += 1
                 return
-            # The bounds are for what waits: what can leave at once need not fit in.
+            # The bounds are for queued messages: what can be sent at once need not fit.
             if self._is_full(session, message) and not session.can_send(message.qos):
                 self._give_up_expired(state, now)
                 if self._is_full(session, message):
                     self.dropped += 1
                     return
-            if state.number:
-                self.unwritten += queued_bytes(message)
+            if state.is_durable:
+                self.unwritten_bytes += queued_bytes(message)
         dropped = session.dropped
         session.send(message, now, share)
         self.dropped += session.dropped - dropped
-        self.mark(state)
-        self.note_behind(state)
+        self.mark_dirty(state)
+        self.check_behind(state)
 
     def _give_up_expired(self, state: SessionState, now: float) -> None:
         session = state.session
@@ -460,15 +448,15 @@ class Router:
         if not state.damage and session.backlog.may_expire_beyond(now):
             first = session.backlog.first_beyond
             try:
-                expired = self.store.expired(state.number, first, now)
-                next_expiry = self.store.next_expiry(state.number, first, now)
+                expired = self.store.expired(state.store_id, first, now)
+                next_expiry = self.store.next_expiry(state.store_id, first, now)
             except Exception as problem:
-                # Whoever publishes just now has no part in it.
+                # This must not fail the publisher.
                 self._note_damage(state, problem)
                 return
-            if self.unsafe or state.dirty:
-                # The store does not know yet of what is on its way.
-                soon = now + _LOOK_AGAIN
+            if self.uncommitted or state.dirty:
+                # The store does not have the latest commits yet.
+                soon = now + _RECHECK_SECONDS
                 next_expiry = soon if next_expiry is None else min(next_expiry, soon)
             session.give_up_beyond(expired, next_expiry)
 
@@ -481,16 +469,16 @@ class Router:
     def subscribe(
         self, state: SessionState, subscription: Subscription, identifier: int, now: float
     ) -> int:
-        """Add or replace a subscription. The reason code for the SUBACK."""
+        """Add or replace a subscription. Returns the reason code for the SUBACK."""
         refused = self.authority.subscribe(state.client_id, subscription.topic_filter)
         if refused:
             return refused
-        return self.admit(state, subscription, identifier, now)
+        return self.add_subscription(state, subscription, identifier, now)
 
-    def admit(
+    def add_subscription(
         self, state: SessionState, subscription: Subscription, identifier: int, now: float
     ) -> int:
-        """The same, for a subscription that the authority allows."""
+        """Add or replace a subscription that the authority has allowed. Returns the reason code."""
         self.work += FILTER_WORK
         cost = subscription_cost(subscription.topic_filter)
         if (
@@ -505,104 +493,101 @@ class Router:
         if old is None:
             state.subscriptions += 1
             state.subscription_bytes += cost
-        if state.number:
-            state.waits = True
+        if self.gate.await_if_durable(state):
             self.commit.subscriptions.append(
-                (state.number, subscription.topic_filter, subscription, identifier)
+                (state.store_id, subscription.topic_filter, subscription, identifier)
             )
         # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets none [4.8.2]
         handling = subscription.retain_handling
         if not is_shared(subscription.topic_filter):
             if handling == 0 or (handling == 1 and old is None):
-                walk = self.retained.search(subscription.topic_filter, subscription.qos, identifier)
-                if state.backlog is None:
-                    state.backlog = {}
-                # A filter that is subscribed to again brings its messages once.
-                state.backlog[subscription.topic_filter] = walk
+                search = self.retained.search(
+                    subscription.topic_filter, subscription.qos, identifier
+                )
+                if state.retained_searches is None:
+                    state.retained_searches = {}
+                # Subscribing again to the same filter restarts its search.
+                state.retained_searches[subscription.topic_filter] = search
         return subscription.qos
 
-    def send_backlog(self, state: SessionState, now: float) -> bool:
-        """Send retained messages to a new subscriber, as many as it takes at the moment.
+    def send_retained(self, state: SessionState, now: float) -> bool:
+        """Send retained messages to a new subscriber, as many as it can take now.
 
-        False if `backlog_work` was not enough for all of them: the rest is for a later tick.
+        False if `retained_work` was not enough for all of them: a later tick continues.
         """
         session = state.session
-        backlog = state.backlog
-        while backlog and session.connected and session.room > 0 and session.backlog.is_empty():
-            if self.backlog_work <= 0:
+        searches = state.retained_searches
+        while searches and session.connected and session.room > 0 and session.backlog.is_empty():
+            if self.retained_work <= 0:
                 return False
-            topic_filter, walk = next(iter(backlog.items()))
-            message = walk.next(now)
-            self.work += walk.visited * NODE_WORK
-            self.backlog_work -= walk.visited * NODE_WORK
+            topic_filter, search = next(iter(searches.items()))
+            message = search.next(now)
+            self.work += search.visited * NODE_WORK
+            self.retained_work -= search.visited * NODE_WORK
             if message is None:
-                if walk.is_done():
-                    del backlog[topic_filter]
+                if search.is_done():
+                    del searches[topic_filter]
                 continue
-            qos = min(message.qos, walk.qos)
-            if qos < walk.minimum_qos or not self.may_receive(state.client_id, message.topic_name):
+            qos = min(message.qos, search.qos)
+            if qos < search.minimum_qos or not self.may_receive(
+                state.client_id, message.topic_name
+            ):
                 continue
-            if qos and self.lasts:
-                # It may be so new that its own commit is not safe yet.
-                state.waits = True
-            self.backlog_work -= DELIVERY_WORK
-            identifiers = [walk.identifier] if walk.identifier else []
-            # [MQTT-3.3.1-8] what a new subscription brings has RETAIN 1
+            self.gate.await_retained(state, qos)
+            self.retained_work -= DELIVERY_WORK
+            identifiers = [search.identifier] if search.identifier else []
+            # [MQTT-3.3.1-8] retained messages for a new subscription have RETAIN 1
             self._send(state, _variant(message, qos, True, identifiers), now)
-        if not backlog:
-            state.backlog = None
+        if not searches:
+            state.retained_searches = None
         return True
 
     def unsubscribe(self, state: SessionState, topic_filter: str) -> bool:
-        """Remove a subscription. Whether there was one."""
+        """Remove a subscription. Returns whether it existed."""
         self.work += FILTER_WORK
-        if state.backlog is not None:
-            state.backlog.pop(topic_filter, None)
+        if state.retained_searches is not None:
+            state.retained_searches.pop(topic_filter, None)
         if self.subscriptions.unsubscribe(state.client_id, topic_filter) is None:
             return False
         state.subscriptions -= 1
         state.subscription_bytes -= subscription_cost(topic_filter)
-        if state.number:
-            state.waits = True
-            self.commit.subscriptions.append((state.number, topic_filter, None, 0))
+        if self.gate.await_if_durable(state):
+            self.commit.subscriptions.append((state.store_id, topic_filter, None, 0))
         return True
 
     def end(self, state: SessionState, now: float) -> None:
-        """The session is over: nothing of it remains [MQTT-4.1.0-2].
+        """The session is over, and deleted [MQTT-4.1.0-2].
 
-        But for what a shared subscription brought it: others may get that, as far as it can be
-        read.
+        Its messages of shared subscriptions go to other members, as far as they can be read.
         """
-        known = state.damage
-        if not self.warm(state) and not known:
+        known_damage = state.damage
+        if not self.load_exchanges(state) and not known_damage:
             self.unreadable.append((state, 0, state.damage))
         session = state.session
         shared = any(entry.share_name for entry in self.subscriptions.of(state.client_id))
         del self.sessions[state.client_id]
-        state.ended = True
+        state.has_ended = True
         self.subscriptions.forget(state.client_id)
-        if state.number:
-            self.commit.ended.append(state.number)
-            self._ending[state.client_id] = state.number
-            self._ending_ids[state.number] = state.client_id
+        if self.gate.end_session(state):
+            self.commit.ended.append(state.store_id)
         self._hand_over(state, session.give_up_shared(None, sent=True), now)
         session.backlog.take_all()
         while shared and self.refill(state):
             self._hand_over(state, session.give_up_shared(None, sent=False), now)
             session.backlog.take_all()
         if shared and not session.backlog.is_empty():
-            self._hand_over(state, self._not_safe_yet(state), now)
+            self._hand_over(state, self._uncommitted_deliveries(state), now)
 
-    def _not_safe_yet(self, state: SessionState) -> list[Delivery]:
-        """What shared subscriptions brought a session and neither memory nor the store has.
+    def _uncommitted_deliveries(self, state: SessionState) -> list[Delivery]:
+        """Deliveries of shared subscriptions that neither memory nor the store has.
 
-        It is in commits that are on their way.
+        They are in commits that the store has not confirmed.
         """
         changes = [
             change
-            for commit in self.unsafe
+            for commit in self.uncommitted
             for number, change in commit.changes
-            if number == state.number
+            if number == state.store_id
         ]
         changes.extend(state.session.drain()[0])
         deliveries: list[Delivery] = []
@@ -616,46 +601,36 @@ class Router:
                 deliveries.append(Delivery(change.number, message, change.share, message.qos))
         return deliveries
 
-    def is_ending(self, client_id: str) -> bool:
-        """Whether a crash could bring back a session of this client that is over."""
-        return client_id in self._ending
+    def load_exchanges(self, state: SessionState) -> bool:
+        """Load the messages in flight of a restored session, if that was not done.
 
-    def ended(self, number: int) -> None:
-        """The store has it that this session is over."""
-        client_id = self._ending_ids.pop(number, None)
-        if client_id is not None and self._ending.get(client_id) == number:
-            del self._ending[client_id]
-
-    def warm(self, state: SessionState) -> bool:
-        """Read what was in flight in a session that was restored, if nobody has yet.
-
-        False: something of it cannot be read, and `damage` says why.
+        False: they cannot be read, and `damage` says why.
         """
-        if state.cold and not state.damage:
+        if state.needs_load and not state.damage:
             try:
-                deliveries, stored = self.store.exchanges(state.number)
+                deliveries, stored = self.store.exchanges(state.store_id)
                 restore_exchanges(state.session, deliveries, stored)
-                state.cold = False
+                state.needs_load = False
             except Exception as problem:
-                state.damage = told(problem)
+                state.damage = fault_report(problem)
         return not state.damage
 
     def is_readable(self, state: SessionState) -> bool:
-        """Whether a connection can have the session: what could not be read is tried once more."""
+        """Whether a client can resume the session. What could not be read is tried again."""
         was_damaged = state.damage != ""
         state.damage = ""
-        if was_damaged and self.warm(state):
+        if was_damaged and self.load_exchanges(state):
             self.refill(state)
             if state.damage:
-                # Whoever asks says it himself.
+                # The caller reports it.
                 self.unreadable.pop()
-        return self.warm(state)
+        return self.load_exchanges(state)
 
 
 def queued_bytes(message: Message) -> int:
-    """About what a delivery of the message takes until it is written.
+    """About how many bytes a delivery of the message takes until it is written.
 
-    Beside its payload, if that is large: all deliveries share it.
+    Without a large payload, which all deliveries share.
     """
     if len(message.payload) >= SHARED_PAYLOAD:
         return QUEUED_BYTES

@@ -1,15 +1,15 @@
-"""What the plain path has decided about a topic, kept for the hot path to repeat.
+"""A cache of what the plain path has decided about a topic, for the hot path.
 
     topic bytes ─▶ Route      these bytes are a Topic Name, these sessions get its messages, and
-                              publishers with these rights may send them
+                              publishers with these rights may publish them
 
-The plain path teaches a route after it has handled a message; nothing is decided here. A route is
-out of date when a subscription changes or when rights do: one name for a filter without a wildcard,
-all routes for one with a wildcard.
+The plain path adds a route after it has handled a message; nothing is decided here. A change of a
+subscription without a wildcard invalidates one route; one with a wildcard, or a change of rights,
+invalidates all.
 
 Publishers choose topics, so the cache is bounded: by entries, one for each route and one for each
-session in it. It is two dictionaries. When the young one is full it becomes the old one, and what
-is asked for in the old one moves to the young: a flood of new names turns out what nobody uses.
+session in it. It has two generations. When the young dictionary is full it becomes the old one, and
+a route that is found in the old one moves to the young: a flood of new topics evicts unused routes.
 """
 
 from collections.abc import Callable
@@ -21,25 +21,25 @@ from semel.broker.subscriptions import Matches, SubscriptionTree
 from semel.mqtt.wire import text_size
 from semel.store.streams import Stream, Streams
 
-# Added to the QoS of a session in a route: it gets its copy the plain way.
+# A flag beside the QoS of a session in a route: it gets its copy by the plain path.
 PLAIN: Final = 4
 
-# Longer names are not cached: entries are counted, not bytes.
+# Longer names are not cached, because entries are counted, not bytes.
 _LONGEST_NAME: Final = 512
 
 
 @final
 class Route:
-    """Who gets the messages of one topic, and whose messages."""
+    """Who gets the messages of one topic, and who may publish them."""
 
     topic_name: Final[str]
     topic_size: Final[int]
-    # One after the other; `grants` has for each the highest QoS of its subscriptions, | PLAIN.
+    # Its receivers; `grants` has for each the highest QoS of its subscriptions, | PLAIN.
     states: Final[list[SessionState]]
     grants: Final[bytes]
-    # Those that record its messages.
+    # The streams that record its messages.
     streams: Final[list[Stream]]
-    # Rights that may publish here: mostly all publishers have the same.
+    # Rights that allow publishing here: usually all publishers have the same.
     allowed: str
     others: set[str] | None
 
@@ -113,7 +113,7 @@ class Routes:
         return len(self._young) + len(self._old)
 
     def refresh(self) -> None:
-        """Forget what has changed since the last time."""
+        """Drop the routes that have changed since the last call."""
         subscriptions = self._subscriptions
         changed = subscriptions.take_changed_topics()
         generation = self._authority.generation
@@ -132,7 +132,7 @@ class Routes:
             self._old.pop(topic, None)
 
     def find(self, topic: bytes) -> Route | None:
-        """What is known about these bytes. `refresh` comes first, once for many."""
+        """The route of these bytes. The caller calls `refresh` before, once for many."""
         route = self._young.get(topic)
         if route is None:
             route = self._old.get(topic)
@@ -142,17 +142,17 @@ class Routes:
         return route
 
     def learn(self, topic_name: str, matches: Matches, rights: str, faults: dict[str, str]) -> None:
-        """The plain path has let a publisher with these rights send a message to this topic, and
-        has found these subscriptions to it.
+        """The plain path has allowed a publisher with these rights to publish to this topic, and
+        has found these subscriptions.
 
-        `faults` names the clients over whom the authority has failed: its answer is not known, and
+        `faults` names the clients for which the authority has failed: its answer is not known, and
         the next message asks again.
         """
         self.refresh()
         topic = topic_name.encode("utf-8")
         route = self.find(topic)
         if route is None:
-            # Whose turn it is in a shared subscription is decided for each message.
+            # Shared subscriptions choose a member for each message.
             if not matches.groups and len(topic) <= _LONGEST_NAME:
                 route = self._route(topic_name, matches, rights)
                 if not faults or not any(each.client_id in faults for each in matches.entries):

@@ -1,8 +1,7 @@
 """The broker on a network: asyncio, or uvloop where it is installed.
 
-A thin shell: it carries bytes between sockets and the core, once a tick in each direction, and
-knows nothing of MQTT. An exception while serving one connection closes that one, is logged once,
-and touches nobody else.
+A thin shell: it moves bytes between sockets and the core, once a tick in each direction, and knows
+nothing of MQTT. An exception while serving one connection closes that one, and is logged once.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from typing import Any, Final, cast
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
-from semel.broker.memory import BOUNDLESS, available_bytes, resident_bytes
+from semel.broker.memory import UNLIMITED, available_bytes, resident_bytes
 from semel.broker.open_authority import OpenAuthority
 from semel.broker.pressure import caught_up_mark
 from semel.broker.settings import MIB, BrokerSettings
@@ -34,19 +33,19 @@ from semel.store.streams import Streams
 LOG: Final = logging.getLogger("semel.broker")
 
 SWEEP_SECONDS: Final = 1.0
-# How long a connection that is being closed may take to read its last bytes.
+# How long the peer of a closing connection may take to read the last bytes.
 CLOSE_SECONDS: Final = 5.0
-# Ticks gather what many sockets send, but not more than this many bytes.
+# A tick collects what many sockets send, up to this many bytes.
 TICK_BYTES: Final = 1024 * 1024
-# After so many bytes the memory is measured, or once a second.
+# The memory is measured after this many bytes, and once a second.
 MEASURE_BYTES: Final = 4 * 1024 * 1024
-# New containers before the garbage collector looks at them, and looks before it goes deeper.
+# Thresholds of the garbage collector: new containers, and collections per older generation.
 COLLECTOR_THRESHOLDS: Final = (50_000, 20, 50)
-# Why the system may give no new connection, for the moment.
+# Errors for which the system accepts no new connection for the moment.
 OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-QUIET_SECONDS: Final = 10.0
+LOG_INTERVAL_SECONDS: Final = 10.0
 
-# Their default is to end the process at once. There is nothing yet that they could be for.
+# By default they end the process at once. The broker has no use for them yet.
 IGNORED_SIGNALS: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 OPEN_TO_NETWORK: Final = (
     "this broker is open to the network: whoever can reach %s may connect without a password, read "
@@ -55,18 +54,18 @@ OPEN_TO_NETWORK: Final = (
 )
 
 CONDITIONS: Final = {
-    OPEN: "it takes messages again",
-    BEHIND: "it is behind, and publishers have to wait",
-    FULL: "the disk is full: what would have to last is refused, or has to wait",
+    OPEN: "accepting messages again",
+    BEHIND: "behind: publishers wait",
+    FULL: "disk full: durable messages are refused or wait",
 }
 
 
 class CannotListen(Exception):
-    """Why the broker cannot listen where it was told to, in one sentence."""
+    """Why the broker cannot listen on its address, in one sentence."""
 
 
 class StoreFailed(Exception):
-    """Why the store can keep nothing any more, in one sentence."""
+    """Why the store can write nothing any more, in one sentence."""
 
 
 class Peer(asyncio.Protocol):
@@ -76,13 +75,12 @@ class Peer(asyncio.Protocol):
         self.server = server
         self.transport: asyncio.Transport | None = None
         self.connection: Connection | None = None
-        self.held = False
+        self.paused_by_reader = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # What uvloop hands us is one by its methods, not by its class.
+        # uvloop's transport has the methods, but not the class.
         self.transport = cast(asyncio.Transport, transport)
-        # Whoever has more unread than this is heard of again when it has not, by `resume_writing`:
-        # there is room for more then, and nobody has to wait for it.
+        # When no more than this is unread, `resume_writing` is called: the reader has caught up.
         mark = caught_up_mark(self.server.settings.maximum_outgoing_bytes)
         self.transport.set_write_buffer_limits(high=mark, low=mark)
         name = transport.get_extra_info("peername")
@@ -94,8 +92,8 @@ class Peer(asyncio.Protocol):
             self.transport.abort()
             return
         self.server.peers[self.connection.number] = self
-        if self.server.broker.ready:
-            # Another had to go for it.
+        if self.server.broker.has_output():
+            # Another one is to be closed for it.
             self.server.schedule()
 
     def data_received(self, data: bytes) -> None:
@@ -107,38 +105,38 @@ class Peer(asyncio.Protocol):
         try:
             self.server.broker.receive(connection, data, self.server.now())
         except Exception:
-            # The fault domain of one connection ends here: nobody else may feel what it was.
-            LOG.exception("serving %s failed: closed", connection.peer)
+            # The fault domain of one connection ends here.
+            LOG.exception("%s closed: serving it failed", connection.peer)
             self.abort()
-        if not connection.is_read:
+        if not connection.may_be_read:
             self.stop_reading(connection)
-        self.server.gathered += len(data)
-        if self.server.gathered >= TICK_BYTES:
+        self.server.received_bytes += len(data)
+        if self.server.received_bytes >= TICK_BYTES:
             self.server.tick()
             return
         self.server.schedule()
 
     def stop_reading(self, connection: Connection) -> None:
-        """What it sent has to wait. The core says when it may be read from again."""
-        if connection.held and not self.held:
-            # The core lets it go in a tick, and there may be none.
-            self.held = True
-            patience = self.server.settings.publisher_patience
-            self.server.loop.call_later(patience, self.server.schedule)
+        """Something pauses it. The core says when it may be read from again."""
+        if connection.paused_by_reader and not self.paused_by_reader:
+            # The core releases it in a tick, which has to happen.
+            self.paused_by_reader = True
+            timeout = self.server.settings.slow_subscriber_timeout
+            self.server.loop.call_later(timeout, self.server.schedule)
         self.pause()
 
-    def read_again(self) -> None:
-        """Read again, if nothing is against it."""
+    def resume_reading(self) -> None:
+        """Read again, if nothing pauses it."""
         assert self.connection is not None
         assert self.transport is not None
-        self.held = self.connection.held
-        if self.connection.is_read:
+        self.paused_by_reader = self.connection.paused_by_reader
+        if self.connection.may_be_read:
             self.transport.resume_reading()
         else:
             self.stop_reading(self.connection)
 
     def pause(self) -> None:
-        """Read no more."""
+        """Stop reading from the socket."""
         assert self.transport is not None
         self.transport.pause_reading()
 
@@ -154,7 +152,7 @@ class Peer(asyncio.Protocol):
         self.server.schedule()
 
     def resume_writing(self) -> None:
-        """The peer has read most of what waited for it: messages may follow."""
+        """The peer has read most of its output: more messages may follow."""
         connection, transport = self.connection, self.transport
         assert connection is not None
         assert transport is not None
@@ -167,14 +165,14 @@ class Peer(asyncio.Protocol):
         self.server.schedule()
 
     def abort(self) -> None:
-        """Close at once, whatever was still to be written."""
+        """Close at once, without unsent bytes."""
         assert self.connection is not None
         assert self.transport is not None
         self.connection.closing = True
         self.transport.abort()
 
     def write_out(self) -> None:
-        """What the core has for this socket, in one write."""
+        """Write the output of the core for this socket, at once."""
         connection, transport = self.connection, self.transport
         assert connection is not None
         assert transport is not None
@@ -183,11 +181,11 @@ class Peer(asyncio.Protocol):
             self.server.broker.counters.bytes_sent += len(data)
             transport.write(data)
         self.server.broker.written(connection, transport.get_write_buffer_size())
-        if connection.stuck:
+        if connection.abort_on_close:
             transport.abort()
         elif connection.closing:
             transport.close()
-            # A peer that does not read must not keep its connection open that way.
+            # A peer that does not read must not keep the connection open.
             self.server.loop.call_later(CLOSE_SECONDS, transport.abort)
 
 
@@ -203,17 +201,17 @@ class Server:
     ) -> None:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
-        # As the wall clock was at the start, and then as the loop's, which nobody sets: what lasts
-        # is due by it, and a clock that is set back makes nothing come early.
-        self.start_of_clock = time.time() - self.loop.time()
+        # The wall clock at the start, then the clock of the loop, which is never set: durable
+        # deadlines do not move when the wall clock is set.
+        self.clock_offset = time.time() - self.loop.time()
         self.store = Store() if store is None else store
         self.broker = Broker(
             settings,
             authority=Authority() if authority is None else authority,
             store=self.store,
             new_client_id=lambda: f"semel-{secrets.token_hex(8)}",
-            log=_log_wrong,
-            log_connection=LOG.info if settings.connection_messages else _say_nothing,
+            log=_log_problem,
+            log_connection=LOG.info if settings.connection_messages else _discard_line,
             now=self.now(),
             streams=streams,
             wall=time.time,
@@ -223,23 +221,27 @@ class Server:
         self.failed = asyncio.Event()
         self.peers: dict[int, Peer] = {}
         self.scheduled = False
-        # Nothing more is read, nor worked off of what was read.
+        # Nothing more is read or processed.
         self.is_stopping = False
-        # Bytes received since the last tick, and up to it since the memory was measured.
-        self.gathered = 0
-        self.unmeasured = 0
+        # Bytes received since the last tick; and before that, since the memory was measured.
+        self.received_bytes = 0
+        self.unmeasured_bytes = 0
         if settings.maximum_memory is None:
-            self.broker.memory.limit = (available_bytes() or BOUNDLESS) // 2
+            self.broker.memory.limit = (available_bytes() or UNLIMITED) // 2
         self.listener: asyncio.Server | None = None
         self.sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[str, int]:
-        """Listen. Returns host and port, which may be one that the system chose for port 0."""
+        """Listen. Returns host and port, which the system has chosen if the setting is 0."""
         loop = self.loop
         if isinstance(self.store, DiskStore):
             sys.setswitchinterval(SWITCH_INTERVAL)
             self.store.connect(
-                loop, safe=self._safe, changed=self._changed, failed=self._fail, read=self._read
+                loop,
+                safe=self._committed,
+                changed=self._condition_changed,
+                failed=self._fail,
+                read=self._stream_read,
             )
             self.tick()
         host, port = self.settings.host, self.settings.port
@@ -250,14 +252,14 @@ class Server:
                 raise CannotListen(f"{host}:{port} is in use by another program") from None
             raise CannotListen(f"cannot listen on {host}:{port}: {problem.strerror}") from None
         except ValueError:
-            # A name that cannot even be looked up.
+            # Not a valid host name.
             raise CannotListen(f"cannot listen on {host}:{port}: no such host name") from None
         self.sweeper = loop.create_task(self._sweep())
-        where: tuple[str, int] = self.listener.sockets[0].getsockname()[:2]
-        return where
+        address: tuple[str, int] = self.listener.sockets[0].getsockname()[:2]
+        return address
 
     async def stop(self) -> None:
-        """Tell every client, write what is left, and close."""
+        """Disconnect every client, write the remaining output, and close."""
         self.is_stopping = True
         if self.listener is not None:
             self.listener.close()
@@ -268,7 +270,7 @@ class Server:
         if isinstance(self.store, DiskStore):
             for peer in self.peers.values():
                 peer.pause()
-            # What is with the store already is answered before the end.
+            # Wait for pending commits, so that their acknowledgements are sent.
             for _ in range(500):
                 if self.failure is not None or not self.store.sizes:
                     break
@@ -284,42 +286,42 @@ class Server:
         await asyncio.sleep(0)
 
     def now(self) -> float:
-        """The time by which everything is due."""
-        return self.start_of_clock + self.loop.time()
+        """The clock of all deadlines."""
+        return self.clock_offset + self.loop.time()
 
-    def _safe(self, commits: list[Commit]) -> None:
-        """The store has these: what waited for them leaves."""
+    def _committed(self, commits: list[Commit]) -> None:
+        """The store has these commits: packets that awaited them leave."""
         now = self.now()
         for commit in commits:
             try:
                 self.broker.committed(commit, now)
             except Exception:
-                # Who waited for this one is not told, and has to come back; the others are.
-                LOG.exception("commit %d cannot be told to its clients: closed", commit.number)
+                # The clients of this commit are closed and have to reconnect.
+                LOG.exception("commit %d: its clients could not be answered: closed", commit.number)
                 for number, _ in commit.packets:
                     self._abort(number)
         self._write_out()
 
-    def _changed(self) -> None:
-        """The store takes more than it did, or less."""
+    def _condition_changed(self) -> None:
+        """The condition of the store has changed."""
         level = logging.INFO if self.store.condition == OPEN else logging.WARNING
-        LOG.log(level, "the store: %s", CONDITIONS[self.store.condition])
+        LOG.log(level, "store %s", CONDITIONS[self.store.condition])
         self.schedule()
 
-    def _read(self, stream: int) -> None:
-        """The store has read what somebody waits for of the record of a stream."""
+    def _stream_read(self, stream: int) -> None:
+        """The store has read records of a stream for a replay."""
         self.broker.replays.read(stream)
         self.schedule()
 
     def _fail(self, why: str) -> None:
-        """The store can keep nothing any more: nobody is told anything from here on."""
+        """The store can write nothing any more: nothing is acknowledged from here on."""
         self.failure = why
         for peer in list(self.peers.values()):
             peer.abort()
         self.failed.set()
 
     def schedule(self) -> None:
-        """Flush once at the end of this tick, however many sockets had something."""
+        """Flush once at the end of this tick, for all sockets."""
         if not self.scheduled:
             self.scheduled = True
             self.loop.call_soon(self._scheduled_tick)
@@ -328,15 +330,15 @@ class Server:
         self.scheduled = False
         self.tick()
         if not self.is_stopping:
-            # What others have sent was answered first.
+            # Other connections were answered first.
             self.broker.take_turns(self.now())
-            self._read_again()
+            self._resume_reading()
 
     def tick(self) -> None:
-        """Commit what has happened since the last one, and write what may leave."""
-        self.unmeasured += self.gathered
-        self.gathered = 0
-        if self.unmeasured >= MEASURE_BYTES:
+        """Commit what has changed since the last tick, and write what may leave."""
+        self.unmeasured_bytes += self.received_bytes
+        self.received_bytes = 0
+        if self.unmeasured_bytes >= MEASURE_BYTES:
             self.measure()
         self.broker.flush(self.now())
         if self.broker.store_failure and self.failure is None:
@@ -344,49 +346,47 @@ class Server:
         self._write_out()
 
     def measure(self) -> None:
-        """Find out whether memory is short, and say so if that is new."""
-        self.unmeasured = 0
+        """Measure the memory, and log if it becomes short or is not any more."""
+        self.unmeasured_bytes = 0
         memory = self.broker.memory
         resident = resident_bytes()
-        if memory.measured(resident):
+        if memory.update(resident):
             if memory.is_short:
                 LOG.warning(
-                    "memory is short: %d MiB are in use, the limit is %d MiB (maximum_memory);"
-                    " new sessions, subscriptions, and messages that would wait are refused",
+                    "memory is short: refusing new sessions, subscriptions and messages that would"
+                    " be queued in memory; %d MiB in use, limit %d MiB (maximum_memory)",
                     resident // MIB,
                     memory.limit // MIB,
                 )
             else:
-                LOG.info("memory is not short any more: %d MiB are in use", resident // MIB)
+                LOG.info("memory is no longer short: %d MiB in use", resident // MIB)
 
     def _write_out(self) -> None:
-        ready = self.broker.ready
-        self.broker.ready = {}
-        for number in ready:
+        for number in self.broker.take_output():
             peer = self.peers.get(number)
             if peer is not None:
                 try:
                     peer.write_out()
                 except Exception:
-                    # What the others are to be sent does not stay behind for it.
+                    # The output of other connections must not stay behind.
                     LOG.exception("writing to connection %d failed: closed", number)
                     self._abort(number)
-        self._read_again()
+        self._resume_reading()
 
-    def _read_again(self) -> None:
-        """Read from those that the core has let go, and tick again if there is more to do."""
+    def _resume_reading(self) -> None:
+        """Read from released connections, and tick again if there is more to do."""
         broker = self.broker
-        going = [*broker.pressure.released, *broker.resumed]
+        released = [*broker.pressure.released, *broker.resumed]
         broker.pressure.released = []
         broker.resumed = []
         if self.is_stopping:
             return
-        for connection in going:
+        for connection in released:
             peer = self.peers.get(connection.number)
             if peer is not None:
-                peer.read_again()
-        if broker.router.dirty or broker.has_turns() or broker.store_pressure.is_due():
-            # What waited for room has some now, or somebody's turn has come.
+                peer.resume_reading()
+        if broker.router.dirty or broker.has_turns() or broker.store_pressure.has_resumable():
+            # There is room for queued messages now, or a connection has its next turn.
             self.schedule()
 
     def _abort(self, number: int) -> None:
@@ -401,18 +401,18 @@ class Server:
             now = self.now()
             try:
                 self.measure()
-                # What was sent meanwhile has not been read yet.
-                self.broker.sweep(now, unheard=max(0.0, now - due))
+                # Packets that were sent meanwhile have not been read yet.
+                self.broker.sweep(now, stalled_seconds=max(0.0, now - due))
                 self.tick()
             except Exception:
-                # Keep alive, wills and expiry of everybody hang on this: it goes on.
+                # Keep alive, wills and expiry of all clients depend on it: it continues.
                 LOG.exception("the sweep failed")
 
 
 def raise_file_limit() -> int:
-    """As many open files as the system lets us have; how many that is."""
+    """Raise the limit of open files as far as allowed. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A hard limit of "unlimited" may be more than the kernel gives: then we keep what we have.
+    # A hard limit of "unlimited" may be more than the kernel allows: then the limit stays.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
@@ -420,9 +420,9 @@ def raise_file_limit() -> int:
 
 
 def tune_collector() -> None:
-    """Let the garbage collector look rarely, and never again at what is there from the start.
+    """Run the garbage collector rarely, and never on objects that exist at the start.
 
-    Messages and packets hold no cycles: they go when nobody refers to them any more.
+    Messages and packets have no cycles: reference counting frees them.
     """
     gc.collect()
     gc.freeze()
@@ -430,9 +430,9 @@ def tune_collector() -> None:
 
 
 class LoopFaults:
-    """What the loop itself cannot do, for the log: no file for a new connection, above all.
+    """Logs errors of the loop itself, above all that no file is left for a new connection.
 
-    Such a thing repeats itself many times a second, and is said once in a while.
+    That one repeats many times a second, and is logged every ten seconds.
     """
 
     def __init__(self) -> None:
@@ -442,24 +442,24 @@ class LoopFaults:
         problem = context.get("exception")
         if isinstance(problem, OSError) and problem.errno in OUT_OF_RESOURCES:
             if loop.time() >= self.quiet_until:
-                self.quiet_until = loop.time() + QUIET_SECONDS
-                LOG.warning("new connections cannot be taken now: %s", problem.strerror)
+                self.quiet_until = loop.time() + LOG_INTERVAL_SECONDS
+                LOG.warning("cannot accept new connections: %s", problem.strerror)
             return
         LOG.error("%s", context.get("message"), exc_info=problem)
 
 
 def log_signal(number: int, frame: object = None) -> None:
-    """Log a signal that would end the process, if nobody took it."""
-    LOG.warning("%s is ignored: there is nothing to reload", signal.Signals(number).name)
+    """Log a signal that would end the process by default."""
+    LOG.warning("%s ignored: there is nothing to reload", signal.Signals(number).name)
 
 
-def _log_wrong(line: str) -> None:
-    """What is wrong with a client, or, with a traceback, with the broker."""
+def _log_problem(line: str) -> None:
+    """Log a problem: with a traceback as an error of the broker, else as a warning."""
     LOG.log(logging.ERROR if "Traceback" in line else logging.WARNING, "%s", line)
 
 
-def _say_nothing(line: str) -> None:
-    """For the lines of connections that are not wanted."""
+def _discard_line(line: str) -> None:
+    """Connection messages are turned off."""
 
 
 async def serve(
@@ -468,9 +468,9 @@ async def serve(
     store: Store | None = None,
     streams: Streams | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT. Without an Authority everybody may do everything.
+    """Run until SIGTERM or SIGINT. Without an Authority every client may do everything.
 
-    Raises StoreFailed if the store does. The store is its caller's, who closes it.
+    Raises StoreFailed if the store fails. The caller closes the store.
     """
     files = raise_file_limit()
     stopping = asyncio.Event()
@@ -479,7 +479,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     for number in IGNORED_SIGNALS:
-        # What nohup ignores stays ignored, without a word.
+        # What nohup ignores stays ignored, without a line.
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, log_signal, number)
     is_open = authority is None
@@ -510,7 +510,7 @@ def run(
     store: Store | None = None,
     streams: Streams | None = None,
 ) -> None:
-    """`serve` on the quickest loop there is."""
+    """`serve` on the fastest loop that is installed."""
     tune_collector()
     serving = serve(settings, authority, store, streams)
     try:

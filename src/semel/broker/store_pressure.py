@@ -1,13 +1,13 @@
-"""Back-pressure by the store: who sends what has to last is made to wait while it takes no more.
+"""Back-pressure by the store: publishers of durable messages wait while it accepts no more.
 
-    the store is behind, or full ─▶ a message that would last stays in its connection's decoder,
-                                    and the connection is not read from
-    it takes messages again      ─▶ what waited goes on, in its order
+    the store is behind or full   ─▶ a message that it would have to keep stays in the decoder of
+                                     its connection, which is not read from
+    it accepts messages again     ─▶ paused connections continue, in their order
 
-A message that can be refused is, when the disk is full: MQTT 5.0, QoS 1 and 2. What nobody keeps
-goes its way. But answers keep their order, and one before it may be about what was with the writer
-when space ran out: who waits too long for an answer is disconnected, with the reason. Of packets
-that need not wait themselves no more are taken than a connection may have answers owed.
+When the disk is full, messages that can be refused are refused: MQTT 5.0, QoS 1 and 2. Messages
+that are not kept are routed as always. But answers keep their order, and an earlier answer may
+await a commit that found no space: an MQTT 5.0 client that waits too long for an answer is
+disconnected with the reason. A connection is also paused when too many of its answers wait.
 """
 
 from collections import deque
@@ -22,94 +22,94 @@ from semel.mqtt.side import CLIENT
 from semel.mqtt.violation import Violation
 from semel.store.store import FULL, OPEN
 
-# Ticks whose answers one connection may be owed by a store that takes no more.
-_OWED: Final = 100
+# Commits that may hold answers for one connection while the store accepts no more.
+_MAXIMUM_AWAITED: Final = 100
 
 
 @final
 class StorePressure:
-    """Which connections wait for the store."""
+    """Pauses and resumes connections for the store."""
 
-    # How long a client that can be told why waits for a full disk, in seconds; 0: for ever.
-    patience: Final[float]
+    # Seconds that an MQTT 5.0 client waits for an answer while the disk is full; 0: forever.
+    timeout: Final[float]
     _router: Final[Router]
-    # In the order in which they go on.
-    _blocked: Final[deque[Connection]]
+    # In the order in which they continue.
+    _paused: Final[deque[Connection]]
 
-    def __init__(self, router: Router, patience: float) -> None:
-        self.patience = patience
+    def __init__(self, router: Router, timeout: float) -> None:
+        self.timeout = timeout
         self._router = router
-        self._blocked = deque()
+        self._paused = deque()
 
     @property
-    def blocked(self) -> int:
-        """How many connections wait."""
-        return len(self._blocked)
+    def paused(self) -> int:
+        """The number of paused connections."""
+        return len(self._paused)
 
-    def takes_messages(self) -> bool:
-        """Whether the store takes a further message that lasts, now and in this tick."""
-        return self._router.store.condition == OPEN and self._router.takes_more()
+    def accepts_messages(self) -> bool:
+        """Whether the store accepts another message in this tick."""
+        return self._router.store.condition == OPEN and self._router.has_store_room()
 
-    def is_due(self) -> bool:
-        """Whether somebody waits and need not."""
-        return len(self._blocked) > 0 and self.takes_messages()
+    def has_resumable(self) -> bool:
+        """Whether a paused connection could continue."""
+        return len(self._paused) > 0 and self.accepts_messages()
 
-    def has_to_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
-        """Whether a packet that nobody has seen yet has to wait until the store takes more."""
+    def must_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
+        """Whether a packet that was not processed yet has to wait for the store."""
         if isinstance(packet, Violation):
             return False
-        if connection.outstanding >= _OWED:
+        if connection.commits_awaited >= _MAXIMUM_AWAITED:
             return True
         if not isinstance(packet, Publish):
             return False
         state = connection.state
         topic_name = connection.exchange.topic_name(CLIENT, packet)
         if state is None or not topic_name:
-            # The Exchange will say what is wrong.
+            # The Exchange will find the violation.
             return False
         if self.refuses(packet.qos) and state.session.version == MQTT5:
             return False
         if packet.qos == 2 and not state.session.is_new(2, packet.packet_id):
             return False
-        return self._router.would_last(topic_name, packet.qos, state, retain=packet.retain)
+        return self._router.would_keep(topic_name, packet.qos, state, retain=packet.retain)
 
     def refuses(self, qos: int) -> bool:
-        """Whether a message of this QoS is refused if it would last."""
+        """Whether a message of this QoS is refused if the store would have to keep it."""
         return qos > 0 and self._router.store.condition == FULL
 
-    def has_waited(self, connection: Connection, now: float) -> bool:
-        """Whether a client of 5.0 has waited long enough for an answer. Asked once a second."""
+    def has_timed_out(self, connection: Connection, now: float) -> bool:
+        """Whether an MQTT 5.0 client has waited too long for an answer. Called once a second."""
         if (
             self._router.store.condition != FULL
-            or not self.patience
-            or not connection.awaits_answer
+            or not self.timeout
+            or not connection.answer_awaits_commit
             or not connection.is_connected
             or connection.exchange.version != MQTT5
         ):
-            connection.full_since = -1.0
+            connection.disk_full_since = -1.0
             return False
-        if connection.full_since < 0:
-            connection.full_since = now
-        return now - connection.full_since >= self.patience
+        if connection.disk_full_since < 0:
+            connection.disk_full_since = now
+        return now - connection.disk_full_since >= self.timeout
 
-    def block(self, connection: Connection) -> None:
-        """Its next packet stays where it is."""
-        connection.blocked = True
-        self._blocked.append(connection)
+    def pause(self, connection: Connection) -> None:
+        """Its next packet stays in the decoder."""
+        connection.paused_by_store = True
+        self._paused.append(connection)
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone."""
-        if connection.blocked:
-            self._blocked.remove(connection)
-            connection.blocked = False
+        """The connection is closed."""
+        if connection.paused_by_store:
+            self._paused.remove(connection)
+            connection.paused_by_store = False
 
     def release(self) -> Connection | None:
-        """The next one that goes on, if the store takes messages again.
+        """The next connection that continues, if the store accepts messages again.
 
-        If it has to wait once more, it does so behind all others: nobody is passed over.
+        If it is paused again, it goes behind all others, so that none starves.
         """
-        if not self.is_due():
+        if not self.has_resumable():
             return None
-        connection = self._blocked.popleft()
-        connection.blocked = False
+        connection = self._paused.popleft()
+        connection.paused_by_store = False
         return connection

@@ -1,22 +1,22 @@
-"""Who subscribes to what, and which subscriptions a Topic Name meets.
+"""All subscriptions, and which of them match a Topic Name.
 
-    client_id ─▶ topic_filter ─▶ SubscriptionEntry   what a client holds, as it wrote it
-    topic_name ────────────────▶ Leaf                filters without a wildcard: one look-up
-    level ─▶ level ─▶ FilterNode ─▶ … ─▶ Leaf        filters with one: a tree, a level at a time
+    client_id ─▶ topic_filter ─▶ SubscriptionEntry   the subscriptions of a client, as it wrote them
+    topic_name ────────────────▶ Leaf                filters without a wildcard: one lookup
+    level ─▶ level ─▶ FilterNode ─▶ … ─▶ Leaf        filters with one: a tree, level by level
 
-A `Leaf` holds what was subscribed with one filter: the entry of each client, and for each ShareName
-a `ShareGroup`. There are two trees. Filters that begin with `$` have a tree of their own, and a
+A `Leaf` has the subscriptions with one filter: the entry of each client, and for each ShareName a
+`ShareGroup`. There are two trees. Filters that begin with `$` have a tree of their own, and a
 name that begins with `$` is looked up in that tree alone, where nothing begins with a wildcard: so
 [MQTT-4.7.2-1] holds by construction. Levels are compared as strings, character by character
 [MQTT-4.7.3-4].
 
-A look-up goes down level by level with the nodes that match so far, so its cost grows with the
-matching branches, not with the filters, and nothing recurses. A filter of many levels takes a node
-for each: `semel.mqtt.check_levels` is for the caller to bound that. What no filter needs any more
-is pruned at once.
+A lookup descends level by level with the nodes that match so far, so its cost grows with the
+matching branches, not with the number of filters, and nothing recurses. A filter takes a node for
+each level: the caller bounds that with `check_levels`. Nodes that no filter needs are pruned at
+once.
 
-For whoever caches the outcome of `match`: it is out of date when `generation` has changed, or when
-its topic name comes out of `take_changed_topics`.
+A cached result of `match` is out of date when `generation` has changed, or when
+`take_changed_topics` returns its topic name.
 """
 
 from collections import OrderedDict
@@ -30,14 +30,14 @@ from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.topics import SHARE_PREFIX, has_wildcard, split_share
 from semel.mqtt.wire import memory_size
 
-# About what a subscription takes beside its filter, one that is shared, and a place in the tree.
+# About how many bytes a subscription takes beside its filter, a shared one, and a node of the tree.
 # Measured, see tests/broker/test_subscriptions.py.
 ENTRY_BYTES: Final = 500
 GROUP_BYTES: Final = 350
 NODE_BYTES: Final = 350
 
-# More changed topic names than this are not worth a list: all that is cached goes.
-MOST_CHANGED_TOPICS: Final = 1_024
+# With more changed topic names than this, everything that is cached is invalidated.
+MAXIMUM_CHANGED_TOPICS: Final = 1_024
 
 
 @final
@@ -73,17 +73,17 @@ class SubscriptionEntry:
 class ShareGroup:
     """The clients that share a subscription: same ShareName, same filter [4.8.2].
 
-    Those that are connected take turns, and those that are not, in the order in which they joined
-    or came: who comes is last in the round, who changes its options keeps its turn, and who is
-    passed over waits for the next round. The caller looks through `connected`, and then `offline`,
-    for one that will do, and says with `advance` which it took.
+    Connected members take turns, and so do offline ones, in the order in which they joined or
+    connected: a new one is last in the round, one that changes its options keeps its turn, and one
+    that is skipped waits for the next round. The caller chooses one from `connected`, then from
+    `offline`, and reports it with `advance`.
 
-    A group may outlive its last member in what a caller has cached; it is then without members.
+    A cached group may outlive its last member; it is then empty.
     """
 
     share_name: Final[str]
     topic_filter: Final[str]  # without $share/ShareName/
-    # The first is the next; who had its turn goes last.
+    # The first is the next; one that had its turn goes last.
     _connected: Final[OrderedDict[str, SubscriptionEntry]]
     _offline: Final[OrderedDict[str, SubscriptionEntry]]
 
@@ -94,22 +94,22 @@ class ShareGroup:
         self._offline = OrderedDict()
 
     def connected(self) -> ValuesView[SubscriptionEntry]:
-        """Members with a connection, from the one whose turn it is: not a copy, so stop before
+        """Connected members, beginning with the next. A live view: do not iterate over it after
         `advance`."""
         return self._connected.values()
 
     def offline(self) -> ValuesView[SubscriptionEntry]:
-        """Likewise those without one."""
+        """The same for members that are not connected."""
         return self._offline.values()
 
     def members(self) -> list[SubscriptionEntry]:
-        """All of them."""
+        """All members."""
         return [*self._connected.values(), *self._offline.values()]
 
     def advance(self, entry: SubscriptionEntry) -> None:
         """This member had its turn: the next is the one after it.
 
-        One that has left meanwhile passes no turn on.
+        Nothing changes if it has left meanwhile.
         """
         members = self._connected if entry.client_id in self._connected else self._offline
         for _ in range(len(members)):
@@ -123,7 +123,7 @@ class ShareGroup:
         return not self._connected and not self._offline
 
     def put(self, entry: SubscriptionEntry, is_connected: bool) -> None:
-        """Let its client join, or change its options, or come, or go offline."""
+        """Its client joins, changes its options, connects or disconnects."""
         members, others = self._connected, self._offline
         if not is_connected:
             members, others = others, members
@@ -131,21 +131,21 @@ class ShareGroup:
         members[entry.client_id] = entry
 
     def remove(self, client_id: str) -> None:
-        """Let a member leave."""
+        """Remove a member."""
         if self._connected.pop(client_id, None) is None:
             del self._offline[client_id]
 
 
 @final
 class Matches:
-    """What a Topic Name meets: every entry that is not shared, every group.
+    """The subscriptions that match a Topic Name: entries that are not shared, and groups.
 
-    A client with overlapping filters has several entries; merging them is the caller's.
+    A client with overlapping filters has several entries, which the caller merges.
     """
 
     entries: Final[list[SubscriptionEntry]]
     groups: Final[list[ShareGroup]]
-    visited: int  # nodes of the tree that were looked at: what the search cost
+    visited: int  # nodes of the tree that the search has visited
 
     def __init__(self) -> None:
         self.entries = []
@@ -155,7 +155,7 @@ class Matches:
 
 @final
 class Leaf:
-    """All that was subscribed with one filter."""
+    """All subscriptions with one filter."""
 
     entries: Final[dict[str, SubscriptionEntry]]  # by client
     groups: dict[str, ShareGroup] | None  # by ShareName; most filters are never shared
@@ -180,7 +180,7 @@ class Leaf:
         group.put(entry, is_connected)
 
     def remove(self, entry: SubscriptionEntry) -> None:
-        """Take out an entry that is here."""
+        """Remove an entry that is here."""
         if not entry.share_name:
             del self.entries[entry.client_id]
             return
@@ -194,13 +194,13 @@ class Leaf:
                 self.groups = None
 
     def is_empty(self) -> bool:
-        """Whether nobody subscribes with this filter any more."""
+        """Whether there is no subscription with this filter."""
         return not self.entries and self.groups is None
 
     def collect(self, matches: Matches) -> None:
-        """Add all that is here."""
+        """Add everything that is here to the matches."""
         entries = matches.entries
-        for entry in self.entries.values():  # compiled, quicker than extend for the usual few
+        for entry in self.entries.values():  # compiled, faster than extend for the usual few
             entries.append(entry)
         groups = self.groups
         if groups is not None:
@@ -209,12 +209,12 @@ class Leaf:
 
 @final
 class FilterNode:
-    """A place in the tree: the levels of a filter up to here."""
+    """A node of the tree: the levels of a filter up to here."""
 
     children: Final[dict[str, "FilterNode"]]
     plus: "FilterNode | None"  # the next level is +
     here: Leaf | None  # the filter ends here
-    below: Leaf | None  # the filter goes on with # and ends
+    below: Leaf | None  # the filter ends with # after this level
 
     def __init__(self) -> None:
         self.children = {}
@@ -231,8 +231,8 @@ class FilterNode:
 class SubscriptionTree:
     """All subscriptions of all clients."""
 
-    generation: int  # another one whenever a filter with a wildcard comes, changes or goes
-    size: int  # about how many bytes all of them take
+    generation: int  # changes whenever a filter with a wildcard is added, changed or removed
+    size: int  # about how many bytes all subscriptions take
     _clients: Final[dict[str, dict[str, SubscriptionEntry]]]
     _connected: Final[set[str]]
     _exact: Final[dict[str, Leaf]]
@@ -253,20 +253,20 @@ class SubscriptionTree:
     def subscribe(
         self, client_id: str, subscription: Subscription, identifier: int = 0
     ) -> SubscriptionEntry | None:
-        """Add a subscription; the one with the same filter that it replaces [MQTT-3.8.4-3].
+        """Add a subscription. Returns the one with the same filter that it replaces [MQTT-3.8.4-3].
 
-        A client that repeats a subscription word for word, as many do whenever they connect,
-        changes nothing that is cached.
+        An identical subscription, which many clients send whenever they connect, invalidates no
+        cache.
         """
         entry = SubscriptionEntry(client_id, subscription, identifier)
-        held = self._clients.get(client_id)
-        if held is None:
-            held = {}
-            self._clients[client_id] = held
-        replaced = held.get(entry.topic_filter)
+        entries = self._clients.get(client_id)
+        if entries is None:
+            entries = {}
+            self._clients[client_id] = entries
+        replaced = entries.get(entry.topic_filter)
         if replaced is not None and replaced == entry:
             return replaced
-        held[entry.topic_filter] = entry
+        entries[entry.topic_filter] = entry
         if replaced is None:
             self.size += _entry_cost(entry.topic_filter)
         _, topic_filter = split_share(entry.topic_filter)
@@ -282,59 +282,59 @@ class SubscriptionTree:
         return replaced
 
     def set_connected(self, client_id: str, is_connected: bool) -> None:
-        """A client has come, or gone offline: shared subscriptions go by that."""
+        """A client has connected or disconnected: shared subscriptions prefer connected members."""
         if is_connected:
             self._connected.add(client_id)
         else:
             self._connected.discard(client_id)
-        held = self._clients.get(client_id)
-        if held is None:
+        entries = self._clients.get(client_id)
+        if entries is None:
             return
-        for entry in held.values():
+        for entry in entries.values():
             if entry.share_name:
                 group = self.group(entry.topic_filter)
                 assert group is not None
                 group.put(entry, is_connected)
 
     def unsubscribe(self, client_id: str, topic_filter: str) -> SubscriptionEntry | None:
-        """Take out the client's subscription with this very filter, if any [MQTT-3.10.4-1]."""
-        held = self._clients.get(client_id)
-        if held is None:
+        """Remove the client's subscription with exactly this filter, if any [MQTT-3.10.4-1]."""
+        entries = self._clients.get(client_id)
+        if entries is None:
             return None
-        entry = held.get(topic_filter)
+        entry = entries.get(topic_filter)
         if entry is None:
             return None
-        del held[topic_filter]
-        if not held:
+        del entries[topic_filter]
+        if not entries:
             del self._clients[client_id]
         self._remove(entry)
         return entry
 
     def forget(self, client_id: str) -> None:
-        """Take out all that a client holds: its session is over."""
-        held = self._clients.get(client_id)
-        if held is None:
+        """Remove all subscriptions of a client: its session is over."""
+        entries = self._clients.get(client_id)
+        if entries is None:
             return
         del self._clients[client_id]
-        for entry in held.values():
+        for entry in entries.values():
             self._remove(entry)
 
     def has(self, client_id: str, topic_filter: str) -> bool:
-        """Whether the client holds a subscription with this very filter."""
-        held = self._clients.get(client_id)
-        return held is not None and topic_filter in held
+        """Whether the client has a subscription with exactly this filter."""
+        entries = self._clients.get(client_id)
+        return entries is not None and topic_filter in entries
 
     def entry(self, client_id: str, topic_filter: str) -> SubscriptionEntry:
-        """The client's subscription with this very filter, which it must hold."""
+        """The client's subscription with exactly this filter, which it must have."""
         return self._clients[client_id][topic_filter]
 
     def of(self, client_id: str) -> list[SubscriptionEntry]:
-        """All that a client holds, in the order in which it first asked."""
-        held = self._clients.get(client_id)
-        return [] if held is None else list(held.values())
+        """All subscriptions of a client, in the order in which it first subscribed."""
+        entries = self._clients.get(client_id)
+        return [] if entries is None else list(entries.values())
 
     def group(self, topic_filter: str) -> ShareGroup | None:
-        """Who shares this filter, which is given with its `$share/ShareName/`."""
+        """The group of a shared filter `$share/ShareName/…`."""
         share_name, inner = split_share(topic_filter)
         leaf = self._leaf(inner)
         if leaf is None or leaf.groups is None:
@@ -355,7 +355,7 @@ class SubscriptionTree:
         return node.here
 
     def match(self, topic_name: str) -> Matches:
-        """What a message with this Topic Name is for. The lists are the caller's to keep."""
+        """The subscriptions that match this Topic Name. The caller may keep the lists."""
         matches = Matches()
         leaf = self._exact.get(topic_name)
         if leaf is not None:
@@ -366,10 +366,9 @@ class SubscriptionTree:
         return matches
 
     def take_changed_topics(self) -> list[str]:
-        """Names whose matches were changed, since the last call, by filters without a wildcard.
+        """Topic names whose matches changed since the last call, by filters without a wildcard.
 
-        There may be repetitions. Where there would be very many names, `generation` has changed
-        in their stead.
+        There may be duplicates. Instead of very many names, `generation` changes.
         """
         changed = self._changed_topics
         self._changed_topics = []
@@ -379,7 +378,7 @@ class SubscriptionTree:
         return self._dollar_root if topic.startswith("$") else self._root
 
     def _note_topic(self, topic_name: str) -> None:
-        if len(self._changed_topics) == MOST_CHANGED_TOPICS:
+        if len(self._changed_topics) == MAXIMUM_CHANGED_TOPICS:
             self._changed_topics = []
             self.generation += 1
             return
@@ -461,7 +460,7 @@ class SubscriptionTree:
 
 
 def subscription_cost(topic_filter: str) -> int:
-    """The most that a subscription can take: if no other filter begins like it."""
+    """Bytes that a subscription takes at most: if it shares no levels with other filters."""
     cost = _entry_cost(topic_filter)
     _, inner = split_share(topic_filter)
     if has_wildcard(inner):
@@ -470,16 +469,16 @@ def subscription_cost(topic_filter: str) -> int:
 
 
 def _entry_cost(topic_filter: str) -> int:
-    """The same without its places in the tree."""
+    """The same without nodes of the tree."""
     cost = ENTRY_BYTES + memory_size(topic_filter)
     if topic_filter.startswith(SHARE_PREFIX):
-        # The filter without its prefix is another text.
+        # The filter without its prefix is another string.
         cost += GROUP_BYTES + memory_size(topic_filter)
     return cost
 
 
 def collect_from_tree(root: FilterNode, topic_name: str, matches: Matches) -> None:
-    """Add what the filters of a tree that match the name hold."""
+    """Add the subscriptions of a tree that match the name."""
     nodes = [root]
     visited = 1
     for level in topic_name.split("/"):
@@ -503,7 +502,7 @@ def collect_from_tree(root: FilterNode, topic_name: str, matches: Matches) -> No
         here = node.here
         if here is not None:
             here.collect(matches)
-        # [4.7.1.2] # also stands for no level at all: a/# matches a
+        # [4.7.1.2] # also matches no level: a/# matches a
         below = node.below
         if below is not None:
             below.collect(matches)

@@ -1,4 +1,4 @@
-"""The broker's report on itself: topics under $SYS/broker, named as Mosquitto's users know them."""
+"""The topics under $SYS/broker, with the names that Mosquitto uses."""
 
 from typing import Final, final
 
@@ -9,7 +9,7 @@ PREFIX: Final = "$SYS/broker/"
 
 @final
 class BrokerCounters:
-    """What has happened since the broker started."""
+    """Counts since the start of the broker."""
 
     bytes_received: int
     bytes_sent: int
@@ -37,7 +37,7 @@ def sys_topics(
     retained: int,
     dropped: int,
 ) -> list[tuple[str, str]]:
-    """Topic names and what they say, as text."""
+    """Topic names and their values, as text."""
     values = (
         ("version", f"semel version {__version__}"),
         ("uptime", f"{int(uptime)} seconds"),

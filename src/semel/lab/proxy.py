@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
-from semel.broker.admission import refused
+from semel.broker.admission import refuse_connect
 from semel.lab.faults import (
     CLOSED,
     CUT_AFTER,
@@ -421,7 +421,7 @@ class ProxyLink:
 
     def refuse(self, connect: Connect, reason: int) -> None:
         """Answer a CONNECT that the broker never gets."""
-        data = encode(refused(connect, reason).connack, connect.version)
+        data = encode(refuse_connect(connect, reason).connack, connect.version)
         reading = self.trace.read(data)
         self.proxy.recording.note(self.trace, SERVER, reading, fault=REFUSE)
         end = self.ends[CLIENT]

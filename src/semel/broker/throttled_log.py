@@ -1,15 +1,15 @@
-"""A line of the log that one client could cause many times a second: said once in a while."""
+"""A log line that one client could cause many times a second is written every ten seconds."""
 
 from collections.abc import Callable
 from typing import Final, final
 
 # Between two lines.
-QUIET_SECONDS: Final = 10.0
+INTERVAL_SECONDS: Final = 10.0
 
 
 @final
-class RareLog:
-    """One event: the first is logged at once, those that follow later, and counted."""
+class ThrottledLog:
+    """Logs one kind of event: the first at once, later ones counted."""
 
     _log: Final[Callable[[str], None]]
     _line: str
@@ -22,16 +22,16 @@ class RareLog:
         self._count = 0
         self._quiet_until = 0.0
 
-    def note(self, line: str, now: float) -> None:
-        """It has happened. Of several lines the last is logged."""
+    def log(self, line: str, now: float) -> None:
+        """The event has happened. Of several lines the last is written."""
         self._line = line
         self._count += 1
         self.flush(now)
 
     def flush(self, now: float) -> None:
-        """Once a second: log what has happened, if that is due."""
+        """Once a second: write the line of new events, if that is due."""
         if self._count and now >= self._quiet_until:
-            self._quiet_until = now + QUIET_SECONDS
+            self._quiet_until = now + INTERVAL_SECONDS
             times = "" if self._count == 1 else f" ({self._count} times)"
             self._count = 0
             self._log(f"{self._line}{times}")

@@ -1,0 +1,296 @@
+"""The end of a tick: sessions send what they can, the commit goes to the store, packets leave.
+
+flush ─▶ each changed session: poll, refill from the store, retained messages, replays
+      ─▶ CommitGate: which packets await the commit, which leave at once
+      ─▶ Store.write(commit) ─▶ … ─▶ committed: the packets that awaited it leave
+"""
+
+from collections.abc import Callable
+from traceback import format_exc
+from typing import Final, final
+
+from semel.broker.connection import Connection
+from semel.broker.connections import Connections
+from semel.broker.faults import fault_report
+from semel.broker.lifetimes import Lifetimes
+from semel.broker.replay import Replays
+from semel.broker.router import Router
+from semel.broker.session_state import SessionState, client_label
+from semel.broker.settings import BrokerSettings
+from semel.broker.sys_topics import BrokerCounters
+from semel.broker.turns import SEARCH_WORK, SEND_SHARE, TICK_MESSAGES, TURN_WORK
+from semel.mqtt.packet_types import PUBLISH
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.session import Outgoing
+from semel.mqtt.violation import Violation
+from semel.store.commit import Commit
+
+
+@final
+class Flushing:
+    """Commits what a tick has changed, and lets packets leave."""
+
+    # Why a commit could not be handed to the store; "": none failed. The broker has to end then.
+    store_failure: str
+    _settings: Final[BrokerSettings]
+    _connections: Final[Connections]
+    _router: Final[Router]
+    _replays: Final[Replays]
+    _lifetimes: Final[Lifetimes]
+    _counters: Final[BrokerCounters]
+    _log: Final[Callable[[str], None]]
+    _wall: Final[Callable[[], float]]
+    # Sessions whose next deliveries are in commits that the store does not have yet.
+    _awaiting_refill: list[SessionState]
+    # What this tick has left for searches of retained messages, in the units of `turns.py`, and how
+    # many messages from backlogs it may still send.
+    _search_work: int
+    _send_left: int
+    # Sessions that had their share of that and have more to send; and those that had none.
+    _unfinished: list[SessionState]
+    _unserved: list[SessionState]
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        connections: Connections,
+        router: Router,
+        replays: Replays,
+        lifetimes: Lifetimes,
+        counters: BrokerCounters,
+        *,
+        log: Callable[[str], None],
+        wall: Callable[[], float],
+    ) -> None:
+        self.store_failure = ""
+        self._settings = settings
+        self._connections = connections
+        self._router = router
+        self._replays = replays
+        self._lifetimes = lifetimes
+        self._counters = counters
+        self._log = log
+        self._wall = wall
+        self._awaiting_refill = []
+        self._search_work = 0
+        self._send_left = 0
+        self._unfinished = []
+        self._unserved = []
+
+    def close_faulty(self, now: float) -> None:
+        """Close the connections for which the authority or the store failed in this tick."""
+        router = self._router
+        faults = router.faults
+        router.faults = {}
+        for client_id, problem in faults.items():
+            owner = router.sessions.get(client_id)
+            number = 0 if owner is None else owner.connection
+            event = f"message for {client_label(client_id)} lost"
+            self._connections.close_for_fault(number, event, problem, now)
+        unreadable = router.unreadable
+        router.unreadable = []
+        for state, number, problem in unreadable:
+            # A newer connection of the same client is not closed.
+            event = f"stored session of {client_label(state.client_id)} cannot be read"
+            self._connections.close_for_fault(number, event, problem, now)
+
+    def flush(self, now: float) -> None:
+        """Commit what the tick has changed. Packets leave now, or when the store has the commit."""
+        router = self._router
+        changed = router.dirty
+        router.dirty = []
+        commit = router.commit
+        self._search_work = TURN_WORK
+        self._send_left = TICK_MESSAGES
+        self._lifetimes.work = 0
+        self._serve_all(changed, now)
+        self._mark_unfinished()
+        expired = router.retained.expired
+        router.retained.expired = []
+        if not router.gate.has_store:
+            self._send(self._connections.send_queue.take(), now)
+            return
+        for topic_name in expired:
+            # A newer message of the topic is in the commit already.
+            if router.retained.get(topic_name) is None:
+                commit.retained.append((topic_name, None))
+        leaving = self._split_packets(commit, now)
+        number = router.gate.end_tick(changed)
+        router.commit = Commit()
+        router.unwritten_bytes = 0
+        self._send(leaving, now)
+        if commit.packets or not commit.is_empty():
+            commit.number = number
+            commit.at = self._wall()
+            self._write(commit, now)
+
+    def _split_packets(self, commit: Commit, now: float) -> list[tuple[int, list[Outgoing]]]:
+        """Put packets that await the commit into it. Returns the others."""
+        send_queue = self._connections.send_queue
+        leaving = send_queue.split(commit)
+        for connection, problem in send_queue.failed:
+            self._connections.close_failed(connection, problem, now)
+        send_queue.failed = []
+        return leaving
+
+    def _serve_all(self, states: list[SessionState], now: float) -> None:
+        """Let each session send what it can. A failure closes that session's connection only."""
+        served = 0
+        try:
+            for state in states:
+                served += 1
+                state.dirty = False
+                if not state.has_ended:
+                    try:
+                        self._poll(state, now)
+                    except Exception:
+                        self._close_unserved(state, format_exc(), now)
+        finally:
+            # Whatever else fails, the remaining sessions are served in the next tick.
+            self._router.dirty.extend(states[served:])
+
+    def _close_unserved(self, state: SessionState, problem: str, now: float) -> None:
+        """Serving a session failed: its connection is closed."""
+        client = client_label(state.client_id)
+        self._connections.close_for_fault(
+            state.connection, f"serving {client} failed", problem, now
+        )
+        try:
+            self._take_changes(state)
+        except Exception:
+            self._log(f"changes of {client} in this tick are lost: {format_exc()}")
+
+    def _mark_unfinished(self) -> None:
+        """Continue in the next tick, first with the sessions that had no share of this one."""
+        router = self._router
+        marked = router.dirty
+        router.dirty = []
+        for state in self._unserved:
+            router.mark_dirty(state)
+        router.dirty.extend(marked)
+        for state in self._unfinished:
+            router.mark_dirty(state)
+        self._unserved = []
+        self._unfinished = []
+
+    def _poll(self, state: SessionState, now: float) -> None:
+        session = state.session
+        share = SEND_SHARE if self._send_left > 0 else 1
+        session.poll(now, share)
+        if session.backlog.missing():
+            self._refill(state, now)
+        self._send_left -= share - session.poll_left
+        if not session.poll_left:
+            (self._unserved if share == 1 else self._unfinished).append(state)
+        if state.retained_searches is not None:
+            self._send_retained(state, now)
+        if state.cursors is not None:
+            self._replays.send(state, now)
+        packets = self._take_changes(state)
+        if packets and state.connection:
+            self._connections.send_queue.add(state.connection, packets)
+
+    def _send_retained(self, state: SessionState, now: float) -> None:
+        """Send retained messages to a new subscriber, within its share of the tick's searches."""
+        router = self._router
+        share = router.retained_work = min(SEARCH_WORK, self._search_work)
+        is_complete = router.send_retained(state, now)
+        self._search_work -= share - router.retained_work
+        if not is_complete:
+            (self._unfinished if share > 0 else self._unserved).append(state)
+
+    def _refill(self, state: SessionState, now: float) -> None:
+        """Load deliveries that only the store has, as many as can be sent."""
+        session = state.session
+        while session.connected and session.backlog.missing() and session.poll_left:
+            # Reading one costs as much as sending it.
+            self._send_left -= session.backlog.missing()
+            if not self._router.refill(state):
+                if not state.damage:
+                    self._awaiting_refill.append(state)
+                return
+            session.poll(now, session.poll_left)
+
+    def _take_changes(self, state: SessionState) -> list[Outgoing]:
+        """Put durable changes of a session into the commit. Returns the packets to send."""
+        changes, packets = state.session.drain()
+        if changes:
+            self._router.gate.await_commit(state)
+            for change in changes:
+                self._router.commit.changes.append((state.store_id, change))
+        return packets
+
+    def _write(self, commit: Commit, now: float) -> None:
+        is_committed = False
+        if not self.store_failure:
+            try:
+                is_committed = self._router.store.write(commit)
+            except Exception as problem:
+                # Numbers were given out that no row has: nothing more is written or acknowledged,
+                # and the owner of the broker has to end it.
+                self.store_failure = fault_report(problem)
+                self._log(f"the store failed: {self.store_failure}")
+        if self.store_failure:
+            for number, _ in commit.packets:
+                self._connections.drop(self._connections.by_number[number], now)
+        elif is_committed:
+            self.committed(commit, now)
+        else:
+            self._router.uncommitted.append(commit)
+
+    def committed(self, commit: Commit, now: float) -> None:
+        """The store has this commit: packets that awaited it leave."""
+        for state in self._awaiting_refill:
+            self._router.mark_dirty(state)
+        self._awaiting_refill = []
+        self._router.gate.confirm(commit)
+        if self._router.uncommitted and self._router.uncommitted[0] is commit:
+            del self._router.uncommitted[0]
+        self._replays.recorded(commit)
+        leaving: list[tuple[int, list[Outgoing]]] = []
+        for number, packets in commit.packets:
+            connection = self._connections.by_number.get(number)
+            if connection is not None and not connection.closing:
+                self._router.gate.release_packets(connection)
+                leaving.append((number, packets))
+                self._replays.released(connection.state, commit)
+        self._send(leaving, now)
+
+    def _send(self, leaving: list[tuple[int, list[Outgoing]]], now: float) -> None:
+        """Encode packets into the output of their connections."""
+        # Messages stop at the bound: only answers that nobody reads can reach twice as much.
+        bound = 2 * self._settings.maximum_outgoing_bytes
+        for number, packets in leaving:
+            connection = self._connections.by_number.get(number)
+            if connection is None or connection.is_muted:
+                continue
+            self._connections.with_output[number] = connection
+            try:
+                self._encode(connection, packets)
+            except Violation as violation:
+                # The client accepts no packet of this size, or this is a bug of ours.
+                connection.is_muted = True
+                self._log(f"{connection.label} closed: a packet cannot be sent: {violation}")
+                self._connections.drop(connection, now)
+            except Exception:
+                connection.is_muted = True
+                self._connections.close_failed(connection, format_exc(), now)
+            if connection.unsent and connection.unsent + connection.outgoing_size >= bound:
+                connection.is_muted = True
+                self._log(f"{connection.label} closed: it reads too slowly")
+                connection.outgoing = []
+                connection.abort_on_close = True
+                self._connections.drop(connection, now)
+
+    def _encode(self, connection: Connection, packets: list[Outgoing]) -> None:
+        counters = self._counters
+        for packet in packets:
+            if isinstance(packet, bytes):
+                # The hot path has counted its messages.
+                if connection.send_encoded(packet) != PUBLISH:
+                    counters.packets_sent += 1
+            else:
+                connection.send(packet)
+                counters.packets_sent += 1
+                if isinstance(packet, Publish):
+                    counters.messages_sent += 1
