@@ -322,8 +322,8 @@ def test_a_session_that_cannot_be_drained_at_all_keeps_nobody_behind_it_waiting(
     world.broker.receive(victim.connection, encode(PingReq()), world.now)
     served(publisher, reader)
     assert victim.is_closed()
-    assert world.lines("serving 'victim' (test:1) failed: closed")
-    assert world.lines("what 'victim' did in this tick is lost")
+    assert world.lines("'victim' (test:1) closed: serving it failed")
+    assert world.lines("changes of 'victim' in this tick are lost")
     served(publisher, reader)
 
 
@@ -340,7 +340,7 @@ def test_a_reader_that_is_gone_holds_nobody_up_though_its_leave_failed() -> None
     shares["other"].evictable["nobody"] = None
     reader.cut()
     assert "reader" not in world.broker.router.sessions
-    assert [line for line in world.log if "the leave of 'reader' failed" in line]
+    assert [line for line in world.log if "'reader': disconnecting failed" in line]
     assert world.broker.pressure.is_idle()
     world.now += 10
     world.tick()
@@ -525,7 +525,7 @@ def test_a_part_of_the_sweep_that_fails_does_not_keep_the_others_from_their_turn
     world.wait(90)
     assert silent.is_closed()
     assert "ends" not in world.broker.router.sessions
-    assert world.lines("the sweep of packets that are not complete failed")
+    assert world.lines("the sweep of incomplete packets failed")
     assert world.lines("freeing memory failed")
     assert world.lines("the sweep of retained messages failed")
     assert world.lines("the report under $SYS failed")

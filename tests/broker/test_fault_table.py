@@ -322,7 +322,12 @@ class Whole(Plant):
 
 Scenario = Callable[[Whole], None]
 # How the lines end that the log has of every connection.
-ORDINARY = (" connected with MQTT 5.0", " connected with MQTT 3.1.1", " is gone", " disconnected")
+ORDINARY = (
+    " connected with MQTT 5.0",
+    " connected with MQTT 3.1.1",
+    " disconnected without DISCONNECT",
+    " disconnected",
+)
 
 
 # --- Authority and Authentication -----------------------------------------------------------------

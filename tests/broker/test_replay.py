@@ -574,7 +574,7 @@ def test_a_damaged_row_of_the_record_makes_its_readers_wait_and_costs_no_connect
         assert not reader.is_closed()
     lines = [line for line in world.log if "not what was written" in line]
     assert lines == [
-        "stream plant cannot be replayed for now, and is tried again:"
+        "stream plant cannot be replayed now and will be retried:"
         " row 1 of the record is not what was written"
     ]
     # Nobody reads it for nothing, and one line a minute says that it lasts.
