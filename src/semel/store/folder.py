@@ -32,7 +32,15 @@ from semel.store.database import Database, as_sentence
 from semel.store.log import Log, frames_in_use, index_of, log_of
 from semel.store.mark import MARK, Mark, MarkFile, loss_of, position, read_mark
 from semel.store.migration import Step, check_steps, migrate
-from semel.store.private_files import check_private, make_private, open_private, sync, tighten
+from semel.store.private_files import (
+    check_private,
+    new_private,
+    open_new_database,
+    open_private,
+    sync,
+    tighten,
+    write_private,
+)
 from semel.store.schema import (
     VERSION,
     Damaged,
@@ -85,7 +93,8 @@ def explain(problem: OSError | sqlite3.Error | Damaged | NotKnown, folder: Path)
     if isinstance(problem, NotKnown):
         return Unusable(f"{store} cannot be used: {problem}")
     if is_damage(problem):
-        return damaged(folder, str(problem))
+        # A damaged definition is quoted, with its lines.
+        return damaged(folder, " ".join(str(problem).split()))
     code = problem.sqlite_errorcode & 0xFF
     said = as_sentence(problem)
     if code == sqlite3.SQLITE_FULL:
@@ -195,7 +204,7 @@ def copy_database(
     change the copy.
     """
     part = target.with_name(f"{target.name}.part")
-    make_private(part)
+    descriptor = new_private(part)
 
     def step(_: int, remaining: int, pages: int) -> None:
         if progress is not None:
@@ -204,18 +213,19 @@ def copy_database(
     connection.execute("BEGIN")
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+        with closing(open_new_database(part, descriptor)) as copy:
             # Nobody else sees it, and it counts when it has been synced.
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             connection.backup(copy, pages=_STEP, progress=step)
+        with closing(open_new_database(part, descriptor)) as copy:
+            # One file that needs no other: a broker gives it a log again.
+            copy.execute("PRAGMA journal_mode = DELETE").fetchone()
+            if finish is not None:
+                finish(copy)
     finally:
         connection.execute("ROLLBACK")
-    with closing(sqlite3.connect(part, isolation_level=None)) as copy:
-        # One file that needs no other: a broker gives it a log again.
-        copy.execute("PRAGMA journal_mode = DELETE").fetchone()
-        if finish is not None:
-            finish(copy)
+        os.close(descriptor)
     publish(part, target)
 
 
@@ -421,12 +431,11 @@ def _make_store(store: Path, mark: Mark | None) -> None:
             " anew, move that away"
         )
     part = store.with_name(f"{store.name}.part")
-    make_private(part)
     database = Database.open(":memory:")
     try:
         # A store has its id from the beginning, and is never seen half made.
         database.identity()
-        database.connection.execute("VACUUM INTO ?", (str(part),))
+        write_private(part, database.connection.serialize())
     finally:
         database.close()
     publish(part, store)
