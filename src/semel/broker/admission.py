@@ -17,6 +17,7 @@ from semel.broker.authority import Authentication, Authority, Challenge, Granted
 from semel.broker.memory import Memory
 from semel.broker.session_shares import SessionShares
 from semel.broker.settings import BrokerSettings
+from semel.counts import count
 from semel.mqtt.codec import encode
 from semel.mqtt.packet_types import CONNACK, MQTT5, MQTT311
 from semel.mqtt.packets.auth import Auth
@@ -210,7 +211,7 @@ class Doorkeeper:
         return refused(packet, SERVER_BUSY, why)
 
     def _full(self, packet: Connect) -> Refused:
-        why = f"no more than {self._settings.maximum_sessions} sessions at a time"
+        why = f"no more than {count(self._settings.maximum_sessions, 'session')} at a time"
         return refused(packet, QUOTA_EXCEEDED, why)
 
     def _accepted(

@@ -26,12 +26,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from semel.counts import count
 from semel.mqtt.violation import Violation
 from semel.store.database import Database, as_sentence
 from semel.store.log import Log, frames_in_use, index_of, log_of
 from semel.store.mark import MARK, Mark, MarkFile, loss_of, position, read_mark
 from semel.store.migration import Step, check_steps, migrate
-from semel.store.private_files import check_private, make_private, open_private, sync, tighten
+from semel.store.private_files import (
+    check_private,
+    new_private,
+    open_new_database,
+    open_private,
+    sync,
+    tighten,
+    write_private,
+)
 from semel.store.schema import (
     VERSION,
     Damaged,
@@ -84,7 +93,8 @@ def explain(problem: OSError | sqlite3.Error | Damaged | NotKnown, folder: Path)
     if isinstance(problem, NotKnown):
         return Unusable(f"{store} cannot be used: {problem}")
     if is_damage(problem):
-        return damaged(folder, str(problem))
+        # A damaged definition is quoted, with its lines.
+        return damaged(folder, " ".join(str(problem).split()))
     code = problem.sqlite_errorcode & 0xFF
     said = as_sentence(problem)
     if code == sqlite3.SQLITE_FULL:
@@ -194,7 +204,7 @@ def copy_database(
     change the copy.
     """
     part = target.with_name(f"{target.name}.part")
-    make_private(part)
+    descriptor = new_private(part)
 
     def step(_: int, remaining: int, pages: int) -> None:
         if progress is not None:
@@ -203,18 +213,19 @@ def copy_database(
     connection.execute("BEGIN")
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+        with closing(open_new_database(part, descriptor)) as copy:
             # Nobody else sees it, and it counts when it has been synced.
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             connection.backup(copy, pages=_STEP, progress=step)
+        with closing(open_new_database(part, descriptor)) as copy:
+            # One file that needs no other: a broker gives it a log again.
+            copy.execute("PRAGMA journal_mode = DELETE").fetchone()
+            if finish is not None:
+                finish(copy)
     finally:
         connection.execute("ROLLBACK")
-    with closing(sqlite3.connect(part, isolation_level=None)) as copy:
-        # One file that needs no other: a broker gives it a log again.
-        copy.execute("PRAGMA journal_mode = DELETE").fetchone()
-        if finish is not None:
-            finish(copy)
+        os.close(descriptor)
     publish(part, target)
 
 
@@ -416,16 +427,15 @@ def _make_store(store: Path, mark: Mark | None) -> None:
         raise Damaged(f"it is gone, but {saved[-1].name} is there; to begin anew, move that away")
     if mark is not None:
         raise Damaged(
-            f"it is gone, but {MARK} says that it had {_count(mark.commit, 'commit')}; to begin"
+            f"it is gone, but {MARK} says that it had {count(mark.commit, 'commit')}; to begin"
             " anew, move that away"
         )
     part = store.with_name(f"{store.name}.part")
-    make_private(part)
     database = Database.open(":memory:")
     try:
         # A store has its id from the beginning, and is never seen half made.
         database.identity()
-        database.connection.execute("VACUUM INTO ?", (str(part),))
+        write_private(part, database.connection.serialize())
     finally:
         database.close()
     publish(part, store)
@@ -444,7 +454,8 @@ def _check_size(store: Path) -> None:
     # Only then does the number of pages count.
     is_stated = header[24:28] == header[92:96]
     if is_stated and size < pages * (65_536 if page_size == 1 else page_size):
-        raise Damaged(f"it has {size} bytes, and it should have {pages} pages of {page_size}")
+        found = count(size, "byte")
+        raise Damaged(f"it has {found}, and it should have {pages} pages of {page_size}")
 
 
 def _check_log(folder: Folder, durability: str) -> str:
@@ -463,10 +474,13 @@ def _check_log(folder: Folder, durability: str) -> str:
         used = frames_in_use(index_of(folder.database))
     lost = log.commits(used)
     if used < log.synced:
-        what = f"{path.name}, its log, is broken: {lost} of its {log.commits(0)} commits"
+        broken = f"{path.name}, its log, is broken"
+        what = f"{count(lost, 'transaction')} of {log.commits(0):,}"
         if durability == DISK:
-            raise Damaged(f"{what} would be lost")
-        folder.warnings.append(f"{what} are lost, as loss of power does with durability os")
+            raise Damaged(f"{broken}: it would lose {what}")
+        folder.warnings.append(
+            f"{broken}: it lost {what}, as loss of power does with durability os"
+        )
     elif lost:
         folder.warnings.append(
             f"the last commit in {path.name} is not whole, as after loss of power: it was never "
@@ -476,12 +490,9 @@ def _check_log(folder: Folder, durability: str) -> str:
         # What is left of it could be taken for damage, later.
         with closing(sqlite3.connect(folder.database, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    commits = log.commits(0) - lost
-    return f"recovered {_count(commits, 'commit')} ({_count(used, 'page')}) from its log"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+    # Not our numbered commits: a new store has made its tables in transactions of their own.
+    transactions = count(log.commits(0) - lost, "transaction")
+    return f"recovered {transactions} ({count(used, 'page')}) from its log"
 
 
 def _check_mark(folder: Folder, mark: Mark | None, recovered: str) -> None:

@@ -12,6 +12,7 @@ A power cut while the files are renamed leaves a folder without store.db, which 
 take for a new one; a repair of that takes up the old files again.
 """
 
+import os
 import sqlite3
 import time
 from bisect import bisect_left, bisect_right
@@ -49,7 +50,7 @@ from semel.store.mark import Loss, Mark, make_mark, read_mark
 from semel.store.migration import STEPS
 from semel.store.pages import Gap, Pages, Unreadable
 from semel.store.pages import Row as Found
-from semel.store.private_files import make_private, sync
+from semel.store.private_files import new_private, open_new_database, sync
 from semel.store.schema import (
     COLUMNS,
     KEYS,
@@ -116,10 +117,13 @@ def repair_store(folder: Path, when: str) -> Repair:
             if source == store and store.stat().st_size and _is_clean(folder):
                 return Repair()
             part = store.with_name(f"{STORE}.part")
-            make_private(part)
-            with Pages(source) as pages, closing(_new_database(part)) as connection:
-                repair = _Salvage(pages, connection, _mark_of(folder)).run()
-                _check_result(connection)
+            descriptor = new_private(part)
+            try:
+                with Pages(source) as pages, closing(_new_database(part, descriptor)) as connection:
+                    repair = _Salvage(pages, connection, _mark_of(folder)).run()
+                    _check_result(connection)
+            finally:
+                os.close(descriptor)
             if source == store:
                 source = unused(store.with_name(f"{STORE}.damaged-{when}"))
                 sync(part)
@@ -169,8 +173,8 @@ def _mark_of(folder: Path) -> Mark | str | None:
         return str(problem)
 
 
-def _new_database(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
+def _new_database(path: Path, descriptor: int) -> sqlite3.Connection:
+    connection = open_new_database(path, descriptor)
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     # Nobody else sees it, and it counts when it has been synced.
     connection.execute("PRAGMA journal_mode = OFF")

@@ -16,12 +16,14 @@ was last there.
 """
 
 import json
-import os
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+
+from semel.store.private_files import check_private, write_private
+from semel.store.schema import Unusable
 
 NAME: Final = "retention-clock.json"
 # Seconds that the clock may jump ahead at a time, and that a sealer may have been away.
@@ -108,8 +110,9 @@ class RetentionClock:
         if self._path is None:
             return
         try:
+            check_private(self._path)
             note = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, Unusable):
             return  # as if there were none
         if not isinstance(note, dict):
             return
@@ -125,9 +128,7 @@ class RetentionClock:
         temporary = self._path.with_name(f".{self._path.name}")
         # What cannot be noted now is noted a minute later. Who starts without it is more careful.
         with suppress(OSError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(temporary, flags, 0o600), "wb") as file:
-                file.write(json.dumps(note).encode() + b"\n")
+            write_private(temporary, json.dumps(note).encode() + b"\n")
             temporary.rename(self._path)
 
 

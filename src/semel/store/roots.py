@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from semel.counts import count
 from semel.extras import need
 from semel.store.segments import MAXIMUM_SEQ, Range, parse_segment_name, segment_name
 
@@ -471,7 +472,7 @@ class ObjectRoot(Root):
                 there = self._size(full)
                 if there != size:
                     raise OSError(
-                        f"{self.address}: {path} was put with {size} bytes and has {there}"
+                        f"{self.address}: {path} was put with {count(size, 'byte')} and has {there}"
                     )
             except OSError:
                 # What was put of it, if anything, is not the file.

@@ -51,9 +51,11 @@ from semel.store.compaction import (
     plan,
 )
 from semel.store.landed import landings_of
+from semel.store.private_files import open_private
 from semel.store.retention import Retention, delete_through, too_much
 from semel.store.retention_clock import NAME, RetentionClock, time_since_boot
 from semel.store.roots import Root, RootError, Segment, open_root
+from semel.store.schema import Unusable
 from semel.store.segment_writer import seal_rows
 from semel.store.segments import (
     Range,
@@ -569,7 +571,7 @@ def end_with_parent(parent: int) -> None:
 @contextmanager
 def locked(path: Path, ending: Ending) -> Iterator[None]:
     """Hold the lock of the store's sealer; wait while another one does. Ended: given up."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(path)
     try:
         while True:
             try:
@@ -672,7 +674,7 @@ def main() -> int:
         return 0
     except BrokenPipeError:
         return 0
-    except (OSError, sqlite3.Error, RootError, MissingExtra) as problem:
+    except (OSError, sqlite3.Error, RootError, MissingExtra, Unusable) as problem:
         answer("ended", {"why": sentence(problem)})
         return 1
     return 0

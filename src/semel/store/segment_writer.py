@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.counts import count
 from semel.store.rows import check_records
 from semel.store.schema import Damaged
 from semel.store.segment_checksums import KEY, VERSION, add_checksums
@@ -151,7 +152,7 @@ def write_segment(
     def fill(sink: Any) -> None:
         rows = write_tables(sink, tables(), metadata={KEY: VERSION})
         if rows != last - first + 1:
-            raise RecordError(f"{rows} rows for {segment_name(first, last)}")
+            raise RecordError(f"{count(rows, 'row')} for {segment_name(first, last)}")
         sink.flush()
         add_checksums(sink, _chunk_starts(sink))
 
