@@ -33,23 +33,6 @@ IMPORTING_CALLS = {"import_module", "__import__", "need"}
 # Examines files of a damaged store without SQLite: for the command, never for a running broker.
 FORENSICS = "semel.store.forensics"
 MAY_IMPORT_FORENSICS = {"semel.cli.store"}
-# Files that import each other. None is meant to stay: take out what has been mended.
-KNOWN_CYCLES: list[set[str]] = [
-    {"semel.client.transport", "semel.client.websocket"},
-    {"semel.store.roots", "semel.store.segments"},
-    # `semel.store.sealing` imports the package, whose front door imports the client.
-    {
-        "semel",
-        "semel.client",
-        "semel.client.client",
-        "semel.client.link",
-        "semel.client.outbox",
-        "semel.store.archive",
-        "semel.store.disk",
-        "semel.store.opening",
-        "semel.store.sealing",
-    },
-]
 
 
 def room_of(module: str) -> str:
@@ -220,7 +203,7 @@ def test_every_import_follows_the_design() -> None:
 
 
 def test_no_files_import_each_other() -> None:
-    assert cycles(SOURCES) == sorted(KNOWN_CYCLES, key=min)
+    assert cycles(SOURCES) == []
 
 
 def test_only_the_store_command_imports_forensics() -> None:

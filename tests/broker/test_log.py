@@ -152,8 +152,13 @@ def test_what_was_counted_is_said_at_the_end() -> None:
     assert read_all(reading) == ["gone", "… and 1 more in the last 3600 s, such as: gone"]
 
 
-def test_a_pipe_that_nobody_reads_holds_up_nobody_and_the_loss_is_said_in_its_place() -> None:
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_pipe_that_nobody_reads_holds_up_nobody_and_the_loss_is_said_in_its_place(
+    blocking: bool,
+) -> None:
+    """Whoever started us may have made it a descriptor that never blocks."""
     reading, writing = os.pipe()
+    os.set_blocking(writing, blocking)
     handler = LogWriter(
         writing, repeats=Repeats(lines=10**9), queued_bytes=200_000, flush_seconds=0.1
     )

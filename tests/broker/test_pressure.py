@@ -171,6 +171,28 @@ def test_who_is_not_read_from_is_not_silent_and_its_time_begins_when_it_is_read_
     assert publisher.is_closed()
 
 
+def test_who_was_not_read_from_between_two_sweeps_was_not_silent_in_that_time() -> None:
+    """A sweep may come late. What was sent meanwhile is read only now."""
+    patient = BrokerSettings(maximum_outgoing_bytes=1_000, slow_subscriber_timeout=30.0)
+    world = World(patient)
+    reader = world.connect("reader")
+    reader.subscribe("t", qos=1)
+    publisher = world.connect("publisher", keep_alive=4)
+    fall_behind(world, reader, publisher)
+    assert is_held(publisher)
+    world.now += 10
+    reader.unread = 0
+    world.tick()
+    assert not is_held(publisher)
+    world.broker.sweep(world.now)
+    assert not publisher.is_closed()
+    # From here on its silence is its own.
+    world.wait(5.5)
+    assert not publisher.is_closed()
+    world.wait(1)
+    assert publisher.is_closed()
+
+
 def test_who_waits_for_two_readers_waits_for_the_other_when_one_is_given_up() -> None:
     world = World(SETTINGS)
     first, second = world.connect("first"), world.connect("second")

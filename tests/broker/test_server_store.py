@@ -85,7 +85,7 @@ def test_after_a_kill_the_start_says_what_it_recovered_and_a_lost_log_is_refused
         reader.send(Subscribe(1, [Subscription("t", 1)]))
         assert published(reader.take(2)) == [b"3"]
     log = "".join(broker.log)
-    assert re.search(r"was not closed by its last process: recovered \d+ commits", log)
+    assert re.search(r"was not closed by its last process: recovered \d+ transactions", log)
     with Process("--data", str(data)) as broker:
         pass
     assert "was not closed" not in "".join(broker.log)

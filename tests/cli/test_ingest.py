@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -428,3 +429,28 @@ def test_a_file_and_an_environment_may_serve_a_broker_and_an_ingest(tmp_path: Pa
     result = CliRunner().invoke(cli.group, ["broker", "--config", str(file), "--check-config"])
     assert result.exit_code == 1
     assert "did you mean stream?" in str(result.exception)
+
+
+FLOOD = """
+import logging
+from semel.cli.ingest import Report, set_up_log
+set_up_log(Report("plant", json_wanted=False, quiet=False), quiet=False)
+for number in range(40):
+    logging.getLogger("semel.ingest").warning("%d " * 5_000, *[number] * 5_000)
+print("done", flush=True)
+"""
+
+
+def test_a_log_that_nobody_reads_does_not_hold_up_an_ingest() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", FLOOD], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        assert select.select([process.stdout], [], [], PATIENCE)[0]
+        # What waits is written when somebody reads it.
+        _, log = process.communicate(timeout=PATIENCE)
+        assert len(log.splitlines()) == 40
+    finally:
+        process.kill()
+        process.communicate()

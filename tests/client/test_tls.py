@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from semel.client.address import parse_address
+from semel.client.opening import open_transport
 from semel.client.tls import TlsError, make_context
-from semel.client.transport import CannotConnect, Transport, open_transport
+from semel.client.transport import CannotConnect, Transport
 from tests.client.certificates import PASSWORD, Certificates
 from tests.client.listening import Heard, cancel_at_every_turn, opened, reset, run, serving
 from tests.client.mosquitto import CONNACK, CONNECT, mosquitto

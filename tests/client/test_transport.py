@@ -12,14 +12,8 @@ from typing import Any
 import pytest
 
 from semel.client.address import BadAddress, parse_address
-from semel.client.transport import (
-    HIGH_WATER,
-    LOW_WATER,
-    CannotConnect,
-    Transport,
-    connect_first,
-    open_transport,
-)
+from semel.client.opening import open_transport
+from semel.client.transport import HIGH_WATER, LOW_WATER, CannotConnect, Transport, connect_first
 from tests.client.listening import (
     Heard,
     cancel_at_every_turn,

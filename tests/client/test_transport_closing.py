@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from semel.client.address import parse_address
+from semel.client.opening import open_transport
 from semel.client.tls import make_context
-from semel.client.transport import HIGH_WATER, open_transport
+from semel.client.transport import HIGH_WATER
 from tests.client.certificates import NEEDS_OPENSSL, Certificates
 from tests.client.listening import PATIENCE, Heard, run, serving
 from tests.client.websocket_server import shake_hands

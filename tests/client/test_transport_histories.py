@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from semel.client.address import parse_address
+from semel.client.opening import open_transport
 from semel.client.tls import make_context
-from semel.client.transport import CannotConnect, open_transport
+from semel.client.transport import CannotConnect
 from tests.client.certificates import Certificates
 from tests.client.listening import Heard, reset, run, serving
 from tests.client.websocket_server import (

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from semel.client.address import parse_address
+from semel.client.opening import open_transport
 from semel.client.tls import make_context
-from semel.client.transport import CannotConnect, Transport, open_transport
+from semel.client.transport import CannotConnect, Transport
 from tests.client.certificates import Certificates
 from tests.client.listening import Heard, cancel_at_every_turn, opened, reset, run, serving
 from tests.client.mosquitto import CONNACK, CONNECT, mosquitto
@@ -303,7 +304,8 @@ def test_without_the_package_there_is_one_sentence_and_mqtt_still_works() -> Non
 import asyncio, sys
 sys.modules["websockets"] = None
 from semel.client.address import parse_address
-from semel.client.transport import CannotConnect, open_transport
+from semel.client.opening import open_transport
+from semel.client.transport import CannotConnect
 from semel.extras import MissingExtra
 for url in ("ws://127.0.0.1:1", "wss://127.0.0.1:1", "mqtt://127.0.0.1:1"):
     try:

@@ -5,6 +5,8 @@ for), never inside the core. How many seeds each takes is printed by `python -m
 tests.long.simulate --variants`.
 """
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.runs import seeds_to_notice
@@ -54,6 +56,12 @@ def test_each_variant_has_a_name_and_a_fault_of_its_own() -> None:
     assert len({variant.name for variant in BROKEN}) == len(BROKEN) >= 10
     assert all(variant.fault for variant in BROKEN)
     assert set(SEEN_BLINDLY) <= {variant.name for variant in BROKEN}
+
+
+def test_the_readme_says_how_many_there_are() -> None:
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    words = f"{len(BROKEN)} worlds that are broken on purpose"
+    assert words in " ".join(readme.read_text(encoding="utf-8").split())
 
 
 def test_a_faithful_world_is_not_taken_for_a_broken_one() -> None:

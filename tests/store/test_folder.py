@@ -645,7 +645,7 @@ def test_a_log_that_is_broken_before_a_later_commit_is_damage(killed: Path) -> N
     flip(path, log.offset(ends[9]) + 24 + 100)
     before = path.read_bytes()
     said = sentence(killed)
-    assert f"{len(ends) - 10} of its {len(ends)} commits would be lost" in said
+    assert f"it would lose {len(ends) - 10} transactions of {len(ends)}" in said
     assert path.read_bytes() == before
 
 
@@ -654,7 +654,7 @@ def test_a_frame_of_the_log_is_missed_whatever_of_it_is_broken(killed: Path, pla
     """Salts and page: a frame with other salts is not where the log ends, if more come after."""
     path = log_path(killed / "store.db")
     flip(path, WriteAheadLog(path).offset(3) + place)
-    assert "would be lost" in sentence(killed)
+    assert "would lose" in sentence(killed)
 
 
 def test_without_a_sync_for_each_commit_a_broken_log_is_what_loss_of_power_leaves(
@@ -668,7 +668,7 @@ def test_without_a_sync_for_each_commit_a_broken_log_is_what_loss_of_power_leave
     # What it was written with counts, not what the next one is told.
     with open_folder(killed, durability=DISK) as opened:
         first, second = opened.warnings
-        assert f"4 of its {len(ends)} commits are lost" in first
+        assert f"it lost 4 transactions of {len(ends)}" in first
         assert "commits 17 to 20, which were acknowledged, are lost" in second
         assert "as expected after a loss of power with durability os" in second
         assert 0 < sessions_in(opened) < 20

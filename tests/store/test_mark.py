@@ -137,7 +137,7 @@ def test_a_store_that_was_killed_has_lost_nothing_and_says_what_it_recovered(kil
     with open_folder(killed) as opened:
         assert opened.warnings == []
         (note,) = opened.notes
-        assert f"recovered {commits} commits ({pages} pages) from its log" in note
+        assert f"recovered {commits} transactions ({pages} pages) from its log" in note
         assert "it is complete up to commit 20" in note
         assert sessions_in(opened) == 20
     # It was closed this time.

@@ -1,7 +1,9 @@
 """Files of a data folder: nothing is followed out of it, and nothing of others is given away."""
 
 import os
+import shutil
 import stat
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -11,9 +13,12 @@ from semel.store.care import back_up, describe
 from semel.store.folder import open_folder
 from semel.store.forensics.check import check_store
 from semel.store.forensics.repair import repair_store
-from semel.store.private_files import make_private, open_private, tighten
+from semel.store.opening import open_store
+from semel.store.private_files import new_private, open_private, tighten
+from semel.store.retention_clock import RetentionClock
 from semel.store.schema import Unusable
 from semel.store.sealer import StopFlag, sealer_lock
+from semel.store.settings import StoreSettings, StreamSettings
 from tests.store.stores import change, wipe
 
 NOBODY = 65_534
@@ -117,7 +122,7 @@ def test_a_link_that_leads_nowhere_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="symbolic link"):
         open_folder(folder)
     (folder / "sealer.lock").symlink_to(tmp_path / "nothing")
-    with pytest.raises(OSError, match="symbolic"), sealer_lock(folder / "sealer.lock", StopFlag()):
+    with pytest.raises(Unusable, match="symbolic"), sealer_lock(folder / "sealer.lock", StopFlag()):
         pass
     assert not (tmp_path / "nothing").exists()
 
@@ -144,7 +149,7 @@ def test_root_gives_away_what_it_made_and_nothing_else(tmp_path: Path) -> None:
     os.close(open_private(there))
     assert there.stat().st_uid == 0
     os.close(open_private(tmp_path / "made"))
-    make_private(tmp_path / "new")
+    os.close(new_private(tmp_path / "new"))
     assert {(tmp_path / name).stat().st_uid for name in ("made", "new")} == {NOBODY}
 
 
@@ -156,3 +161,83 @@ def test_a_file_with_a_second_name_is_not_tightened(tmp_path: Path, victim: Path
     alone.touch(0o644)
     assert tighten(alone)
     assert stat.S_IMODE(alone.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("where", ["streams", "streams/plant", "streams/plant/node"])
+def test_the_record_is_not_kept_behind_a_link(tmp_path: Path, where: str) -> None:
+    folder, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    settings = StoreSettings(data=folder, node="node")
+    streams = [StreamSettings(name="plant", filter="plant/#")]
+    open_store(settings, streams).close()
+    link = folder / where
+    shutil.rmtree(folder / "streams", ignore_errors=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(elsewhere)
+    with pytest.raises(Unusable, match="is a symbolic link"):
+        open_store(settings, streams)
+    assert not list(elsewhere.iterdir())
+    # Who means it says so.
+    root = str(folder / "streams")
+    open_store(StoreSettings(data=folder, node="node", root=root), streams).close()
+
+
+@AS_ROOT
+def test_the_lock_of_a_sealer_that_root_started_is_the_owners(tmp_path: Path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    with sealer_lock(tmp_path / "sealer.lock", StopFlag()):
+        assert (tmp_path / "sealer.lock").stat().st_uid == NOBODY
+
+
+def test_a_second_name_or_a_pipe_in_place_of_the_lock_of_the_sealer_is_refused(
+    tmp_path: Path, victim: Path
+) -> None:
+    lock = tmp_path / "sealer.lock"
+    os.link(victim, lock)
+    with pytest.raises(Unusable, match="second hard link"), sealer_lock(lock, StopFlag()):
+        pass
+    unharmed(victim)
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(Unusable, match="not a regular file"), sealer_lock(lock, StopFlag()):
+        pass
+
+
+def test_the_note_of_the_clock_of_retention_is_a_new_file(tmp_path: Path, victim: Path) -> None:
+    path = tmp_path / "retention.json"
+    temporary = tmp_path / ".retention.json"
+    for name in (path, temporary):
+        os.mkfifo(name)
+    clock = RetentionClock(path, longest=10.0)
+    clock.now(100.0, 100.0)
+    assert path.is_file()
+    os.link(victim, temporary)
+    clock.now(1_000.0, 1_000.0)
+    unharmed(victim)
+    assert path.stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("act", ["back up", "repair"])
+def test_a_temporary_file_that_is_swapped_for_a_link_is_not_written_through(
+    small: Path, tmp_path: Path, victim: Path, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns the folder may do that between our making it and SQLite's opening it."""
+    victim.write_bytes(b"")
+
+    def swapped(path: Path) -> int:
+        descriptor = new_private(path)
+        path.unlink()
+        path.symlink_to(victim)
+        return descriptor
+
+    monkeypatch.setattr("semel.store.folder.new_private", swapped)
+    monkeypatch.setattr("semel.store.forensics.repair.new_private", swapped)
+    acts: dict[str, Callable[[], object]] = {
+        "back up": lambda: back_up(small, tmp_path / "copy"),
+        "repair": lambda: repair_store(small, WHEN),
+    }
+    if act == "repair":
+        wipe(small, [1])
+    with pytest.raises(Unusable, match="was replaced"):
+        acts[act]()
+    assert victim.read_bytes() == b""

@@ -17,6 +17,7 @@ from semel.broker.authority import Authority, Challenge, Granted, ServerAuthenti
 from semel.broker.memory import Memory
 from semel.broker.session_shares import SessionShares
 from semel.broker.settings import BrokerSettings
+from semel.counts import count
 from semel.mqtt.codec import encode
 from semel.mqtt.packet_types import CONNACK, MQTT5, MQTT311
 from semel.mqtt.packets.auth import Auth
@@ -209,8 +210,8 @@ class Admission:
         return refuse_connect(packet, SERVER_BUSY, detail)
 
     def _refuse_session(self, packet: Connect) -> ConnectRefused:
-        detail = f"no more than {self._settings.maximum_sessions} sessions at a time"
-        return refuse_connect(packet, QUOTA_EXCEEDED, detail)
+        limit = count(self._settings.maximum_sessions, "session")
+        return refuse_connect(packet, QUOTA_EXCEEDED, f"no more than {limit} at a time")
 
     def _accept(
         self, packet: Connect, authentication: ServerAuthentication | None, data: bytes | None

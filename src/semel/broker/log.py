@@ -12,6 +12,7 @@ count, so a client cannot make each of its lines a new event.
 import logging
 import os
 import re
+import select
 import threading
 import time
 from collections import deque
@@ -170,13 +171,22 @@ class LogWriter(logging.Handler):
                 self._is_writing = True
             try:
                 while data:
-                    data = data[os.write(self._descriptor, data) :]
+                    data = data[self._write(data) :]
             except OSError:
                 # The reader of the log is gone: nothing can be done about it.
                 pass
             with self._condition:
                 self._is_writing = False
                 self._condition.notify_all()
+
+    def _write(self, data: bytes) -> int:
+        """Write as much as is taken. How much that is."""
+        try:
+            return os.write(self._descriptor, data)
+        except BlockingIOError:
+            # Whoever gave us the descriptor has made it so: this thread may wait all the same.
+            select.select([], [self._descriptor], [])
+            return 0
 
     def _next(self) -> bytes | None:
         """The next bytes to write; None: nothing, and the writer ends."""

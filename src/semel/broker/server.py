@@ -258,6 +258,16 @@ class Server:
         address: tuple[str, int] = self.listener.sockets[0].getsockname()[:2]
         return address
 
+    def reachable_addresses(self) -> list[str]:
+        """Addresses it listens on that are not of this machine alone: a host name may have both."""
+        assert self.listener is not None
+        addresses = {str(each.getsockname()[0]) for each in self.listener.sockets}
+        return sorted(
+            each
+            for each in addresses
+            if not ipaddress.ip_address(each.partition("%")[0]).is_loopback
+        )
+
     async def stop(self) -> None:
         """Disconnect every client, write the remaining output, and close."""
         self.is_stopping = True
@@ -482,12 +492,12 @@ async def serve(
         # What nohup ignores stays ignored, without a line.
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, log_signal, number)
-    is_open = authority is None
     server = Server(settings, authority or OpenAuthority(LOG.warning), store, streams)
     host, port = await server.start()
     LOG.info("listening on %s:%d, MQTT 3.1.1 and 5.0, up to %d open files", host, port, files)
-    if is_open and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
-        LOG.warning(OPEN_TO_NETWORK, host)
+    reachable = server.reachable_addresses()
+    if authority is None and reachable:
+        LOG.warning(OPEN_TO_NETWORK, ", ".join(reachable))
     signalled, failed = (loop.create_task(event.wait()) for event in (stopping, server.failed))
     await asyncio.wait((signalled, failed), return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()

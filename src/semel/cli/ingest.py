@@ -17,6 +17,7 @@ from typing import Final, TextIO
 import click
 
 from semel import __version__
+from semel.broker.log import LogWriter
 from semel.cli.pipes import PipeOutput
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.cli.sections import SECTIONS
@@ -69,10 +70,12 @@ def command(
     settings = load(SECTIONS, path=config, environ=os.environ, flags=given)
     plan = make_plan(settings.of(IngestSettings), settings.of(StoreSettings))
     report = IngestReport(plan.stream.name, json_wanted=json_wanted, quiet=quiet)
-    set_up_log(report, quiet=quiet)
+    log = set_up_log(report, quiet=quiet)
     try:
         run(plan, report, start_clean=start_clean)
     except Disconnected as problem:
+        # What led to it is said before it.
+        log.flush()
         sentence = shown_text(str(problem))
         if problem.is_final:
             sentence += (
@@ -81,6 +84,7 @@ def command(
             )
         raise click.ClickException(sentence) from None
     except (Refused, Unusable, Violation) as problem:
+        log.flush()
         raise click.ClickException(shown_text(str(problem))) from None
 
 
@@ -224,8 +228,18 @@ class LogLines(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-def set_up_log(report: IngestReport, *, quiet: bool) -> None:
+class LogFile(LogWriter):
+    """The log for a pipe or a file: a reader that is slow or absent does not block the ingest."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if record.exc_info else shown_text(text)
+
+
+def set_up_log(report: IngestReport, *, quiet: bool) -> logging.Handler:
     """Warnings, and if it is not quiet what goes on."""
-    handler = LogLines(report)
+    is_terminal = sys.stderr.isatty()
+    handler = LogLines(report) if is_terminal else LogFile(sys.stderr.fileno())
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING if quiet else logging.INFO)
+    return handler

@@ -27,8 +27,8 @@ from semel.cli.packet_lines import PacketLines, tapped
 from semel.cli.safe_text import shown_text
 from semel.client import Client, ClientAuthentication, Disconnected, Refused
 from semel.client.address import BadAddress
+from semel.client.opening import Opening, open_transport
 from semel.client.tls import TlsError, make_context
-from semel.client.transport import Opening, open_transport
 from semel.extras import MissingExtra
 from semel.mqtt import MQTT311, Properties, Violation
 from semel.mqtt.packet_types import CONNECT

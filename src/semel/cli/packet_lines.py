@@ -12,7 +12,8 @@ from typing import Final
 
 from semel.cli.safe_text import shown_text
 from semel.client.address import Address
-from semel.client.transport import Opening, Transport, TransportListener
+from semel.client.opening import Opening
+from semel.client.transport import Transport, TransportListener
 from semel.mqtt import (
     PACKET_NAMES,
     ConnAck,

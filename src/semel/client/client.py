@@ -27,12 +27,12 @@ from semel.client.events import PublishOutcome, SubscriptionAnswer
 from semel.client.greeting import Greeting
 from semel.client.link import BrokerLink
 from semel.client.messages import Channel, MessageListener, Messages, Responses
+from semel.client.opening import Opening, open_transport
 from semel.client.outbox import SESSION, Outbox, made_client_id, open_outbox
 from semel.client.purge import purge
 from semel.client.received import Incoming, Received
 from semel.client.reconnect import Backoff
 from semel.client.tls import make_context
-from semel.client.transport import Opening, open_transport
 from semel.mqtt.message import Message
 from semel.mqtt.packet_types import MQTT5, UNSUBACK
 from semel.mqtt.packets.connack import ConnAck

@@ -21,9 +21,10 @@ from semel.client.authentication import ClientAuthentication
 from semel.client.core import Core
 from semel.client.errors import Disconnected, Refused, problem_of
 from semel.client.events import PublishOutcome, SubscriptionAnswer
+from semel.client.opening import Opening, open_transport
 from semel.client.received import Incoming
 from semel.client.reconnect import Backoff
-from semel.client.transport import CannotConnect, Opening, Transport, open_transport
+from semel.client.transport import CannotConnect, Transport
 from semel.extras import MissingExtra
 from semel.mqtt.packet_types import MQTT5
 from semel.mqtt.packets.auth import Auth

@@ -10,7 +10,7 @@ import ssl
 
 from semel.client.address import Address
 from semel.client.errors import Disconnected, Refused
-from semel.client.transport import Opening, open_transport
+from semel.client.opening import Opening, open_transport
 from semel.mqtt.codec import Decoder, encode
 from semel.mqtt.packet_types import CONNACK, MQTT311
 from semel.mqtt.packets.connack import ConnAck

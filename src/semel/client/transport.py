@@ -1,12 +1,12 @@
-"""Bytes to a server and back: TCP, TLS, unix sockets, and WebSocket from `websocket.py`.
+"""Bytes to a server and back over TCP, TLS and unix sockets.
 
-`open_transport` connects and gives a Transport; what comes back goes to a Listener. This file knows
-nothing of MQTT's packets. How it works:
+`opening.open_transport` connects and returns a Transport; what is received goes to a
+TransportListener. Nothing here knows MQTT packets. How it works:
 
 - A host may have several IP addresses. They are tried in turn, and the next one is begun before the
   last one has failed (RFC 8305), so that a dead IPv6 does not delay a live IPv4.
-- Nothing is called on the Listener before `open_transport` has returned to who awaits it. If it
-  raises or is cancelled, nothing is called at all and nothing stays open.
+- Nothing is called on the listener before `open_transport` has returned. If it raises or is
+  cancelled, nothing is called at all and nothing stays open.
 - After it has returned, `lost` is called exactly once, and nothing after it.
 - No threads, but for the one in which asyncio asks the system for the addresses of a name.
 """
@@ -19,14 +19,12 @@ import socket
 import ssl
 from asyncio.trsock import TransportSocket
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain, zip_longest
 from typing import Final, Protocol, cast
 
-from semel.client.address import Address, BadAddress
-from semel.client.tls import make_context
-from semel.extras import need
+from semel.client.address import Address
 
 # Bytes that are not sent yet, above which `writable(False)` is called, and below which `(True)`.
 HIGH_WATER: Final = 256 * 1024
@@ -87,62 +85,8 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
 
-Connecting = Callable[
-    [Address, TransportListener, ssl.SSLContext | None, str | None], Awaitable[Transport]
-]
-
-
 class CannotConnect(Exception):
     """What was tried and why it failed, in one sentence."""
-
-
-async def open_transport(
-    address: Address,
-    listener: TransportListener,
-    *,
-    tls: ssl.SSLContext | None = None,
-    timeout: float = 30.0,
-    local_host: str | None = None,
-) -> Transport:
-    """Connect, with TLS if the address asks for it. Raises CannotConnect.
-
-    `timeout` seconds bound the whole: the name, TCP, TLS and the handshake of WebSocket. `tls` is
-    for mqtts and wss, and with mqtt or ws a BadAddress: who gives one means to be encrypted.
-    `local_host` is an IP address of this machine to connect from; a unix socket has no such.
-    """
-    if tls is not None and not address.secure:
-        raise BadAddress(
-            f"a context for TLS is given, but {address.scheme} is without: use mqtts or wss"
-        )
-    if address.scheme in ("ws", "wss"):
-        need("websockets", extra="client", by=f"a {address.scheme}:// address")
-        from semel.client.websocket import open_websocket
-
-        connecting: Connecting = open_websocket
-    else:
-        connecting = open_stream
-    if address.secure and tls is None:
-        tls = make_context()
-    deadline = asyncio.timeout(timeout)
-    try:
-        async with deadline:
-            return await connecting(address, listener, tls, local_host)
-    except OSError as problem:
-        why = f"no answer within {timeout:g} s" if deadline.expired() else explain(problem)
-        raise CannotConnect(f"cannot connect to {address}: {why}") from None
-
-
-class Opening(Protocol):
-    """A way to connect: `open_transport`, or one that does more."""
-
-    async def __call__(
-        self,
-        address: Address,
-        listener: TransportListener,
-        *,
-        tls: ssl.SSLContext | None = None,
-        timeout: float = 30.0,
-    ) -> Transport: ...
 
 
 async def open_stream(

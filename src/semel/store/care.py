@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from semel import counts
 from semel.mqtt.properties import Properties
 from semel.mqtt.violation import Violation
 from semel.store.database import Database, checked
@@ -237,8 +238,9 @@ def _adopt(database: Database, name: str, after: int, discard: Range | None) -> 
         (stream, row.sealed_seq),
     ).fetchone()
     if count and discard != (first, last):
+        rows = counts.count(count, "row")
         raise Unusable(
-            f"stream {name} has {count} rows that are not in its record yet, {first} to {last}, "
+            f"stream {name} has {rows}, {first} to {last}, not in its record yet, "
             "and they would be lost: start with a new node name, which keeps them; or, if the "
             "record has them or `semel store export` has saved them, discard them with "
             f"--discard {first}-{last}"

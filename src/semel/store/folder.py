@@ -27,11 +27,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from semel.counts import count
 from semel.mqtt.violation import Violation
 from semel.store.database import Database, as_sentence
 from semel.store.mark import MARK, Mark, MarkFile, loss_of, position, read_mark
 from semel.store.migration import Step, check_steps, migrate
-from semel.store.private_files import check_private, make_private, open_private, sync, tighten
+from semel.store.private_files import (
+    check_private,
+    new_private,
+    open_new_database,
+    open_private,
+    sync,
+    tighten,
+    write_private,
+)
 from semel.store.schema import (
     VERSION,
     Damaged,
@@ -85,7 +94,8 @@ def as_unusable(
     if isinstance(problem, UnknownFormat):
         return Unusable(f"{store} cannot be used: {problem}")
     if is_damage(problem):
-        return damaged(folder, str(problem))
+        # A damaged definition is quoted, with its lines.
+        return damaged(folder, " ".join(str(problem).split()))
     code = problem.sqlite_errorcode & 0xFF
     reason = as_sentence(problem)
     if code == sqlite3.SQLITE_FULL:
@@ -201,7 +211,7 @@ def copy_database(
     their total; `finish` may change the copy.
     """
     part = target.with_name(f"{target.name}.part")
-    make_private(part)
+    descriptor = new_private(part)
 
     def step(_: int, remaining: int, pages: int) -> None:
         if progress is not None:
@@ -210,18 +220,19 @@ def copy_database(
     connection.execute("BEGIN")
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+        with closing(open_new_database(part, descriptor)) as copy:
             # Nobody else opens it before it has been synced.
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             connection.backup(copy, pages=_STEP, progress=step)
+        with closing(open_new_database(part, descriptor)) as copy:
+            # One file without a log; a broker creates one again.
+            copy.execute("PRAGMA journal_mode = DELETE").fetchone()
+            if finish is not None:
+                finish(copy)
     finally:
         connection.execute("ROLLBACK")
-    with closing(sqlite3.connect(part, isolation_level=None)) as copy:
-        # One file without a log; a broker creates one again.
-        copy.execute("PRAGMA journal_mode = DELETE").fetchone()
-        if finish is not None:
-            finish(copy)
+        os.close(descriptor)
     publish(part, target)
 
 
@@ -427,16 +438,15 @@ def _make_store(store: Path, mark: Mark | None) -> None:
         )
     if mark is not None:
         raise Damaged(
-            f"it is missing, but {MARK} records {_count(mark.commit, 'commit')}; to start a new"
+            f"it is missing, but {MARK} records {count(mark.commit, 'commit')}; to start a new"
             " one, move that away"
         )
     part = store.with_name(f"{store.name}.part")
-    make_private(part)
     database = Database.open(":memory:")
     try:
         # A store has its id from the start, and is never visible before it is complete.
         database.identity()
-        database.connection.execute("VACUUM INTO ?", (str(part),))
+        write_private(part, database.connection.serialize())
     finally:
         database.close()
     publish(part, store)
@@ -455,7 +465,8 @@ def _check_size(store: Path) -> None:
     # The number of pages is valid if the change counters are equal.
     is_valid = header[24:28] == header[92:96]
     if is_valid and size < pages * (65_536 if page_size == 1 else page_size):
-        raise Damaged(f"it has {size} bytes instead of {pages} pages of {page_size} bytes")
+        found = count(size, "byte")
+        raise Damaged(f"it has {found} instead of {pages} pages of {page_size} bytes")
 
 
 def _check_log(folder: StoreFolder, durability: str) -> str:
@@ -474,11 +485,12 @@ def _check_log(folder: StoreFolder, durability: str) -> str:
         used = frames_in_use(index_path(folder.database))
     lost = log.commits(used)
     if used < log.synced:
-        what = f"its log {path.name} is damaged: {lost} of its {log.commits(0)} commits"
+        what = f"its log {path.name} is damaged"
+        lost_part = f"{count(lost, 'transaction')} of {log.commits(0):,}"
         if durability == DISK:
-            raise Damaged(f"{what} would be lost")
+            raise Damaged(f"{what}: it would lose {lost_part}")
         folder.warnings.append(
-            f"{what} are lost, as expected after a loss of power with durability os"
+            f"{what}: it lost {lost_part}, as expected after a loss of power with durability os"
         )
     elif lost:
         folder.warnings.append(
@@ -489,12 +501,9 @@ def _check_log(folder: StoreFolder, durability: str) -> str:
         # Later, the unused frames could be taken for damage.
         with closing(sqlite3.connect(folder.database, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    commits = log.commits(0) - lost
-    return f"recovered {_count(commits, 'commit')} ({_count(used, 'page')}) from its log"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+    # Not our numbered commits: a new store has made its tables in transactions of their own.
+    transactions = count(log.commits(0) - lost, "transaction")
+    return f"recovered {transactions} ({count(used, 'page')}) from its log"
 
 
 def _check_mark(folder: StoreFolder, mark: Mark | None, recovered: str) -> None:

@@ -80,6 +80,8 @@ def open_store(
         )
         archive = None
         if database.streams():
+            if not settings.root:
+                check_record_folder(folder.streams)
             root = settings.root or str(folder.streams)
             check_record(database, folder.path, root, node)
             archive = Archive(
@@ -104,6 +106,16 @@ def open_store(
             database.close()
         folder.close()
         raise
+
+
+def check_record_folder(streams: Path) -> None:
+    """No link leads the record out of the data folder, unless `root` says so. Raises Unusable."""
+    for folder in (streams, *sorted(streams.glob("*")), *sorted(streams.glob("*/*"))):
+        if folder.is_symlink():
+            raise Unusable(
+                f"{folder} is a symbolic link, which is not followed: name the folder that the"
+                " record is in with `root`"
+            )
 
 
 def check_keeper(database: Database, folder: Path, keeper: str) -> None:

@@ -7,6 +7,7 @@ always a new one. Root gives a file to the owner of the folder only if it has cr
 
 import errno
 import os
+import sqlite3
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -48,10 +49,29 @@ def open_private(path: Path) -> int:
         return descriptor
 
 
-def make_private(path: Path) -> None:
-    """Create an empty file, private to its owner. A file of an earlier attempt is deleted."""
+def new_private(path: Path) -> int:
+    """Create an empty file, private to its owner, and open it. A file of an earlier attempt is
+    deleted."""
     path.unlink(missing_ok=True)
-    os.close(_make(path))
+    return _make(path)
+
+
+def open_new_database(path: Path, descriptor: int) -> sqlite3.Connection:
+    """Open the file that `descriptor` is of. The caller closes the descriptor after the connection.
+
+    SQLite opens by name. Whoever may write to the folder can put a link there in the meantime, so
+    it is compared what SQLite has opened. Raises Unusable.
+    """
+    connection = sqlite3.connect(path, isolation_level=None)
+    made = os.fstat(descriptor)
+    opened = 0
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            opened += os.path.samestat(os.fstat(int(name)), made)
+    if opened < 2:
+        connection.close()
+        raise Unusable(f"{path} was replaced while it was made: see who else may write there")
+    return connection
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -16,12 +16,14 @@ last ran.
 """
 
 import json
-import os
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+
+from semel.store.private_files import check_private, write_private
+from semel.store.schema import Unusable
 
 FILE_NAME: Final = "retention-clock.json"
 # Seconds that the wall clock may jump ahead, and that a sealer may have been stopped.
@@ -109,8 +111,9 @@ class RetentionClock:
         if self._path is None:
             return
         try:
+            check_private(self._path)
             state = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, Unusable):
             return
         if not isinstance(state, dict):
             return
@@ -126,9 +129,7 @@ class RetentionClock:
         temporary = self._path.with_name(f".{self._path.name}")
         # If this fails, the next call writes it. A start without the file deletes less, not more.
         with suppress(OSError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(temporary, flags, 0o600), "wb") as file:
-                file.write(json.dumps(state).encode() + b"\n")
+            write_private(temporary, json.dumps(state).encode() + b"\n")
             temporary.rename(self._path)
 
 

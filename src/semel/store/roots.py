@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from semel.counts import count
 from semel.extras import need
 from semel.store.segment_names import MAXIMUM_SEQ, Range, parse_segment_name, segment_name
 
@@ -472,7 +473,8 @@ class ObjectRoot(Root):
                 stored = self._size(full)
                 if stored != size:
                     raise OSError(
-                        f"{self.address}: {path} was written with {size} bytes, but has {stored}"
+                        f"{self.address}: {path} was written with {count(size, 'byte')}, but has"
+                        f" {stored}"
                     )
             except OSError:
                 # Delete an incomplete file.

@@ -7,6 +7,7 @@ migration.
 
 from typing import Final
 
+from semel.counts import count
 from semel.mqtt.message import Message
 from semel.mqtt.packet_types import MQTT5, MQTT311
 from semel.mqtt.packets.connect import Will
@@ -244,7 +245,7 @@ def _check_whole_delivery(row: Row, extra: Row | None, shared_payload: Value) ->
         raise _Fault("its payload is not bytes")
     message = _message(topic, payload, flags, _properties(section))
     if size is not None and message.size != size:
-        raise _Fault(f"size is {size!r}, but its message has {message.size} bytes")
+        raise _Fault(f"size is {size!r}, but its message has {count(message.size, 'byte')}")
 
 
 def _check_will(row: Row) -> None:

@@ -43,9 +43,11 @@ from typing import Any, Final
 from semel.extras import MissingExtra
 from semel.store.compaction import Compaction
 from semel.store.node_segments import NodeSegments, SealRequest
+from semel.store.private_files import open_private
 from semel.store.retention import Retention
 from semel.store.retention_clock import FILE_NAME, RetentionClock, time_since_boot
 from semel.store.roots import RootError, open_root
+from semel.store.schema import Unusable
 from semel.store.segments import RecordError, arrow, parquet
 
 LOCK_NAME: Final = "sealer.lock"
@@ -285,7 +287,7 @@ def end_with_parent(parent: int) -> None:
 @contextmanager
 def sealer_lock(path: Path, stop: StopFlag) -> Iterator[None]:
     """Hold the lock of the store's sealer, waiting for it. Raises SealerStopped on `stop`."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(path)
     try:
         while True:
             try:
@@ -393,7 +395,7 @@ def main() -> int:
         return 0
     except BrokenPipeError:
         return 0
-    except (OSError, sqlite3.Error, RootError, MissingExtra) as problem:
+    except (OSError, sqlite3.Error, RootError, MissingExtra, Unusable) as problem:
         emit("ended", {"why": error_sentence(problem)})
         return 1
     return 0

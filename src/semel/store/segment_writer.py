@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from semel.counts import count
 from semel.store.roots import Root
 from semel.store.rows import SELECT_RECORDS, check_records
 from semel.store.schema import Damaged
@@ -145,9 +146,8 @@ def write_segment(
     def fill(sink: Any) -> None:
         rows = write_tables(sink, tables(), metadata={KEY: VERSION})
         if rows != last - first + 1:
-            raise RecordError(
-                f"{segment_name(first, last)} needs {last - first + 1} rows, but got {rows}"
-            )
+            needed = count(last - first + 1, "row")
+            raise RecordError(f"{segment_name(first, last)} needs {needed}, but got {rows}")
         sink.flush()
         add_checksums(sink, _chunk_starts(sink))
 

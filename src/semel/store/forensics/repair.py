@@ -12,6 +12,7 @@ A power failure while the files are renamed leaves a folder without store.db, wh
 not mistake for a new one; the next repair continues with the renamed files.
 """
 
+import os
 import sqlite3
 import time
 from bisect import bisect_left, bisect_right
@@ -45,7 +46,7 @@ from semel.store.gaps import Range, gap_name, known_gaps, missing, without
 from semel.store.mark import Loss, Mark, make_mark, read_mark
 from semel.store.metadata import COMMIT, EPOCH, ID, begin_epoch, set_metadata
 from semel.store.migration import FORMAT_1, STEPS
-from semel.store.private_files import make_private, sync
+from semel.store.private_files import new_private, open_new_database, sync
 from semel.store.row_check import describe_key, fault_of
 from semel.store.row_flags import HAS_EXTRA, RELEASED_FLAGS
 from semel.store.schema import (
@@ -111,10 +112,13 @@ def repair_store(folder: Path, when: str) -> RepairReport:
             if source == store and store.stat().st_size and _is_clean(folder):
                 return RepairReport()
             part = store.with_name(f"{STORE}.part")
-            make_private(part)
-            with Pages(source) as pages, closing(_new_database(part)) as connection:
-                report = _Repair(pages, connection, _mark_of(folder)).run()
-                _check_result(connection)
+            descriptor = new_private(part)
+            try:
+                with Pages(source) as pages, closing(_new_database(part, descriptor)) as connection:
+                    report = _Repair(pages, connection, _mark_of(folder)).run()
+                    _check_result(connection)
+            finally:
+                os.close(descriptor)
             if source == store:
                 source = unused(store.with_name(f"{STORE}.damaged-{when}"))
                 sync(part)
@@ -164,8 +168,8 @@ def _mark_of(folder: Path) -> Mark | str | None:
         return str(problem)
 
 
-def _new_database(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
+def _new_database(path: Path, descriptor: int) -> sqlite3.Connection:
+    connection = open_new_database(path, descriptor)
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     # Nobody else opens it before it has been synced.
     connection.execute("PRAGMA journal_mode = OFF")
