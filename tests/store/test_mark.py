@@ -190,7 +190,8 @@ def test_no_moment_of_a_kill_is_taken_for_a_loss(tmp_path: Path) -> None:
         assert not mark.is_closed
         assert problems(folder) == []
         with open_folder(folder) as opened:
-            assert opened.warnings == []
+            # A kill may come between the two writes of the last frame.
+            assert all("it was never acknowledged" in each for each in opened.warnings)
             with closing(opened.open()) as database:
                 now = get_number(database.connection, "commit")
                 assert now is not None

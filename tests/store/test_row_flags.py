@@ -22,14 +22,14 @@ from semel.store.schema import TABLES
 BOOLS = (False, True)
 
 
-@pytest.mark.parametrize(("qos", "retain", "dup"), product((0, 1, 2), BOOLS, BOOLS))
+@pytest.mark.parametrize(("qos", "retain", "dup"), list(product((0, 1, 2), BOOLS, BOOLS)))
 def test_flags_of_a_received_message(qos: int, retain: bool, dup: bool) -> None:
     flags = received_flags(qos, retain=retain, dup=dup)
     assert (flags & QOS_MASK, bool(flags & RETAIN), bool(flags & DUP)) == (qos, retain, dup)
     assert flags <= MAXIMUM_FLAGS
 
 
-@pytest.mark.parametrize(("qos", "retain", "has_extra"), product((1, 2), BOOLS, BOOLS))
+@pytest.mark.parametrize(("qos", "retain", "has_extra"), list(product((1, 2), BOOLS, BOOLS)))
 def test_flags_of_a_delivery(qos: int, retain: bool, has_extra: bool) -> None:
     flags = delivery_flags(qos, retain=retain, has_extra=has_extra)
     found = (flags & QOS_MASK, bool(flags & RETAIN), bool(flags & HAS_EXTRA))
@@ -42,7 +42,8 @@ def test_a_released_delivery_keeps_its_qos_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("qos", "no_local", "as_published", "handling"), product((0, 1, 2), BOOLS, BOOLS, (0, 1, 2))
+    ("qos", "no_local", "as_published", "handling"),
+    list(product((0, 1, 2), BOOLS, BOOLS, (0, 1, 2))),
 )
 def test_options_of_a_subscription(
     qos: int, no_local: bool, as_published: bool, handling: int

@@ -494,8 +494,8 @@ def _check_log(folder: StoreFolder, durability: str) -> str:
         )
     elif lost:
         folder.warnings.append(
-            f"the last commit in {path.name} is incomplete, as after a loss of power: it was never "
-            "acknowledged, and is not used"
+            f"the last commit in {path.name} is incomplete, as after kill -9 or a loss of power: it"
+            " was never acknowledged, and is not used"
         )
     if used < len(log.frames):
         # Later, the unused frames could be taken for damage.

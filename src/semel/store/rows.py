@@ -43,9 +43,9 @@ def _select_deliveries() -> str:
     shared = TABLES["shared_payload"].column_names[1:]
     columns = [
         *delivery[:2],
-        *(f"delivery.{name}" for name in delivery[2:]),
-        *(f"delivery_extra.{name}" for name in extra),
-        *(f"shared_payload.{name}" for name in shared),
+        *[f"delivery.{name}" for name in delivery[2:]],
+        *[f"delivery_extra.{name}" for name in extra],
+        *[f"shared_payload.{name}" for name in shared],
     ]
     return (
         f"SELECT {', '.join(columns)} FROM delivery"

@@ -238,8 +238,8 @@ class _Repair:
     def _report_log(self) -> None:
         if self._pages.lost_commits:
             self._report.notes.append(
-                "the last commit in the log is incomplete and was not used: after a loss of power "
-                "that is expected, and it was never acknowledged"
+                "the last commit in the log is incomplete and was not used: after kill -9 or a "
+                "loss of power that is expected, and it was never acknowledged"
             )
         if self._pages.broken_frames:
             self._report.notes.append(
