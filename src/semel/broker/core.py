@@ -208,7 +208,7 @@ class Broker:
         self.store_pressure.forget(connection)
         self.turns.forget(connection)
         if not connection.closing:
-            self._log_connection(f"{connection.label} disconnected without DISCONNECT")
+            self._log_connection(f"{connection.label} lost its connection")
         self._connections.detach_session(connection, now)
         self.pressure.forget(connection)
 
