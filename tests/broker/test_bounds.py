@@ -513,7 +513,7 @@ def test_the_log_cuts_a_long_client_id_and_says_how_long_it_is(client_id: str, s
     world.connect(client_id, MQTT311).cut()
     assert world.log == [
         f"{shown} (test:1) connected with MQTT 3.1.1",
-        f"{shown} (test:1) disconnected without DISCONNECT",
+        f"{shown} (test:1) lost its connection",
     ]
 
 

@@ -55,7 +55,7 @@ def test_what_every_connection_brings_is_logged_apart_from_what_is_wrong() -> No
         "connected with MQTT 5.0",
         "disconnected",
         "connected with MQTT 5.0",
-        "disconnected without DISCONNECT",
+        "lost its connection",
     ]
     assert wrong == []
     fourth = broker.opened("test:4", 0.0)

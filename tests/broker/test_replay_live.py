@@ -405,7 +405,7 @@ def test_what_retention_has_deleted_is_told_to_the_client_and_to_the_log(place: 
     missed = f"{numbers[first - 1] + 1}-{trimmed}"
     assert found[first].properties.user_properties[2] == ("stream-missed", missed)
     assert len(found[first + 1].properties.user_properties) == 2
-    told = f"its record begins with {trimmed + 1} now"
+    told = f"of stream plant, which are no longer kept: {numbers[first - 1] + 1} to {trimmed}"
     assert any(told in line for line in place.broker.log)
 
 

@@ -323,7 +323,7 @@ def kinds(lines: list[str]) -> list[str]:
     words = ("listening", "not checked", "connected with", "disconnected", "broke a rule")
     found = [word for line in lines for word in (*words, "stopping") if word in line]
     # One who connects and says nothing may be gone before it is seen.
-    assert len(found) >= len([line for line in lines if "without DISCONNECT" not in line])
+    assert len(found) >= len([line for line in lines if "lost its connection" not in line])
     return found
 
 

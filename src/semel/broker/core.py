@@ -122,21 +122,10 @@ class Broker:
         self.settings = settings
         limit = settings.maximum_memory
         self.memory = Memory(UNLIMITED if limit is None else limit)
-        self.router = Router(
-            authority,
-            store,
-            Streams([]) if streams is None else streams,
-            self.memory,
-            maximum_subscriptions=settings.maximum_subscriptions,
-            maximum_client_subscription_bytes=settings.maximum_client_subscription_bytes,
-            maximum_subscription_bytes=settings.maximum_subscription_bytes,
-            maximum_queued=settings.maximum_queued_messages,
-            maximum_queued_bytes=settings.maximum_queued_bytes,
-            maximum_outgoing=settings.maximum_outgoing_bytes,
-            maximum_retained=settings.maximum_retained,
-            maximum_retained_bytes=settings.maximum_retained_bytes,
-        )
-        router = self.router
+        if streams is None:
+            streams = Streams([])
+        router = _new_router(settings, authority, store, streams, self.memory)
+        self.router = router
         self.store = store
         self.resumed = []
         self.counters = BrokerCounters()
@@ -209,7 +198,7 @@ class Broker:
         self.store_pressure.forget(connection)
         self.turns.forget(connection)
         if not connection.closing:
-            self._log_connection(f"{connection.label} disconnected without DISCONNECT")
+            self._log_connection(f"{connection.label} lost its connection")
         self._connections.detach_session(connection, now)
         self.pressure.forget(connection)
 
@@ -613,3 +602,26 @@ class Broker:
             )
             for topic_name, value in report:
                 router.route(Message(topic_name, value.encode(), retain=True), "", now)
+
+
+def _new_router(
+    settings: BrokerSettings,
+    authority: Authority,
+    store: Store,
+    streams: Streams,
+    memory: Memory,
+) -> Router:
+    return Router(
+        authority,
+        store,
+        streams,
+        memory,
+        maximum_subscriptions=settings.maximum_subscriptions,
+        maximum_client_subscription_bytes=settings.maximum_client_subscription_bytes,
+        maximum_subscription_bytes=settings.maximum_subscription_bytes,
+        maximum_queued=settings.maximum_queued_messages,
+        maximum_queued_bytes=settings.maximum_queued_bytes,
+        maximum_outgoing=settings.maximum_outgoing_bytes,
+        maximum_retained=settings.maximum_retained,
+        maximum_retained_bytes=settings.maximum_retained_bytes,
+    )
