@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from bench.pipeline import aged, commits, latency, processes, queries, sustained
+from bench.pipeline import aged, checksums, commits, latency, processes, queries, sustained
 from bench.pipeline.aged import AGED, NEW, Aged, Builder, Side
+from bench.pipeline.checksums import Verified
 from bench.pipeline.commits import Commits
 from bench.pipeline.latency import Latency
 from bench.pipeline.processes import Seen
@@ -331,3 +332,27 @@ def test_parts_are_taken_in_their_order_and_unknown_ones_refused() -> None:
 def test_a_report_of_nothing_says_nothing() -> None:
     assert (PipelineReport().lines(), PipelineReport().targets()) == ([], [])
     assert json.loads(json.dumps(PipelineReport().as_json()))["compared"] == []
+
+
+# --- checksums ------------------------------------------------------------------------------------
+
+
+def test_the_cost_of_verification_is_judged_by_the_worst(tmp_path: Path) -> None:
+    good = Verified(checksums.RANDOM, 20, 100, 2_000, plain=0.1, verified=0.105)
+    bad = Verified(checksums.RANDOM, 10_000, 100, 1_000_000, plain=0.027, verified=0.046)
+    assert checksums.targets([]) == []
+    assert checksums.targets([good])[0].startswith("✓")
+    (told,) = checksums.targets([good, bad])
+    assert told.startswith("✗")
+    assert told.endswith("1.70 (random payloads of 10,000 bytes)")
+    assert checksums.lines([bad])[-1] == "| random | 10,000 | 1.0 | 27 | 46 | 1.70 |"
+    assert good.as_json()["ratio"] == pytest.approx(1.05)
+
+
+def test_both_ways_of_reading_read_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checksums, "SIZES", (200,))
+    monkeypatch.setattr(checksums, "SEGMENT_BYTES", 20_000)
+    found = checksums.measure_checksums(tmp_path, 1)
+    assert [(each.kind, each.rows) for each in found] == [("random", 100), ("hexadecimal", 100)]

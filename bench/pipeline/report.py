@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.pipeline import aged, commits, latency, queries, sustained
+from bench.pipeline import aged, checksums, commits, latency, queries, sustained
 from bench.pipeline.aged import AGED, Aged
+from bench.pipeline.checksums import CHECKSUMS, Verified
 from bench.pipeline.commits import Commits
 from bench.pipeline.latency import Latency
 from bench.pipeline.queries import ROWS, SCALE, SINK, SOURCE, Bench, Compared
@@ -16,7 +17,7 @@ from bench.store.brokers import fresh_folder
 COMMIT: Final = "commit"
 LATENCY: Final = "latency"
 SUSTAINED: Final = "sustained"
-PARTS: Final = (SOURCE, SINK, COMMIT, AGED, LATENCY, SUSTAINED, SCALE)
+PARTS: Final = (SOURCE, SINK, COMMIT, AGED, LATENCY, SUSTAINED, CHECKSUMS, SCALE)
 ROUNDS: Final = 5
 
 
@@ -29,6 +30,7 @@ class PipelineReport:
     aged: Aged | None = None
     latency: Latency | None = None
     sustained: list[Sustained] = field(default_factory=list)
+    checksums: list[Verified] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Markdown."""
@@ -43,6 +45,8 @@ class PipelineReport:
             told += [*latency.lines(self.latency), ""]
         if self.sustained:
             told += [*sustained.lines(self.sustained), ""]
+        if self.checksums:
+            told += [*checksums.lines(self.checksums), ""]
         return told
 
     def targets(self) -> list[str]:
@@ -52,6 +56,7 @@ class PipelineReport:
             *([] if self.aged is None else aged.targets(self.aged)),
             *([] if self.latency is None else latency.targets(self.latency)),
             *sustained.targets(self.sustained),
+            *checksums.targets(self.checksums),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -61,6 +66,7 @@ class PipelineReport:
             AGED: None if self.aged is None else self.aged.as_json(),
             LATENCY: None if self.latency is None else self.latency.as_json(),
             SUSTAINED: [each.as_json() for each in self.sustained],
+            CHECKSUMS: [each.as_json() for each in self.checksums],
         }
 
 
@@ -91,6 +97,8 @@ def measure_pipeline(
             report.commits = commits.measure_commits(folder)
         if AGED in parts:
             report.aged = aged.measure_aged(folder)
+        if CHECKSUMS in parts:
+            report.checksums = checksums.measure_checksums(folder, rounds)
         bench = Bench(folder)
         try:
             for part in (SOURCE, SINK):

@@ -48,6 +48,8 @@ class Counts:
     files: int = 0
     commits: int = 0
     orphans: int = 0
+    # Files that compaction has replaced.
+    compacted: int = 0
     segments: int = 0
     repeats: int = 0
     lost: int = 0
@@ -89,6 +91,7 @@ def read_table(lake: Lake, verdict: Verdict, counts: Counts) -> pa.Table:
     counts.commits = log.version
     counts.files = len(log.files)
     counts.orphans = len(on_disk - named)
+    counts.compacted = len(log.named) - len(log.files)
     for path in log.again:
         verdict.blame("log", f"{path} is added twice")
     for text in log.backwards:

@@ -1,8 +1,8 @@
 """`semel land` and `semel ingest` in processes of their own, killed in part or as a whole.
 
-A landing is a tree: the driver, which is Python, the JVM that it starts, and the Python workers of
-that, which are in process groups of their own. All of them are in one session, by which they are
-found also when the driver is no more.
+A landing is a tree: the driver, which is Python, the JVM that it starts, the Python workers of
+that, and the process that maintains the table. These have process groups of their own. All of them
+are in one session, by which they are found also when the driver is no more.
 """
 
 import json
@@ -26,7 +26,8 @@ TREE = "tree"
 DRIVER = "driver"
 JVM = "jvm"
 WORKERS = "workers"
-WAYS = (TREE, DRIVER, JVM, WORKERS)
+MAINTENANCE = "maintenance"
+WAYS = (TREE, DRIVER, JVM, WORKERS, MAINTENANCE)
 
 
 def members(session: int) -> dict[int, str]:
@@ -106,7 +107,12 @@ class Landing:
             return [self.session]
         if way == JVM:
             return java
-        return [pid for pid in running if pid not in (self.session, *java)]
+        maintaining = [
+            pid for pid, command in running.items() if "semel.pipeline.maintenance" in command
+        ]
+        if way == MAINTENANCE:
+            return maintaining
+        return [pid for pid in running if pid not in (self.session, *java, *maintaining)]
 
     def finish_tree(self) -> None:
         """Kill whatever of the tree was born meanwhile."""

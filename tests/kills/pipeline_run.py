@@ -8,7 +8,8 @@ The publishers are raw clients with durable sessions that come back after each k
 of one stream, and land in one table, in many small batches. Every process but the publishers is
 killed with SIGKILL, and Spark at moments that the lake itself shows: when a batch is planned, when
 files of it are there that no entry of the Delta log names, when the entry is there that Spark has
-not noted. What a kill left behind is what is counted, not what it was aimed at.
+not noted. What a kill left behind is what is counted, not what it was aimed at. The landing
+compacts its table all the time, and is killed in the midst of that, too.
 
 In the end all is sealed, `semel land --once` lands the rest, and `pipeline_account` compares.
 """
@@ -29,7 +30,15 @@ from tests.kills.brokers import PATIENCE, STREAM, Broker, free_port, semel
 from tests.kills.driver import Driver
 from tests.kills.pipeline_account import Counts, Node
 from tests.kills.pipeline_lake import COMMITTED, PLANNED, WRITTEN, Lake
-from tests.kills.pipeline_processes import DRIVER, JVM, TREE, WORKERS, Landing, Recorder
+from tests.kills.pipeline_processes import (
+    DRIVER,
+    JVM,
+    MAINTENANCE,
+    TREE,
+    WORKERS,
+    Landing,
+    Recorder,
+)
 from tests.kills.record import sealed_through
 from tests.kills.wire import V5, V311
 
@@ -44,9 +53,13 @@ ANY = "any"
 # How often each is chosen, once every one has had its turn.
 SPARK_WAYS = {TREE: 5, DRIVER: 2, JVM: 2, WORKERS: 1}
 SPARK_AIMS = {WRITTEN: 4, COMMITTED: 4, PLANNED: 2, STARTING: 2, ANY: 1}
-OTHERS = (BROKER, SEALER, INGEST)
+OTHERS = (BROKER, SEALER, INGEST, MAINTENANCE)
 # Of 100 kills so many are of Spark, which takes its time to come back.
 SPARK_SHARE = 40
+# A landing compacts its table when it has made this many commits.
+SMALL_FILES = 5
+# A pass of maintenance takes about this many seconds: a kill comes at any moment of it.
+PASS_SECONDS = 0.8
 # A landing takes so many rows at most in a batch, now this and now that.
 BATCH_ROWS = (20, 60, 250)
 LOOK_SECONDS = 0.001
@@ -162,6 +175,7 @@ class Result:
             "batches": self.batches,
             "commits": counts.commits,
             "files": counts.files,
+            "files compacted": counts.compacted,
             "orphans": counts.orphans,
             "lost": counts.lost,
             "doubled": counts.doubled,
@@ -279,7 +293,8 @@ class Run:
     def make_landing(self, *arguments: str) -> Landing:
         self.result.landings += 1
         places = ["--root", str(self.root), "--lake", str(self.folder / "lake")]
-        given = [*places, "--stream", STREAM, "--master", "local[2]", *arguments]
+        given = [*places, "--stream", STREAM, "--master", "local[2]"]
+        given += ["--small-files", str(SMALL_FILES), *arguments]
         landing = Landing(self.folder, self.result.landings, given)
         self.landings.append(landing)
         return landing
@@ -323,6 +338,9 @@ class Run:
         if self.random.random() < 0.5:
             # When it is at work; else while it starts.
             self.until_batch()
+        if strike.target == MAINTENANCE:
+            self.strike_maintenance()
+            return
         if strike.target == SEALER:
             self.strike_sealer(self.random.choice((self.a, self.recorder)))
             return
@@ -350,6 +368,26 @@ class Run:
         sealers = part.sealers()
         processes.kill(sealers)
         self.result.kills[SEALER] += bool(sealers)
+
+    def strike_maintenance(self) -> None:
+        """Kill who compacts the table, alone or with the whole landing, somewhere in a pass."""
+        while True:
+            landing = self.until_maintenance()
+            time.sleep(self.random.random() * PASS_SECONDS)
+            targets = landing.targets(MAINTENANCE)
+            if targets:
+                break  # it was not done by then
+        # One whose maintenance was killed alone waits for a minute before the next pass.
+        is_alone = self.random.random() < 0.3
+        if is_alone:
+            processes.kill(targets)
+        else:
+            processes.kill([*targets, *landing.targets(TREE)])
+            landing.finish_tree()
+            landing.process.wait()
+            self.result.batches += landing.count("batch")
+            self.landing = None
+        self.result.kills[MAINTENANCE] += 1
 
     def strike_spark(self, strike: Strike) -> None:
         """Wait for the moment that it is aimed at, kill, and see what is left behind."""
@@ -442,6 +480,16 @@ class Run:
             landing.tail,
             processes.PATIENCE,
         )
+
+    def until_maintenance(self) -> Landing:
+        """Wait until a landing maintains its table."""
+        landing = self.until_batch()
+        self.wait(
+            lambda: not landing.is_alive() or bool(landing.targets(MAINTENANCE)),
+            landing.tail,
+            processes.PATIENCE,
+        )
+        return landing if landing.is_alive() else self.until_maintenance()
 
     def was_refused(self, landing: Landing) -> None:
         """It has ended by itself, which only one that overlaps another may do."""

@@ -2,19 +2,24 @@
 
 import json
 import os
+import random
+import shutil
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 
 from semel.pipeline import compaction
 from semel.pipeline.compaction import (
+    DamagedFile,
     LiveFile,
     Overtaken,
     compact,
@@ -24,6 +29,7 @@ from semel.pipeline.compaction import (
 )
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import TableError
+from semel.pipeline.files import TableFolder, TableLayout, write_files
 from semel.pipeline.table import position_id
 
 KIB = 1024
@@ -213,7 +219,7 @@ def test_large_rows_are_merged_in_pieces(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_file_with_other_rows_than_the_log_says_is_not_merged(place: Path) -> None:
     one = list_files(DeltaTable(place))[0]
     pq.write_table(pa.table({"a": [1]}), place / one.path)
-    with pytest.raises(TableError, match="has 1 row, and the log says 2: nothing was compacted"):
+    with pytest.raises(TableError, match="it has 1 row, and the log says 2; it was not compacted"):
         merge_all(place)
     assert DeltaTable(place).version() == 3
 
@@ -257,6 +263,83 @@ def test_a_file_whose_name_others_encode_differently_is_refused(place: Path) -> 
     with pytest.raises(TableError, match="is not one that semel can compact"):
         merge_all(place)
     assert rows_of(place) == sorted([*ROWS, 5, 5])
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def landed(place: Path, numbers: range) -> None:
+    """Files as a landing writes them."""
+    made = random.Random(numbers.start)
+    rows = pa.record_batch(
+        {
+            "a": list(numbers),
+            "topic": [made.choice("abc") * 3 for _ in numbers],
+            "x": [float("nan"), *(made.random() for _ in numbers[1:])],
+            "payload": [made.randbytes(20) for _ in numbers],
+        }
+    )
+    if not place.exists():
+        DeltaTable.create(place, rows.schema)
+    table = DeltaTable(place)
+    table.create_write_transaction(
+        [
+            AddAction(each.path, each.size, each.partition, each.modified, True, each.statistics)
+            for each in write_files([rows], TableLayout(str(place)))
+        ],
+        "append",
+        table.schema(),
+    )
+
+
+def test_no_flipped_bit_is_copied_into_a_merged_file(tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    for start in (0, 100, 200):
+        landed(place, range(start, start + 100))
+    before = repr(DeltaTable(place).to_pyarrow_table().sort_by("a").to_pylist())
+    path = place / list_files(DeltaTable(place))[0].path
+    data = path.read_bytes()
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    chosen = random.Random(12)
+    refused = 0
+    for attempt in range(120):
+        # Half of them in the footer, which page checksums do not cover.
+        first = len(data) - footer if attempt % 2 else 0
+        bit = chosen.randrange(first * 8, len(data) * 8)
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        copy = tmp_path / "copy"
+        shutil.copytree(place, copy)
+        (copy / path.name).write_bytes(damaged)
+        try:
+            merge_all(copy)
+            found = DeltaTable(copy).to_pyarrow_table().sort_by("a").to_pylist()
+            assert repr(found) == before, f"bit {bit} of {len(data)} bytes, footer {footer}"
+        except DamagedFile as problem:
+            if path.name not in str(problem) or DeltaTable(copy).version() != 3:
+                raise
+            refused += 1
+        shutil.rmtree(copy)
+    assert refused > 60
+    assert merge_all(place).rows == 300
+
+
+def test_a_new_file_that_reads_otherwise_than_it_was_written_is_not_committed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = TableFolder.settle
+
+    def damage(self: TableFolder, path: str) -> int:
+        """What bad memory does: the rows are others, and the checksums are right."""
+        rows = pq.read_table(place / path)
+        pq.write_table(rows.set_column(0, "a", pc.add(rows["a"], 1)), place / path)
+        return really(self, path)
+
+    monkeypatch.setattr(TableFolder, "settle", damage)
+    with pytest.raises(TableError, match=r"just written, reads otherwise .*nothing was committed"):
+        merge_all(place)
+    assert DeltaTable(place).version() == 3
+    assert rows_of(place) == ROWS
 
 
 # --- beside others --------------------------------------------------------------------------------

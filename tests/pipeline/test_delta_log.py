@@ -1,12 +1,14 @@
 """Delta's log, entry by entry, and what a RESTORE has taken back."""
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
+from semel.pipeline.compaction import compact, list_files, plan_all
 from semel.pipeline.delta_log import DeltaLog, LogEntry, Rollback, find_rollback, log_entry
 from semel.pipeline.errors import TableError
 from semel.pipeline.table import Table
@@ -131,6 +133,45 @@ def test_a_restore_to_a_time_is_judged_by_the_files_that_it_left(tmp_path: Path)
     DeltaTable(str(tmp_path)).restore(datetime.now(UTC) - timedelta(days=1))
     assert rows(tmp_path) != of("a", 1, 25)
     assert rollback(tmp_path) == Rollback(version=5, intact=2)
+
+
+def test_a_restore_to_a_time_is_harmless_after_the_landed_files_were_compacted(
+    tmp_path: Path,
+) -> None:
+    for first in (1, 6, 11, 16):
+        land(tmp_path, ("a", first, first + 4))
+    table = DeltaTable(str(tmp_path))
+    compact(str(tmp_path), table, plan_all(list_files(table), 2**30))
+    between = pause()
+    DeltaTable(str(tmp_path)).alter.set_table_description("changed")
+    DeltaTable(str(tmp_path)).restore(between)
+    assert rows(tmp_path) == of("a", 1, 20)
+    assert rollback(tmp_path) is None
+    assert land(tmp_path, ("a", 21, 25)).rows == 5
+
+
+def test_a_restore_to_a_time_before_the_landed_rows_is_found_after_a_compaction(
+    tmp_path: Path,
+) -> None:
+    for first in (1, 6):
+        land(tmp_path, ("a", first, first + 4))
+    between = pause()
+    land(tmp_path, ("a", 11, 15))
+    table = DeltaTable(str(tmp_path))
+    compact(str(tmp_path), table, plan_all(list_files(table), 2**30))
+    DeltaTable(str(tmp_path)).restore(between)
+    assert rows(tmp_path) == of("a", 1, 10)
+    assert rollback(tmp_path) == Rollback(version=5, intact=3)
+    with pytest.raises(TableError, match="restore version 3, unless its files have been vacuumed"):
+        land(tmp_path, ("a", 16, 20))
+
+
+def pause() -> datetime:
+    """A moment that is later than all commits before, and earlier than all after it."""
+    time.sleep(0.05)
+    found = datetime.now(UTC)
+    time.sleep(0.05)
+    return found
 
 
 def test_a_restore_is_judged_by_what_is_left_of_a_log_that_was_cleaned(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from tests.kills import pipeline_account
 from tests.kills.account import DUE, Verdict
 from tests.kills.pipeline_lake import COMMITTED, IDLE, PLANNED, QUERY, WRITING, WRITTEN, Lake
-from tests.kills.pipeline_processes import DRIVER, JVM, TREE
+from tests.kills.pipeline_processes import DRIVER, JVM, MAINTENANCE, TREE
 from tests.kills.pipeline_run import (
     BROKER,
     INGEST,
@@ -42,6 +42,7 @@ STRIKES = [
     Strike(BROKER),
     Strike(SPARK, JVM, COMMITTED),
     Strike(SEALER),
+    Strike(MAINTENANCE),
     Strike(SPARK, DRIVER, PLANNED),
 ]
 
@@ -70,7 +71,8 @@ def test_kills_of_every_part_lose_no_row_and_double_none(ended: Ended) -> None:
     result = ended.result
     report = result.describe()
     assert result.is_clean, report
-    assert result.kills == {SPARK: 3, BROKER: 1, SEALER: 1, INGEST: 1}
+    assert result.kills == {SPARK: 3, BROKER: 1, SEALER: 1, INGEST: 1, MAINTENANCE: 1}
+    assert result.counts.compacted > 0, report
     assert (result.counts.lost, result.counts.doubled) == (0, 0)
     # It was no idle run.
     assert result.counts.rows >= result.sent > 100, report
@@ -212,7 +214,7 @@ def test_the_window_is_told_by_what_is_on_disk(tmp_path: Path) -> None:
 def test_a_hundred_kills_are_of_every_kind_and_many_are_sparks() -> None:
     strikes = make_strikes(100, seed=3)
     assert len(strikes) == 100
-    assert {strike.target for strike in strikes} == {SPARK, BROKER, SEALER, INGEST}
+    assert {strike.target for strike in strikes} == {SPARK, BROKER, SEALER, INGEST, MAINTENANCE}
     spark = [strike for strike in strikes if strike.target == SPARK]
     assert len(spark) >= 35
     assert {strike.way for strike in spark} == set(SPARK_WAYS)

@@ -94,6 +94,25 @@ def test_a_node_that_began_later_or_left_nothing_lacks_nothing(tmp_path: Path) -
         check(table, checkpoint, a=[(1, 10)], b=[(90, 120)])
 
 
+def test_rows_that_neither_table_nor_record_has_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that began at 501 looks the same as one whose first 500 rows are lost."""
+    table = tmp_path / "t"
+    land(table, ("a", 1, 10))
+    checkpoint = write_checkpoint(tmp_path / "c", {"a": 10, "b": 500}, done=1)
+    with caplog.at_level("WARNING", "semel.pipeline"):
+        check(table, checkpoint, a=[(1, 10)], b=[(501, 520)])
+    (told,) = caplog.messages
+    assert "lacks rows 1 to 500 of stream all, node b" in told
+    assert "the record lacks them as well" in told
+    # Of a node without such rows nothing is said.
+    caplog.clear()
+    land(table, ("b", 501, 520))
+    check(table, checkpoint, a=[(1, 10)], b=[(501, 520)])
+    assert not caplog.messages
+
+
 def test_a_table_that_was_restored_is_refused_with_and_without_a_checkpoint(
     tmp_path: Path,
 ) -> None:

@@ -17,13 +17,16 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
+from semel.mqtt.properties import Properties
 from semel.pipeline.errors import DataLoss, OptionError, PipelineError
 from semel.pipeline.source_columns import COLUMNS
 from semel.pipeline.source_partitions import SegmentPartition
+from semel.store import segment_writer
 from semel.store.reading import NodeRecord
 from semel.store.roots import LocalRoot, RootEntry, open_root
+from semel.store.rows import properties_value
 from semel.store.segment_writer import write_segment
-from semel.store.segments import schema, table_of
+from semel.store.segments import group_bytes, schema, segment_name, table_of
 from tests.pipeline.made import compact, lose, trim_before, write_messages
 from tests.pipeline.sources import (
     Query,
@@ -516,6 +519,39 @@ def test_a_partition_is_bounded_by_what_its_rows_take_in_memory(tmp_path: Path) 
     assert made_rows(query, {"n1": 10}, {"n1": 115}) == [50, 55]
     assert made_rows(query, {}, {"n2": 210}) == [210]
     assert query.read({"n1": 10}, {"n1": 115}) == rows("n1", 11, 115)
+
+
+def test_a_partition_is_bounded_where_properties_repeat(tmp_path: Path) -> None:
+    """Repeated values are stored once: what a file takes encoded is not what they take."""
+    pairs = [(f"p{number}", str(number) * 60_000) for number in range(9)]
+    properties = properties_value(Properties(user_properties=pairs))
+    made = [(seq, seq, 0, 0, 5, "c", None, "t", properties, b"") for seq in range(1, 201)]
+    root = open_root(tmp_path)
+    tables = [table_of(made, "n1")]
+    size = write_segment(root, STREAM, "n1", lambda: tables, first=1, last=200)
+    assert size < 100_000
+    found = list(Query(tmp_path).tables({}, {"n1": 200}))
+    assert sum(table.num_rows for table in found) == 200
+    assert max(table.nbytes for table in found) <= 96 * 1024 * 1024
+    # A segment that is merged from others is bounded, too.
+    made = [(seq, *row[1:]) for seq, row in enumerate(made, 201)]
+    tables = [table_of(made, "n1")]
+    write_segment(root, STREAM, "n1", lambda: tables, first=201, last=400)
+    compact(root, STREAM, "n1", 1, 400)
+    found = list(Query(tmp_path).tables({}, {"n1": 400}))
+    assert sum(table.num_rows for table in found) == 400
+    assert max(table.nbytes for table in found) <= 96 * 1024 * 1024
+
+
+def test_a_segment_that_does_not_tell_what_its_rows_take_is_read_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_writer, "encode_group_bytes", lambda _: {})
+    write(tmp_path, 1, 10)
+    path = tmp_path / STREAM / "n1" / segment_name(1, 10)
+    assert made_rows(Query(tmp_path), {}, {"n1": 10}) == [10]
+    metadata = pq.read_metadata(path)
+    assert group_bytes(metadata) == [metadata.row_group(0).total_byte_size]
 
 
 def test_an_empty_batch_has_no_partitions_and_spark_gives_one_of_its_own(tmp_path: Path) -> None:

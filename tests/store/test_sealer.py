@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from semel.store import sealer as sealer_module
 from semel.store.compaction import Compaction
 from semel.store.retention import Retention
+from semel.store.retention_clock import RetentionClock
 from semel.store.roots import LocalRoot, NotOwned, Root
 from semel.store.sealer import LOCK_NAME, Loop, Order, Sealer, lines_of
 from semel.store.segment_reader import read_records
@@ -315,11 +317,17 @@ def test_small_segments_are_merged_and_then_deleted(sealer: Sealer, root: Memory
 class Broker:
     """The other end of a loop that runs here: what it orders, and what it hears."""
 
-    def __init__(self, sealer: Sealer, *, housekeeping: float = 0.0) -> None:
+    def __init__(
+        self,
+        sealer: Sealer,
+        *,
+        housekeeping: float = 0.0,
+        clock: RetentionClock | None = None,
+    ) -> None:
         self.orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.on_answer: Callable[[str, dict[str, Any]], None] = lambda kind, about: None
-        self.loop = Loop(sealer, self.orders, self.hear, housekeeping=housekeeping)
+        self.loop = Loop(sealer, self.orders, self.hear, housekeeping=housekeeping, clock=clock)
 
     def hear(self, kind: str, about: dict[str, Any]) -> None:
         self.heard.append((kind, about))
@@ -503,6 +511,42 @@ def test_a_folder_that_cannot_be_looked_after_is_told_and_sealing_goes_on(
     assert broker.kinds()[-1] == "sealed"
     assert set(broker.kinds()[:-1]) == {"notice"}
     assert "rows 11 to 20 are missing" in broker.heard[0][1]["why"]
+
+
+def test_a_clock_that_jumps_deletes_nothing_and_is_told_of(
+    database: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = MemoryRoot()
+    now = received(30) / 1e6
+    retention = {"plant": Retention(60.0, None)}
+    made = Sealer(database, root, node="n1", store="s", retention=retention)
+    broker = Broker(made, clock=RetentionClock(tmp_path / "clock.json", longest=60.0))
+    boot = 1_000.0
+    cleared: list[float] = []
+    really = made.clear
+
+    def clear(stream: str, **named: Any) -> None:
+        nonlocal now
+        really(stream, **named)
+        cleared.append(named["retained_at"])
+        if len(root.segments("plant", "n1")) < 3:
+            broker.end()
+        elif len(cleared) == 2:
+            now += 10 * 365 * 86_400.0
+        elif len(cleared) == 4:
+            broker.end()
+
+    monkeypatch.setattr(made, "clear", clear)
+    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(sealer_module, "time_since_boot", lambda: boot)
+    for first in (1, 11, 21):
+        seal(made, first, first + 9)
+    broker.loop.run()
+    assert [each.range for each in root.segments("plant", "n1")] == [(1, 10), (11, 20), (21, 30)]
+    assert cleared == [received(30) / 1e6] * 4
+    ((kind, about),) = broker.heard
+    assert kind == "notice"
+    assert about["why"].startswith("the clock has jumped ahead by 10.0 years")
 
 
 def test_a_root_that_is_away_at_the_start_is_asked_again(database: sqlite3.Connection) -> None:

@@ -27,6 +27,7 @@ from semel.store.segment_writer import (
 )
 from semel.store.segments import (
     CHUNK_BYTES,
+    GROUP_BYTES_KEY,
     MAXIMUM_SEQ,
     RecordError,
     check_segment,
@@ -377,7 +378,7 @@ def test_a_file_is_made_for_spark(
     assert path.stat().st_size == size
     with pq.ParquetFile(path) as opened:
         # With Arrow's schema a reader would make dictionary types of dictionary pages.
-        assert set(opened.metadata.metadata) == {KEY}
+        assert set(opened.metadata.metadata) == {KEY, GROUP_BYTES_KEY}
         assert opened.schema_arrow.equals(schema())
         group = opened.metadata.row_group(0)
         columns = {

@@ -369,6 +369,23 @@ def test_a_flipped_bit_in_a_segment_is_an_error_that_names_it(kept: Kept) -> Non
     assert ask(kept.sql(), "select count(payload) as n from messages_now") == [{"n": 10}]
 
 
+def test_a_flipped_bit_in_a_file_of_the_lake_is_an_error(kept: Kept) -> None:
+    (place, *_) = sorted((kept.lake / "messages").rglob("*.parquet"))
+    whole = place.read_bytes()
+    group = pq.read_metadata(place).row_group(0)
+    (chunk,) = (
+        group.column(at)
+        for at in range(group.num_columns)
+        if group.column(at).path_in_schema == "payload"
+    )
+    at = chunk.data_page_offset + chunk.total_compressed_size - 1
+    place.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(SqlError, match=r"messages: a file cannot be read: .*CRC checksum"):
+        ask(kept.sql(), "select max(payload) as n from messages")
+    place.write_bytes(whole)
+    assert ask(kept.sql(), "select count(payload) > 0 as n from messages") == [{"n": True}]
+
+
 def test_segments_with_more_and_with_fewer_columns_are_read_by_name(kept: Kept) -> None:
     place = kept.root / "plant" / "n1" / segment_name(7, 8)
     rows = pq.read_table(place)

@@ -14,6 +14,13 @@ no data. With `max_commit_retries=0` it does not rebase but fails, and then the 
 if the files are still live, the commit is tried again, and if not, the work was in vain. A landing
 never waits for that and never loses: an append fits behind a compaction.
 
+Originals are deleted some hours after the commit, so nothing may be wrong with what replaces them.
+Rows are used only if the checksums of their pages are right, if the file has the columns of the
+table, and if it has as many rows and nulls as the log says: page checksums do not cover the footer,
+in which a flipped bit renames a column. Then the new file is read back and compared with a second
+read of the originals, before the commit. Files of earlier versions and of other programs may have
+no page checksums: their pages cannot be verified.
+
 New files are synced before the commit, with their names, and the commit after it. What a killed
 attempt leaves behind are files that no commit names, which vacuum deletes. A file is never deleted
 here, also not after a commit that failed: it may have been made all the same.
@@ -23,7 +30,8 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -46,6 +54,7 @@ from semel.pipeline.files import (
 )
 from semel.pipeline.places import naming, said, settle_log
 from semel.store.roots import without_secrets
+from semel.store.segments import encode_group_bytes, group_bytes
 
 # Files of one size class differ by at most this factor.
 CLASS_RATIO: Final = 16
@@ -97,6 +106,10 @@ class Compacted:
     files_removed: int
     bytes_removed: int
     rows: int
+
+
+class DamagedFile(TableError):
+    """A file does not hold what was written: it was not compacted, and nothing else was changed."""
 
 
 class Overtaken(Exception):
@@ -222,7 +235,9 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
                 " can compact: use OPTIMIZE of the program that writes the table"
             )
     folder = TableFolder(address)
-    written = [_rewrite(folder, group) for group in groups]
+    columns = pa.schema(table.schema())
+    nulls = _null_counts(table, {file.path for file in removed})
+    written = [_rewrite(_Sources(folder, group, columns, nulls)) for group in groups]
     version = _commit(address, table, written, removed)
     return Compacted(
         version=version,
@@ -234,15 +249,150 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
     )
 
 
-def _rewrite(folder: TableFolder, group: Sequence[LiveFile]) -> AddAction:
-    """One file with the rows of a group, in their order; on disk, with its name."""
-    shown = without_secrets(folder.address)
-    paths = [file.place for file in group]
-    schema = _common_schema(folder, paths)
-    above = paths[0].rpartition("/")[0]
+def _null_counts(table: DeltaTable, paths: Collection[str]) -> dict[str, dict[str, int]]:
+    """How many nulls of each column some files have, as far as the log says."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = actions.filter(pc.is_in(actions.column("path"), pa.array(paths, pa.string())))
+    named = [
+        (field.name, actions.column(f"null_count.{field.name}").to_pylist())
+        for field in pa.schema(table.schema())
+        if f"null_count.{field.name}" in actions.column_names
+    ]
+    return {
+        path: {name: counts[row] for name, counts in named if counts[row] is not None}
+        for row, path in enumerate(actions.column("path").to_pylist())
+    }
+
+
+class _Sources:
+    """The files of a group, whose rows can be read more than once."""
+
+    def __init__(
+        self,
+        folder: TableFolder,
+        group: Sequence[LiveFile],
+        columns: pa.Schema,
+        nulls: Mapping[str, Mapping[str, int]],
+    ) -> None:
+        """`columns` are those of the table, `nulls` what the log says about each file."""
+        self.folder = folder
+        self.group = group
+        self.shown = without_secrets(folder.address)
+        self._columns = columns
+        self._nulls = nulls
+        self.schema = self._common_schema()
+
+    def _common_schema(self) -> pa.Schema:
+        """The columns of all files; one that a file lacks is null there."""
+        found: dict[str, pa.Schema] = {}
+        for file in self.group:
+            with self._damage(file), self.folder.open_parquet(file.place) as opened:
+                schema = pa.schema([_plain_field(field) for field in opened.schema_arrow])
+            if str(schema) not in found:
+                self._check_columns(file, schema)
+                found[str(schema)] = schema
+        try:
+            return pa.unify_schemas(list(found.values()))
+        except (pa.ArrowException, ValueError) as problem:
+            raise TableError(
+                f"{self.shown}: the files of a partition have different types: {said(problem)}"
+            ) from problem
+
+    def _check_columns(self, file: LiveFile, schema: pa.Schema) -> None:
+        partition = [name for name, _ in file.partition]
+        for field in schema:
+            if field.name in self._columns.names:
+                expected = _plain_field(self._columns.field(field.name)).type
+                if pa.types.is_nested(field.type) or _is_like(field.type, expected):
+                    continue
+                found = f"its column {field.name!r} is {field.type}, not {expected}"
+            elif field.name in partition:
+                continue
+            else:
+                found = f"it has a column {field.name!r}"
+            raise self._damaged(file, f"{found}, as the table says")
+
+    @contextmanager
+    def _damage(self, file: LiveFile) -> Iterator[None]:
+        """Name the file that cannot be read."""
+        try:
+            yield
+        except (OSError, ValueError, pa.ArrowException) as problem:
+            raise self._damaged(file, said(problem)) from problem
+
+    def _damaged(self, file: LiveFile, what: str) -> DamagedFile:
+        return DamagedFile(
+            f"{self.shown}: file {file.path} cannot be read as it was written: {what}; it was not"
+            " compacted. If it is damaged, bring it back from a backup of the table"
+        )
+
+    def row_groups(self, *, verify: bool = True) -> Iterator[pa.Table]:
+        """All rows, in pieces that fit into memory, the same ones each time."""
+        held: list[pa.Table] = []
+        rows = size = 0
+        for file in self.group:
+            for part in self._rows(file, verify=verify):
+                held.append(part)
+                rows += part.num_rows
+                size += part.nbytes
+                if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+                    yield pa.concat_tables(held)
+                    held, rows, size = [], 0, 0
+        if held:
+            yield pa.concat_tables(held)
+
+    def _rows(self, file: LiveFile, *, verify: bool) -> Iterator[pa.Table]:
+        """The rows of a file. Raises DamagedFile, also after the last of them."""
+        rows = 0
+        nulls = dict.fromkeys(self.schema.names, 0)
+        with (
+            self._damage(file),
+            self.folder.open_parquet(file.place, verify=verify) as opened,
+        ):
+            for batch in opened.iter_batches(_batch_rows(opened.metadata), use_threads=False):
+                part = _with_columns(pa.Table.from_batches([batch]), self.schema)
+                rows += part.num_rows
+                for name in nulls:
+                    nulls[name] += part.column(name).null_count
+                yield part
+        if file.rows is not None and rows != file.rows:
+            raise self._damaged(file, f"it has {count(rows, 'row')}, and the log says {file.rows}")
+        for name, expected in self._nulls.get(file.path, {}).items():
+            if nulls.get(name, expected) != expected:
+                raise self._damaged(
+                    file,
+                    f"its column {name!r} has {count(nulls[name], 'null')}, and the log says"
+                    f" {expected}",
+                )
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """How many rows of a file are read at a time."""
+    per_row = max(
+        (
+            size // max(1, metadata.row_group(group).num_rows)
+            for group, size in enumerate(group_bytes(metadata))
+        ),
+        default=1,
+    )
+    return max(1, min(READ_ROWS, READ_BYTES // max(1, per_row)))
+
+
+def _is_like(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether a file may have a column of this type; some writers leave out the zone of times."""
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(expected):
+        return True
+    return bool(found == expected)
+
+
+def _rewrite(sources: _Sources) -> AddAction:
+    """One file with the rows of a group, in their order; on disk, with its name, and verified."""
+    folder, schema = sources.folder, sources.schema
+    above = sources.group[0].place.rpartition("/")[0]
     name = f"part-{secrets.token_hex(16)}.zstd.parquet"
     path = f"{above}/{name}" if above else name
     footers: list[pq.FileMetaData] = []
+    sizes: list[int] = []
     rows = 0
     with_nan: set[str] = set()
     floating = [field.name for field in schema if pa.types.is_floating(field.type)]
@@ -251,40 +401,59 @@ def _rewrite(folder: TableFolder, group: Sequence[LiveFile]) -> AddAction:
             folder.create(path) as sink,
             open_parquet_writer(sink, schema, footers) as writer,
         ):
-            for part in _row_groups(folder, group, schema):
+            for part in sources.row_groups():
                 writer.write_table(part, row_group_size=max(1, part.num_rows))
+                sizes.append(part.nbytes)
                 rows += part.num_rows
                 for column in floating:
                     if pc.any(pc.is_nan(part.column(column))).as_py():
                         with_nan.add(column)
+            writer.add_key_value_metadata(encode_group_bytes(sizes))
         size = folder.settle(path)
+        _check_written(sources, path)
     except (OSError, RuntimeError, pa.ArrowException) as problem:
-        raise TableError(f"{shown} cannot be compacted: {said(problem)}") from problem
+        raise TableError(f"{sources.shown} cannot be compacted: {said(problem)}") from problem
     statistics = statistics_from(footers[0], schema, rows, with_nan)
     return AddAction(
         path=path,
         size=size,
-        partition_values=dict(group[0].partition),
+        partition_values=dict(sources.group[0].partition),
         modification_time=time.time_ns() // 1_000_000,
         data_change=False,
         stats=json.dumps(statistics, ensure_ascii=False),
     )
 
 
-def _common_schema(folder: TableFolder, paths: Sequence[str]) -> pa.Schema:
-    """The columns of all files; one that a file lacks is null there."""
-    found: dict[str, pa.Schema] = {}
-    for path in paths:
-        with folder.open_parquet(path) as file:
-            schema = pa.schema([_plain_field(field) for field in file.schema_arrow])
-            found.setdefault(str(schema), schema)
-    try:
-        return pa.unify_schemas(list(found.values()))
-    except (pa.ArrowException, ValueError) as problem:
-        shown = without_secrets(folder.address)
-        raise TableError(
-            f"{shown}: the files of a partition have different types: {said(problem)}"
-        ) from problem
+def _check_written(sources: _Sources, path: str) -> None:
+    """Raise TableError unless a new file holds the rows of its sources, each in its place."""
+    with sources.folder.open_parquet(path) as opened:
+        number = 0
+        # Equal to what was made of verified pages: that need not be verified again.
+        for part in sources.row_groups(verify=False):
+            if number < opened.num_row_groups:
+                found = opened.read_row_group(number, use_threads=False)
+                if _is_same(_with_columns(found, sources.schema), part):
+                    number += 1
+                    continue
+            break
+        else:
+            if number == opened.num_row_groups:
+                return
+    raise TableError(
+        f"{sources.shown} cannot be compacted: {path}, which was just written, reads otherwise than"
+        " what it was made of; nothing was committed. Check the memory and the disks of this"
+        " machine"
+    )
+
+
+def _is_same(found: pa.Table, expected: pa.Table) -> bool:
+    """Whether two tables have the same rows; unlike for `equals` a NaN is the same as another."""
+    if found.equals(expected):
+        return True
+    return found.num_rows == expected.num_rows and all(
+        one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist())
+        for one, other in zip(found.columns, expected.columns, strict=True)
+    )
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
@@ -299,42 +468,6 @@ def _plain_field(field: pa.Field) -> pa.Field:
     elif pa.types.is_timestamp(kind):
         kind = pa.timestamp("us", tz=None if kind.tz is None else "UTC")
     return pa.field(field.name, kind, nullable=True)
-
-
-def _row_groups(
-    folder: TableFolder, group: Sequence[LiveFile], schema: pa.Schema
-) -> Iterator[pa.Table]:
-    """All rows of a group, in pieces that fit into memory. Refuses a file with other rows."""
-    held: list[pa.Table] = []
-    rows = size = 0
-    for file in group:
-        there = 0
-        with folder.open_parquet(file.place) as opened:
-            per_row = max(
-                (
-                    opened.metadata.row_group(each).total_byte_size
-                    // max(1, opened.metadata.row_group(each).num_rows)
-                    for each in range(opened.metadata.num_row_groups)
-                ),
-                default=1,
-            )
-            batch_rows = max(1, min(READ_ROWS, READ_BYTES // max(1, per_row)))
-            for batch in opened.iter_batches(batch_rows, use_threads=False):
-                there += batch.num_rows
-                part = _with_columns(pa.Table.from_batches([batch]), schema)
-                held.append(part)
-                rows += part.num_rows
-                size += part.nbytes
-                if rows >= GROUP_ROWS or size >= GROUP_BYTES:
-                    yield pa.concat_tables(held)
-                    held, rows, size = [], 0, 0
-        if file.rows is not None and there != file.rows:
-            raise TableError(
-                f"{without_secrets(folder.address)}: {file.path} has {count(there, 'row')}, and the"
-                f" log says {file.rows}: nothing was compacted"
-            )
-    if held:
-        yield pa.concat_tables(held)
 
 
 def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

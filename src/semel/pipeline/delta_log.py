@@ -15,7 +15,7 @@ to an older version takes back rows, but not the app transactions that say which
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -79,6 +79,12 @@ class LogEntry:
         version = (self.commit_info.get("operationParameters") or {}).get("version")
         return None if version is None else int(version)
 
+    @property
+    def restored_time(self) -> int | None:
+        """The time in milliseconds whose version a RESTORE has brought back; None: unknown."""
+        moment = str((self.commit_info.get("operationParameters") or {}).get("datetime"))
+        return int(moment) if moment.isascii() and moment.isdecimal() else None
+
 
 def parse_entry(text: str, version: int) -> LogEntry:
     """An entry from its text. Raises ValueError if it is damaged."""
@@ -138,9 +144,11 @@ class DeltaLog:
 
     def written(self, version: int) -> float:
         """When the file of an entry was written, in seconds of the wall clock; 0: unknown."""
-        name = log_entry(version)
-        found = (each for each in self._files.entries(FOLDER) if each.name == name)
-        return next((each.modified for each in found), 0.0)
+        return self.all_written().get(log_entry(version), 0.0)
+
+    def all_written(self) -> dict[str, float]:
+        """When each file of the log was written, by its name."""
+        return {each.name: each.modified for each in self._files.entries(FOLDER)}
 
 
 @dataclass(frozen=True)
@@ -160,39 +168,72 @@ def find_rollback(
     If that commit is older than the entries that are left, or than the last `limit` of them, what
     came before these is not known.
     """
-    restores: dict[int, LogEntry] = {}
+    entries: dict[int, LogEntry] = {}
     removed: set[str] = set()
     ours: LogEntry | None = None
-    oldest = newest + 1
     for entry in islice(log.back(newest), limit):
-        oldest = entry.version
+        entries[entry.version] = entry
         if is_ours(entry):
             ours = entry
             break
         removed.update(entry.removed)
-        if entry.operation == RESTORE:
-            restores[entry.version] = entry
+    restores = {each.version: each for each in entries.values() if each.operation == RESTORE}
+    oldest = min(entries, default=newest + 1)
     if not restores or (ours is None and oldest == 0):
         return None
     # A commit that was not found came before the oldest entry.
     needed = oldest - 1 if ours is None else ours.version
     intact = min(restores) - 1 if ours is None else ours.version
-    # What a version has is what the RESTORE before it brought back: follow them to their end.
-    at = newest
-    while True:
+    # Files of ours are of no earlier version: whatever a time has brought back, they are there.
+    has_files = ours is not None and not removed.intersection(ours.added_paths)
+
+    def lacking(at: int) -> LogEntry | None:
+        """The RESTORE by which a version lacks the commit; None: it has it."""
+        # What a version has is what the RESTORE before it brought back: follow them to their end.
         before = [version for version in restores if version <= at]
         if not before:
             return None
         restore = restores[max(before)]
-        target = restore.restored_version
-        if target is None:
-            # It brought back what there was at a time. Files of ours are of no earlier version.
-            if ours is not None and not removed.intersection(ours.added_paths):
+        targets = {restore.restored_version}
+        if restore.restored_version is None:
+            if has_files:
                 return None
-            return Rollback(restore.version, intact)
-        if not needed <= target < restore.version:
-            return Rollback(restore.version, intact)
-        at = target
+            targets = _versions_at(log, entries, restore)
+        for target in targets:
+            if target is None or not needed <= target < restore.version:
+                return restore
+            found = lacking(target)
+            if found is not None:
+                return found
+        return None
+
+    found = lacking(newest)
+    return None if found is None else Rollback(found.version, intact)
+
+
+def _versions_at(
+    log: DeltaLog, entries: Mapping[int, LogEntry], restore: LogEntry
+) -> set[int | None]:
+    """The versions that a RESTORE to a time may have brought back; None: an unknown one.
+
+    Two clocks may have been asked: the one in the entries, and that of their files. There is one
+    version by both of them, but for a time between the making of an entry and its file.
+    """
+    moment = restore.restored_time
+    if moment is None:
+        return {None}
+    written = log.all_written()
+    by_entry: int | None = None
+    by_file: int | None = None
+    for version, entry in sorted(entries.items()):
+        if version >= restore.version:
+            break
+        modified = int(written.get(log_entry(version), 0.0) * 1000)
+        if modified <= moment:
+            by_file = version
+        if (modified if entry.milliseconds is None else entry.milliseconds) <= moment:
+            by_entry = version
+    return {by_entry, by_file}
 
 
 # --- damage ---------------------------------------------------------------------------------------

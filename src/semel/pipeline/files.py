@@ -34,6 +34,7 @@ from semel.counts import count
 from semel.pipeline.errors import TableError
 from semel.pipeline.places import local_folder, said, sync
 from semel.store.roots import without_secrets
+from semel.store.segments import encode_group_bytes
 
 # Rows in memory before a file is written, in bytes of Arrow.
 HELD_BYTES: Final = 128 * 1024 * 1024
@@ -208,6 +209,9 @@ def _fill(sink: Any, table: pa.Table) -> pq.FileMetaData:
     writer = open_parquet_writer(sink, table.schema, footers)
     try:
         writer.write_table(table, row_group_size=GROUP_ROWS)
+        groups = range(0, table.num_rows, GROUP_ROWS)
+        sizes = [table.slice(begin, GROUP_ROWS).nbytes for begin in groups]
+        writer.add_key_value_metadata(encode_group_bytes(sizes))
         writer.close()
     except OSError:
         # Not by `with`: a writer that has failed fails again when it is closed, in other words that
@@ -242,6 +246,8 @@ def open_parquet_writer(
         use_dictionary=dictionaries,
         column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED") or None,
         store_schema=False,
+        # A flipped bit is an error for whoever compares them, as compaction does.
+        write_page_checksum=True,
         metadata_collector=footers,
     )
 
@@ -457,11 +463,11 @@ class TableFolder:
         info = self._remote.get_file_info(f"{self._path}/{path}")
         return int(info.size) if info.type == fs.FileType.File else None
 
-    def open_parquet(self, path: str) -> pq.ParquetFile:
-        """A file, open for reading. Raises OSError."""
+    def open_parquet(self, path: str, *, verify: bool = True) -> pq.ParquetFile:
+        """A file, open for reading; `verify` compares the checksums of pages. Raises OSError."""
         place = f"{self._path}/{path}" if self.local is None else self.local / path
         remote = self._remote if self.local is None else None
-        return pq.ParquetFile(place, filesystem=remote, page_checksum_verification=True)
+        return pq.ParquetFile(place, filesystem=remote, page_checksum_verification=verify)
 
     def read(self, path: str) -> pa.Table:
         """The rows of a file, without those columns that its folders' names tell."""

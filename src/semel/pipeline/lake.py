@@ -284,6 +284,10 @@ def dataset_of(table: "DeltaTable") -> Any:
     # It checks what the table asks of its readers, and knows how files are opened.
     found = table.to_pyarrow_dataset(file_pruning_predicate="1 = 0")
     actions = arrow.table(table.get_add_actions(flatten=True))
+    # Pages that have checksums are verified as they are read.
+    found.format.default_fragment_scan_options = dataset.ParquetFragmentScanOptions(
+        pre_buffer=True, page_checksum_verification=True
+    )
     names = table.metadata().partition_columns
     keys = list(
         zip(*(actions.column(f"partition.{name}").to_pylist() for name in names), strict=True)

@@ -38,7 +38,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from semel.pipeline.compaction import Overtaken, compact, list_files, plan_due
+from semel.pipeline.compaction import DamagedFile, Overtaken, compact, list_files, plan_due
 from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.maintenance_process import Policy
@@ -88,7 +88,7 @@ def run_pass(task: Task, tell: Tell, *, now: Callable[[], float] = time.time) ->
         except TableNotFoundError:
             return
     set_properties(task, table)
-    compact_due(task, table, tell, now())
+    damage = compact_due(task, table, tell, now())
     with naming(task.table):
         table.update_incremental()
     try:
@@ -99,6 +99,8 @@ def run_pass(task: Task, tell: Tell, *, now: Callable[[], float] = time.time) ->
         raise PipelineError(f"the log of the table: {said(problem)}") from problem
     if task.vacuum:
         vacuum(task, table, tell)
+    if damage is not None:
+        raise damage
 
 
 def set_properties(task: Task, table: DeltaTable) -> None:
@@ -122,9 +124,13 @@ def set_properties(task: Task, table: DeltaTable) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def compact_due(task: Task, table: DeltaTable, tell: Tell, now: float) -> None:
-    """Merge what is worth it, a commit for each new file."""
+def compact_due(task: Task, table: DeltaTable, tell: Tell, now: float) -> DamagedFile | None:
+    """Merge what is worth it, a commit for each new file.
+
+    Returns the first damage that was found: its file stays as it is, and others are merged.
+    """
     policy = task.policy
+    damage: DamagedFile | None = None
     groups = plan_due(
         list_files(table), policy.target_file_size, small_files=policy.small_files, now=now
     )
@@ -134,6 +140,9 @@ def compact_due(task: Task, table: DeltaTable, tell: Tell, now: float) -> None:
             done = compact(task.table, table, [group])
         except Overtaken:
             tell({"action": "overtaken", "files": len(group)})
+            continue
+        except DamagedFile as problem:
+            damage = damage or problem
             continue
         tell(
             {
@@ -147,6 +156,7 @@ def compact_due(task: Task, table: DeltaTable, tell: Tell, now: float) -> None:
                 "seconds": _since(began),
             }
         )
+    return damage
 
 
 def vacuum(task: Task, table: DeltaTable, tell: Tell) -> None:

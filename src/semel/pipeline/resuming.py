@@ -9,13 +9,17 @@ in `commits/<batch>`. One that is not done is done again, from the end of the on
 """
 
 import json
+import logging
 from pathlib import Path
+from typing import Final
 
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.offsets import Offset
 from semel.pipeline.stream_record import StreamRecord, said_runs
 from semel.pipeline.table import Table, positions_in, stream_id
 from semel.store.reading import said_rows
+
+LOGGER: Final = logging.getLogger("semel.pipeline")
 
 
 def committed_offset(checkpoint: Path) -> Offset | None:
@@ -75,7 +79,15 @@ def check_resumable(
         held = record.held_within(node, (at or 0) + 1, through)
         if not held and (may_skip or (at is None and loaded is not None)):
             # Nobody has them; or it had none when it was first seen, with the numbers before its
-            # first row taken for done.
+            # first row taken for done. A table that lost all rows of a node looks the same.
+            LOGGER.warning(
+                "%s lacks %s of stream %s, node %s, which the checkpoint takes for landed, and the"
+                " record lacks them as well: landing goes on after them",
+                table.shown,
+                said_rows((at or 0) + 1, through),
+                stream,
+                node,
+            )
             continue
         first = held[0][0] if held and at is None else (at or 0) + 1
         # Without them in the record nothing can bring them back but a backup of the table.

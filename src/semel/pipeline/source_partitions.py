@@ -8,8 +8,9 @@ numbers find it.
 
 The bytes of a partition bound the memory of its task. On their way to a sink in Python Spark
 gathers rows by their number alone (asking for their size costs ten times as much as all else), but
-never rows of two partitions. So what counts are uncompressed bytes, which only the footer of a
-segment tells: a megabyte of zeros is a few bytes in a file.
+never rows of two partitions. So what counts are the bytes that rows take in memory, which only the
+footer of a segment tells: a megabyte of zeros, or of properties that repeat, is a few bytes in a
+file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,11 +22,11 @@ from pyspark.sql.datasource import InputPartition
 
 from semel.pipeline.offsets import Losses, NodeExtent
 from semel.store.roots import LocalRoot, Root, Segment
-from semel.store.segments import Range, group_range, open_segment
+from semel.store.segments import Range, group_bytes, group_range, open_segment
 
 # Fewer rows are not worth a task.
 LEAST_ROWS: Final = 20_000
-# Uncompressed bytes that are enough for a partition, however few its rows are.
+# Bytes in memory that are enough for a partition, however few its rows are.
 PARTITION_BYTES: Final = 64 * 1024 * 1024
 # Footers that are read at a time from an object store.
 FOOTER_THREADS: Final = 8
@@ -67,7 +68,7 @@ class _Group(NamedTuple):
 
     first: int
     last: int
-    # Uncompressed, as encoded: what a dictionary saves is not counted.
+    # In memory.
     bytes: int
 
 
@@ -166,8 +167,8 @@ def _groups(root: Root, stream: str, node: str, segment: Segment) -> list[_Group
     try:
         metadata = opened.metadata
         return [
-            _Group(*group_range(metadata, group), metadata.row_group(group).total_byte_size)
-            for group in range(metadata.num_row_groups)
+            _Group(*group_range(metadata, group), size)
+            for group, size in enumerate(group_bytes(metadata))
         ]
     finally:
         opened.close(force=True)

@@ -420,7 +420,8 @@ class Table:
                 raise TableError(
                     f"{self.shown} was restored to an older version by version {found.version},"
                     " and so lacks batches that this query has written: restore version"
-                    f" {found.intact}, or give option appId with a new name to go on without them"
+                    f" {found.intact}, unless its files have been vacuumed, or give option appId"
+                    " with a new name to go on without them"
                 )
 
     def check_not_restored(self, table: DeltaTable, stream: str) -> None:
@@ -435,7 +436,7 @@ class Table:
             raise TableError(
                 f"{self.shown} was restored to an older version by version {found.version}, and so"
                 " lacks rows that it says to have: land in another table (--table), or restore"
-                f" version {found.intact}"
+                f" version {found.intact}, unless its files have been vacuumed"
             )
 
     # --- what of a batch is new -------------------------------------------------------------------

@@ -23,6 +23,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, Final
 
+from semel.extras import need
+
 # In the footer: which checksums there are.
 KEY: Final = b"semel.checksums"
 VERSION: Final = b"1"
@@ -41,7 +43,7 @@ _PIECE: Final = 4 * 1024 * 1024
 # What is read from a file of this machine at a time: it is in the processor's cache when its
 # checksum is computed. From an object store a range comes by one request.
 _HOT: Final = 256 * 1024
-# Bytes for which memory is kept.
+# Bytes for which memory is taken from Arrow.
 _LARGE: Final = 1024 * 1024
 
 
@@ -79,16 +81,6 @@ def _checksum(file: Any, size: int) -> int:
     return found
 
 
-def _is_free(memory: bytearray) -> bool:
-    """Whether nobody has a view of it."""
-    try:
-        # Its size cannot be changed while anybody does.
-        memory.append(memory.pop())
-    except (BufferError, IndexError):
-        return False
-    return True
-
-
 class CheckedFile:
     """A segment, open for reading by Arrow: what `read` returns is what was written.
 
@@ -103,10 +95,8 @@ class CheckedFile:
     ) -> None:
         """Takes over `source`, which can seek. Raises what `damaged` makes, and OSError."""
         self._source = source
-        # Memory that was read into, and is again as soon as nobody looks at it any more: to get
-        # new memory from the system takes as long as to fill it.
-        self._memory = bytearray()
         self._is_file = isinstance(source, io.IOBase)
+        self._arrow = need("pyarrow", extra="broker", by="the record of a stream")
         self._damaged = damaged
         # Why the source could not be read: no damage, the next attempt may succeed.
         self.failure: OSError | None = None
@@ -163,13 +153,14 @@ class CheckedFile:
         return memory
 
     def _allocate(self, size: int) -> memoryview:
-        """Memory for so many bytes, which nobody looks at."""
+        """Memory for this many bytes.
+
+        It is Arrow's, which keeps what was freed: to get new memory from the system, and to have it
+        zeroed, takes as long as to fill it.
+        """
         if size < _LARGE:
             return memoryview(bytearray(size))
-        if not size <= len(self._memory) <= 2 * size or not _is_free(self._memory):
-            # A little more: the next one is about as large.
-            self._memory = bytearray(size + _LARGE)
-        return memoryview(self._memory)[:size]
+        return memoryview(self._arrow.allocate_buffer(size))
 
     def _fill(self, memory: memoryview, place: int) -> None:
         filled = 0

@@ -13,6 +13,7 @@ from semel.store.segments import (
     WITH_STATISTICS,
     RecordError,
     arrow,
+    encode_group_bytes,
     parquet,
     schema,
     segment_name,
@@ -80,7 +81,8 @@ def read_rows(
             raise RecordError(f"{problem}, and is not sealed") from None
         yield rows
         at += len(rows)
-        size = sum([len(row[-1]) for row in rows]) // len(rows)
+        # Payload and properties.
+        size = sum([len(row[-1]) + len(row[-2] or b"") for row in rows]) // len(rows)
         limit = min(LARGEST_CHUNK, max(1, CHUNK_BYTES // (size + 1)), limit * 8)
 
 
@@ -89,13 +91,14 @@ def write_tables(
 ) -> int:
     """Write tables into one Parquet file, as few row groups as is good; returns the rows.
 
-    `metadata` goes into its footer.
+    `metadata` goes into its footer, and so does what each row group takes in memory.
     """
     pa = arrow()
     gathered: list[Any] = []
     rows = 0
     pending = 0
     size = 0
+    sizes: list[int] = []
     writer = parquet().ParquetWriter(
         sink,
         schema(),
@@ -108,20 +111,30 @@ def write_tables(
         write_statistics=list(WITH_STATISTICS),
     )
     with writer:
-        for table in tables:
+        for table in _bounded(tables):
             gathered.append(table)
             pending += table.num_rows
             size += table.nbytes
             if pending >= GROUP_ROWS or size >= GROUP_BYTES:
                 writer.write_table(pa.concat_tables(gathered), row_group_size=pending)
                 rows += pending
+                sizes.append(size)
                 pending = size = 0
                 gathered = []
-        if gathered:
+        if pending:
             writer.write_table(pa.concat_tables(gathered), row_group_size=pending)
             rows += pending
-        writer.add_key_value_metadata(metadata or {})
+            sizes.append(size)
+        writer.add_key_value_metadata({**(metadata or {}), **encode_group_bytes(sizes)})
     return rows
+
+
+def _bounded(tables: Iterable[Any]) -> Iterator[Any]:
+    """The same rows in tables of about GROUP_BYTES at the most."""
+    for table in tables:
+        rows = max(1, table.num_rows * GROUP_BYTES // max(GROUP_BYTES, table.nbytes))
+        for begin in range(0, table.num_rows, rows):
+            yield table.slice(begin, rows)
 
 
 def write_segment(

@@ -59,6 +59,8 @@ COLUMNS: Final = (
 )
 # Bytes of rows that are read from the database at a time.
 CHUNK_BYTES: Final = 8 * 1024 * 1024
+# In a footer: bytes of Arrow that the rows of each row group take.
+GROUP_BYTES_KEY: Final = b"semel.group_bytes"
 # Rows that a reader decodes at a time.
 BATCH_ROWS: Final = 2_048
 # How often a folder is listed anew if files vanish while it is read.
@@ -342,6 +344,24 @@ def _properties_of(table: Any) -> list[Properties]:
 def group_range(metadata: Any, group: int) -> Range:
     """First and last seq of a row group, from its statistics."""
     return _group_limits(metadata, group, "seq")
+
+
+def group_bytes(metadata: Any) -> list[int]:
+    """What the rows of each row group take in memory, in bytes of Arrow.
+
+    Files of earlier versions and of other programs say only what they take as they are encoded,
+    which is less where values repeat.
+    """
+    groups = range(metadata.num_row_groups)
+    noted = ((metadata.metadata or {}).get(GROUP_BYTES_KEY) or b"").split(b",")
+    if len(noted) == len(groups) and all(each.isdigit() for each in noted):
+        return [int(each) for each in noted]
+    return [metadata.row_group(group).total_byte_size for group in groups]
+
+
+def encode_group_bytes(sizes: Sequence[int]) -> dict[bytes, bytes]:
+    """Metadata of a footer, for `group_bytes`."""
+    return {GROUP_BYTES_KEY: b",".join(b"%d" % each for each in sizes)}
 
 
 def chunk_of(row_group: Any, name: str) -> Any:
