@@ -26,8 +26,8 @@ from semel.cli import group
 from semel.client import Client
 from semel.pipeline.errors import PipelineError, TableError, sentence_of
 from semel.pipeline.files import TableLayout, write_files
+from semel.pipeline.lake_address import split_address, table_address
 from semel.pipeline.landing import Event, Landing, make_plan
-from semel.pipeline.places import split_address, table_address
 from semel.pipeline.settings import LandSettings
 from semel.pipeline.table import LandingBatch, Table, probe
 from tests.broker.live import Process

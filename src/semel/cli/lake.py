@@ -27,7 +27,7 @@ from semel.pipeline.lake import LEAST_AGE, TARGET_BYTES, Step, no_lake
 from semel.pipeline.lake import history as history_of
 from semel.pipeline.lake import optimize as optimize_table
 from semel.pipeline.lake import vacuum as vacuum_table
-from semel.pipeline.places import local_folder
+from semel.pipeline.lake_address import local_folder
 from semel.pipeline.settings import LandSettings
 from semel.settings import CONFIG_VARIABLE, load
 from semel.settings_values import BYTES, QUANTITY, SECONDS, UNITS

@@ -44,6 +44,8 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
 from semel.counts import count
+from semel.pipeline.delta_errors import one_line, table_errors
+from semel.pipeline.delta_fsync import fsync_commit
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import (
     GROUP_ROWS,
@@ -52,7 +54,6 @@ from semel.pipeline.files import (
     partition_value,
     statistics_from,
 )
-from semel.pipeline.places import naming, said, settle_log
 from semel.store.roots import without_secrets
 from semel.store.segments import encode_group_bytes, group_bytes
 
@@ -295,7 +296,7 @@ class _Sources:
             return pa.unify_schemas(list(found.values()))
         except (pa.ArrowException, ValueError) as problem:
             raise TableError(
-                f"{self.shown}: the files of a partition have different types: {said(problem)}"
+                f"{self.shown}: the files of a partition have different types: {one_line(problem)}"
             ) from problem
 
     def _check_columns(self, file: LiveFile, schema: pa.Schema) -> None:
@@ -318,7 +319,7 @@ class _Sources:
         try:
             yield
         except (OSError, ValueError, pa.ArrowException) as problem:
-            raise self._damaged(file, said(problem)) from problem
+            raise self._damaged(file, one_line(problem)) from problem
 
     def _damaged(self, file: LiveFile, what: str) -> DamagedFile:
         return DamagedFile(
@@ -412,7 +413,7 @@ def _rewrite(sources: _Sources) -> AddAction:
         size = folder.settle(path)
         _check_written(sources, path)
     except (OSError, RuntimeError, pa.ArrowException) as problem:
-        raise TableError(f"{sources.shown} cannot be compacted: {said(problem)}") from problem
+        raise TableError(f"{sources.shown} cannot be compacted: {one_line(problem)}") from problem
     statistics = statistics_from(footers[0], schema, rows, with_nan)
     return AddAction(
         path=path,
@@ -496,7 +497,7 @@ def _commit(
         *added,
         *(RemoveAction(file.place, False, at, file.size, dict(file.partition)) for file in removed),
     ]
-    with naming(address):
+    with table_errors(address):
         for _ in range(ATTEMPTS):
             table.update_incremental()
             live = {file.path for file in list_files(table)}
@@ -525,7 +526,9 @@ def _commit(
                 table.update_incremental()
                 if table.version() < version:
                     # Nobody was first: the table does not allow it, or cannot be written.
-                    raise TableError(f"{without_secrets(address)}: {said(problem)}") from problem
+                    raise TableError(
+                        f"{without_secrets(address)}: {one_line(problem)}"
+                    ) from problem
                 time.sleep(WAIT_SECONDS)
                 continue
             return _make_durable(address, version)
@@ -534,7 +537,7 @@ def _commit(
 
 def _make_durable(address: str, version: int) -> int:
     try:
-        settle_log(address, version)
+        fsync_commit(address, version)
     except OSError as problem:
         shown = without_secrets(address)
         raise TableError(f"{shown}: version {version} may not last: {problem}") from problem

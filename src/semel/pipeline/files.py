@@ -31,8 +31,10 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from semel.counts import count
+from semel.pipeline.delta_errors import one_line
+from semel.pipeline.delta_fsync import fsync_path
 from semel.pipeline.errors import TableError
-from semel.pipeline.places import local_folder, said, sync
+from semel.pipeline.lake_address import local_folder
 from semel.store.roots import without_secrets
 from semel.store.segments import encode_group_bytes
 
@@ -188,7 +190,7 @@ def _write(
         folder.discard(path)
         shown = without_secrets(layout.address)
         raise TableError(
-            f"{shown} cannot be written: {said(problem)}; nothing was committed"
+            f"{shown} cannot be written: {one_line(problem)}; nothing was committed"
         ) from problem
     return DataFile(
         path=path,
@@ -422,8 +424,8 @@ class TableFolder:
             # What was put lasts.
             return int(self._remote.get_file_info(f"{self._path}/{path}").size)
         target = self.local / path
-        sync(target)
-        sync(target.parent)
+        fsync_path(target)
+        fsync_path(target.parent)
         return target.stat().st_size
 
     def check_files(self, files: Sequence[DataFile]) -> None:
@@ -435,7 +437,7 @@ class TableFolder:
         try:
             sizes = self._sizes([file.path for file in files])
         except OSError as problem:
-            raise TableError(f"{shown} cannot be read: {said(problem)}") from problem
+            raise TableError(f"{shown} cannot be read: {one_line(problem)}") from problem
         for file, size in zip(files, sizes, strict=True):
             if size == file.size:
                 continue
@@ -476,7 +478,7 @@ class TableFolder:
                 return file.read()
         except OSError as problem:
             shown = without_secrets(self.address)
-            raise TableError(f"{path} of {shown} cannot be read: {said(problem)}") from problem
+            raise TableError(f"{path} of {shown} cannot be read: {one_line(problem)}") from problem
 
 
 def _size(path: Path) -> int | None:
@@ -492,4 +494,4 @@ def _make_folder(folder: Path) -> None:
         return
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    sync(folder.parent)
+    fsync_path(folder.parent)

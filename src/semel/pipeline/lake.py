@@ -27,17 +27,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
 from semel.extras import need
+from semel.pipeline.delta_errors import describe_missing_table, table_errors
+from semel.pipeline.delta_fsync import fsync_commit
 from semel.pipeline.delta_log import DeltaLog, LogEntry
 from semel.pipeline.errors import TableError
-from semel.pipeline.places import (
-    absent,
-    check_table_name,
-    local_folder,
-    naming,
-    settle_log,
-    split_address,
-    table_address,
-)
+from semel.pipeline.lake_address import check_table_name, local_folder, split_address, table_address
 from semel.store.roots import Root, RootError, open_root, without_secrets
 
 if TYPE_CHECKING:
@@ -200,7 +194,7 @@ def _open(lake: str, table: str) -> "DeltaTable | None":
     folder = local_folder(address)
     if folder is not None and not folder.is_dir():
         return None
-    with naming(address):
+    with table_errors(address):
         try:
             found: DeltaTable = deltalake.DeltaTable(uri, storage_options=options or None)
         except deltalake.exceptions.TableNotFoundError:
@@ -212,7 +206,7 @@ def _not_there(lake: str, table: str) -> str:
     """Why there is no such table, and which there are."""
     names = [each for each in table_names(lake) if each != table]
     there = f"; the tables there are {', '.join(names)}" if names else ""
-    return absent(table_address(lake, table)) + there
+    return describe_missing_table(table_address(lake, table)) + there
 
 
 # --- what there is --------------------------------------------------------------------------------
@@ -226,11 +220,11 @@ def tables(lake: str) -> list[TableFacts]:
         try:
             opened = _open(lake, name)
             if opened is not None:
-                with naming(table_address(lake, name)):
+                with table_errors(table_address(lake, name)):
                     found.append(facts(lake, name, opened))
             elif is_local:
                 # It has the folder of a log.
-                raise TableError(absent(table_address(lake, name)))
+                raise TableError(describe_missing_table(table_address(lake, name)))
         except TableError as problem:
             found.append(TableFacts(name, problem=str(problem)))
     return found
@@ -418,7 +412,7 @@ def history(lake: str, table: str, *, limit: int | None = None) -> list[Step]:
     """The commits that a table's log still has, newest first."""
     address = table_address(lake, table)
     opened = open_table(lake, table)
-    with naming(address):
+    with table_errors(address):
         return list(islice(_steps(DeltaLog(_files(address)), opened.version()), limit))
 
 
@@ -533,7 +527,7 @@ def _committing(lake: str, table: str, change: "Callable[[DeltaTable], T]") -> t
     for attempt in range(1, ATTEMPTS + 1):
         opened = open_table(lake, table)
         before = opened.version()
-        with naming(address):
+        with table_errors(address):
             try:
                 done = change(opened)
             except deltalake.exceptions.CommitFailedError:
@@ -549,7 +543,7 @@ def _committing(lake: str, table: str, change: "Callable[[DeltaTable], T]") -> t
 def _settle(address: str, first: int, last: int) -> None:
     for version in range(first, last + 1):
         try:
-            settle_log(address, version, files=True)
+            fsync_commit(address, version, files=True)
         except FileNotFoundError:
             # A checkpoint holds what it says, and it was cleaned away.
             continue

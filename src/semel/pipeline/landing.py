@@ -27,8 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.extras import need
 from semel.pipeline.errors import PipelineError, sentence_of
+from semel.pipeline.lake_address import (
+    checkpoint_folder,
+    local_folder,
+    split_address,
+    table_address,
+)
 from semel.pipeline.maintenance_process import Maintenance, Policy, describe
-from semel.pipeline.places import checkpoint_folder, local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
 from semel.pipeline.stream_check import check_landed, check_recorded
 from semel.store.landed import note_landed

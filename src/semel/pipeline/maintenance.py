@@ -39,17 +39,12 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from semel.pipeline.compaction import DamagedFile, Overtaken, compact, list_files, plan_due
+from semel.pipeline.delta_errors import one_line, table_errors
+from semel.pipeline.delta_fsync import fsync_commit, fsync_path
 from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
 from semel.pipeline.errors import PipelineError
+from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.maintenance_process import Policy
-from semel.pipeline.places import (
-    local_folder,
-    naming,
-    said,
-    settle_log,
-    split_address,
-    sync,
-)
 from semel.store.roots import Root, RootError, open_root
 
 LOG: Final = "_delta_log"
@@ -82,21 +77,21 @@ class Task:
 def run_pass(task: Task, tell: Tell, *, now: Callable[[], float] = time.time) -> None:
     """Do what is due. Raises PipelineError; what was done by then stays."""
     uri, storage = split_address(task.table)
-    with naming(task.table):
+    with table_errors(task.table):
         try:
             table = DeltaTable(uri, storage_options=storage or None)
         except TableNotFoundError:
             return
     set_properties(task, table)
     damage = compact_due(task, table, tell, now())
-    with naming(task.table):
+    with table_errors(task.table):
         table.update_incremental()
     try:
         root = open_root(task.table)
         write_checkpoint(task, table, root, tell)
         clean_log(task, root, tell)
     except (OSError, RootError, pa.ArrowException) as problem:
-        raise PipelineError(f"the log of the table: {said(problem)}") from problem
+        raise PipelineError(f"the log of the table: {one_line(problem)}") from problem
     if task.vacuum:
         vacuum(task, table, tell)
     if damage is not None:
@@ -117,7 +112,7 @@ def set_properties(task: Task, table: DeltaTable) -> None:
             raise_if_not_exists=False,
             commit_properties=CommitProperties(max_commit_retries=0),
         )
-    with naming(task.table):
+    with table_errors(task.table):
         table.update_incremental()
 
 
@@ -169,7 +164,7 @@ def vacuum(task: Task, table: DeltaTable, tell: Tell) -> None:
             retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
         )
 
-    with naming(task.table):
+    with table_errors(task.table):
         table.update_incremental()
         if not clean(dry_run=True):
             return
@@ -180,7 +175,7 @@ def vacuum(task: Task, table: DeltaTable, tell: Tell) -> None:
         table.update_incremental()
     for version in range(before + 1, table.version() + 1):
         with suppress(FileNotFoundError):
-            settle_log(task.table, version)
+            fsync_commit(task.table, version)
     tell({"action": "vacuumed", "files": len(files), "seconds": _since(began)})
 
 
@@ -190,8 +185,8 @@ def _sync_log(address: str) -> None:
         return
     for path in (folder / LOG).iterdir():
         with suppress(FileNotFoundError):
-            sync(path)
-    sync(folder / LOG)
+            fsync_path(path)
+    fsync_path(folder / LOG)
 
 
 # --- the log --------------------------------------------------------------------------------------
@@ -204,9 +199,9 @@ def write_checkpoint(task: Task, table: DeltaTable, root: Root, tell: Tell) -> N
     if table.version() - last < CHECKPOINT_COMMITS:
         return
     began = time.monotonic()
-    with naming(task.table):
+    with table_errors(task.table):
         table.create_checkpoint()
-    settle_log(task.table, table.version())
+    fsync_commit(task.table, table.version())
     tell(
         {
             "action": "checkpointed",
@@ -245,7 +240,7 @@ def drop_torn_checkpoint(address: str) -> int | None:
     # The hint first: without it any checkpoint is looked for, and an empty one passed over.
     hint.unlink(missing_ok=True)
     checkpoint.unlink(missing_ok=True)
-    sync(folder / LOG)
+    fsync_path(folder / LOG)
     return version
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from semel.pipeline.errors import OptionError
-from semel.pipeline.places import checkpoint_folder
+from semel.pipeline.lake_address import checkpoint_folder
 from semel.pipeline.sink_options import SinkOptions, parse_sink_options
 from semel.pipeline.source_columns import without_table_options
 

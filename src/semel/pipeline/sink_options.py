@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from semel.pipeline.errors import OptionError
-from semel.pipeline.places import split_address
+from semel.pipeline.lake_address import split_address
 from semel.pipeline.source_options import boolean, near
 from semel.store.roots import LocalRoot, RootError, open_root
 from semel.store.settings import about_stream_name

@@ -39,17 +39,12 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction
 
+from semel.pipeline.delta_errors import one_line, table_errors
+from semel.pipeline.delta_fsync import entry_fingerprint, fsync_commit
 from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_empty_entry, find_rollback
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import DataFile, Run, TableFolder, TableLayout, write_files
-from semel.pipeline.places import (
-    entry_mark,
-    local_folder,
-    naming,
-    said,
-    settle_log,
-    split_address,
-)
+from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.stream_record import StreamRecord, said_runs
 from semel.store.reading import said_rows
 from semel.store.roots import Root, RootError, open_root, without_secrets
@@ -168,7 +163,7 @@ class Table:
         is read. A log in which the entry of the version that we have is not there any more, or is
         another one, is read as a whole: somebody has cleaned it, or made the table anew.
         """
-        with naming(self.address):
+        with table_errors(self.address):
             if not self._is_brought_up_to_date():
                 self._loaded = None
                 try:
@@ -176,18 +171,18 @@ class Table:
                 except TableNotFoundError:
                     return None
             assert self._loaded is not None
-            self._mark = entry_mark(self.address, self._loaded.version())
+            self._mark = entry_fingerprint(self.address, self._loaded.version())
             return self._loaded
 
     def _is_brought_up_to_date(self) -> bool:
         if self._loaded is None or self._mark is None:
             return False
-        if entry_mark(self.address, self._loaded.version()) != self._mark:
+        if entry_fingerprint(self.address, self._loaded.version()) != self._mark:
             return False
         try:
             self._loaded.update_incremental()
         except DeltaError as problem:
-            LOG.info("%s is read as a whole: %s", self.shown, said(problem))
+            LOG.info("%s is read as a whole: %s", self.shown, one_line(problem))
             return False
         return True
 
@@ -206,7 +201,7 @@ class Table:
         try:
             damage = find_empty_entry(self._files())
         except OSError as problem:
-            raise TableError(f"{self.shown} cannot be listed: {said(problem)}") from problem
+            raise TableError(f"{self.shown} cannot be listed: {one_line(problem)}") from problem
         if damage is not None:
             raise TableError(f"{self.shown}: its log is damaged: {damage}")
 
@@ -250,8 +245,8 @@ class Table:
                 now = self.load()
                 if now is not None and now.version() == version:
                     # Nobody was first: it cannot be done, or the table does not allow it.
-                    raise TableError(f"{self.shown}: {said(problem)}") from problem
-                LOG.info("%s: another writer was first: %s", self.shown, said(problem))
+                    raise TableError(f"{self.shown}: {one_line(problem)}") from problem
+                LOG.info("%s: another writer was first: %s", self.shown, one_line(problem))
                 continue
             self._settle_after(version)
             return CommitOutcome(True, rows, there - rows)
@@ -288,7 +283,7 @@ class Table:
             except CommitFailedError:
                 pass  # another writer did the same, or the next look tells
             except DeltaError as problem:
-                raise TableError(f"{self.shown}: {names}: {said(problem)}") from problem
+                raise TableError(f"{self.shown}: {names}: {one_line(problem)}") from problem
             return self._ready(batch)
         return table
 
@@ -313,7 +308,7 @@ class Table:
             )
         except (DeltaError, OSError) as problem:
             if self.load() is None:
-                raise TableError(f"{self.shown} cannot be made: {said(problem)}") from problem
+                raise TableError(f"{self.shown} cannot be made: {one_line(problem)}") from problem
         if not partition_by:
             # Who wrote .partitionBy() is not to find out when the table is large.
             LOG.warning(
@@ -347,12 +342,12 @@ class Table:
 
     def _settle_one(self, version: int) -> None:
         try:
-            settle_log(self.address, version)
+            fsync_commit(self.address, version)
         except FileNotFoundError:
             raise
         except OSError as problem:
             raise TableError(
-                f"{self.shown}: version {version} may not be on disk: {said(problem)}"
+                f"{self.shown}: version {version} may not be on disk: {one_line(problem)}"
             ) from problem
 
     def _check_fits(self, table: DeltaTable, batch: LandingBatch, wanted: Schema) -> None:
@@ -681,7 +676,7 @@ def probe(address: str) -> None:
             # Not by pyarrow, which would leave an empty file with the name of the folder above.
             DeltaStorageHandler(uri, storage).delete_dir(name)
     except (DeltaError, OSError) as problem:
-        raise TableError(f"{shown} cannot be written: {said(problem)}") from problem
+        raise TableError(f"{shown} cannot be written: {one_line(problem)}") from problem
     raise TableError(
         f"{shown}: {PROBES * CONTENDERS} commits did not show whether this object store refuses"
         " to make a file that is there: try again when the machine has less to do"

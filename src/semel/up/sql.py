@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.client.ingest import DATA_FOLDER
 from semel.extras import need
+from semel.pipeline.delta_errors import describe_missing_table, one_line, table_errors
 from semel.pipeline.errors import TableError
 from semel.pipeline.lake import (
     Behind,
@@ -59,7 +60,7 @@ from semel.pipeline.lake import (
     stream_of,
     table_names,
 )
-from semel.pipeline.places import absent, local_folder, naming, said, table_address
+from semel.pipeline.lake_address import local_folder, table_address
 from semel.store.folder import STORE, STREAMS
 from semel.store.reading import Holdings, NodeRecord
 from semel.store.roots import LocalRoot, Root, open_root, without_secrets
@@ -332,7 +333,7 @@ class LakeSql:
 
     def _register_table(self, table: str) -> None:
         opened = self._open(table)
-        with naming(table_address(self._lake, table)):
+        with table_errors(table_address(self._lake, table)):
             self._connection.register(table, dataset_of(opened))
 
     # --- rows that are not landed -----------------------------------------------------------------
@@ -506,7 +507,7 @@ class LakeSql:
             return SqlError(self._segments.damage)
         reading = _READING.search(str(problem))
         if reading is not None:
-            why = said(OSError(reading[2].partition(". Detail: Python exception")[0]))
+            why = one_line(OSError(reading[2].partition(". Detail: Python exception")[0]))
             return SqlError(
                 f"{reading[1]}: a file cannot be read: {why}; if files were merged or deleted "
                 "meanwhile, asking again helps"
@@ -540,7 +541,7 @@ def absent_tables(lake: str) -> str:
     """That a lake is empty."""
     folder = local_folder(lake)
     if folder is not None and not folder.exists():
-        return absent(lake).replace("table", "lake", 1)
+        return describe_missing_table(lake).replace("table", "lake", 1)
     return "the lake has none"
 
 

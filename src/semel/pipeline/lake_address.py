@@ -25,20 +25,16 @@ names reaches the disk, then the commit, then the folders in which both are.
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote
 
 from semel.extras import need
-from semel.pipeline.delta_log import find_damage, log_entry, parse_entry
 from semel.pipeline.errors import TableError
 from semel.store.roots import (
     OBJECT_STORES,
     RootError,
     check_path,
-    open_root,
     read_address,
     without_secrets,
 )
@@ -50,27 +46,8 @@ _NOT_IN_NAMES: Final = "/\\?#%:"
 # delta-rs takes these in the path of a folder for an escaped character, and looks elsewhere.
 # In the path of a table delta-rs takes these for parts of an address: it finds no history there.
 _MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|[#?\\]")
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
-# Where an answer of a server or a trace of delta-rs itself begins.
-_BESIDE_THE_POINT: Final = re.compile(r"<\?xml|\n\s*0: ")
-# What delta-rs says of a request that an object store did not answer, or refused.
-_UNREACHABLE: Final = re.compile(r"performing \w+ \w+://([^/\s]+).* client error \(Connect\) (.+)")
-_REFUSED: Final = re.compile(r"non-2xx status code (40[13] \w+)")
-_NO_BUCKET: Final = re.compile(r"performing list request .*non-2xx status code 404")
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _AZURE_HOSTS: Final = (".dfs.core.windows.net", ".blob.core.windows.net")
-
-# How delta-rs says that a table asks for what it cannot do.
-_NEWER: Final = ("unsupported: ", "reader version", "writer version", "reader feature")
-
-# How it says that it cannot make sense of a log.
-_UNREADABLE: Final = (
-    "Json error",
-    "Parquet error",
-    "Invalid Checkpoint",
-    "contiguous commit files",
-    "No table metadata or protocol",
-)
 
 # Options of pyarrow's that change nothing in a table: how files are opened, buckets made.
 _S3_WITHOUT_EFFECT: Final = (
@@ -397,139 +374,3 @@ def _azure_credential(shown: str, given: dict[str, str]) -> dict[str, str]:
 def _first_folder(path: str) -> tuple[str, str]:
     first, slash, rest = path.strip("/").partition("/")
     return first, slash + rest
-
-
-# --- what is said ---------------------------------------------------------------------------------
-
-
-def said(problem: BaseException) -> str:
-    """What delta-rs or pyarrow says, in one line, without answers of servers and traces."""
-    text = " ".join(_BESIDE_THE_POINT.split(_COLOURS.sub("", str(problem)))[0].split())
-    unreachable = _UNREACHABLE.search(text)
-    if unreachable is not None:
-        return f"the object store at {unreachable[1]} cannot be reached ({unreachable[2]})"
-    refused = _REFUSED.search(text)
-    if refused is not None:
-        return f"the object store says {refused[1]}: check key and secret, and what they may do"
-    if _NO_BUCKET.search(text) is not None:
-        return "there is no such bucket"
-    return text or type(problem).__name__
-
-
-@contextmanager
-def naming(address: str) -> Iterator[None]:
-    """What delta-rs raises about a table comes out as a TableError that says which.
-
-    A table that is not there, that a newer program has written, or whose log is damaged is told in
-    our words.
-    """
-    exceptions = need("deltalake.exceptions", extra="sql", by="a Delta table")
-    shown = without_secrets(address)
-    try:
-        yield
-    except exceptions.TableNotFoundError:
-        raise TableError(absent(address)) from None
-    except (exceptions.DeltaError, OSError, ValueError) as problem:
-        text = said(problem)
-        if _is_newer(text):
-            raise TableError(
-                f"{shown} needs a newer reader or writer than this: upgrade deltalake ({text})"
-            ) from problem
-        damage = _damage(address) if any(sign in text for sign in _UNREADABLE) else None
-        if damage is not None:
-            raise TableError(f"{shown}: its log is damaged: {damage}") from problem
-        raise TableError(f"{shown}: {text}") from problem
-
-
-def _damage(address: str) -> str | None:
-    """What is wrong with the log of a table, and what to do; None: that does not show."""
-    try:
-        return find_damage(open_root(address))
-    except (RootError, OSError):
-        return None
-
-
-def _is_newer(text: str) -> bool:
-    low = text.lower()
-    return any(each in low for each in _NEWER)
-
-
-def absent(address: str) -> str:
-    """Why there is no table: one sentence."""
-    shown = without_secrets(address)
-    folder = local_folder(address)
-    if folder is None:
-        return f"there is no table at {shown}"
-    if not folder.exists():
-        return f"there is no table at {shown}: there is no such folder"
-    if not folder.is_dir():
-        return f"{shown} is no table but a file"
-    if (folder / "_delta_log").is_dir():
-        return f"{shown} is no table any more: its _delta_log is empty, as if deleted"
-    return f"{shown} is no table: it has no _delta_log"
-
-
-# --- lasting --------------------------------------------------------------------------------------
-
-
-def entry_mark(address: str, version: int) -> tuple[int, ...] | None:
-    """What tells the entry of a commit from another one of that name; None: there is none."""
-    folder = local_folder(address)
-    if folder is not None:
-        try:
-            found = (folder / "_delta_log" / log_entry(version)).stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
-    fs = need("pyarrow.fs", extra="sql", by="a lake on an object store")
-    try:
-        remote, path = fs.FileSystem.from_uri(address)
-        info = remote.get_file_info(f"{path.rstrip('/')}/_delta_log/{log_entry(version)}")
-    except (OSError, ValueError):
-        return None
-    return None if info.mtime_ns is None else (info.size, info.mtime_ns)
-
-
-def settle_log(address: str, version: int, *, files: bool = False) -> None:
-    """A commit of a table in a folder is to last; on an object store what was put lasts already.
-
-    With `files` those that the commit has added are synced first: who wrote them with delta-rs
-    needs that, who synced them does not. A checkpoint that was made after the commit is synced
-    too: a torn one would hide the log. Raises OSError; an fsync that fails is never retried.
-    """
-    folder = local_folder(address)
-    if folder is None:
-        return
-    log = folder / "_delta_log"
-    entry = log / log_entry(version)
-    if files:
-        added = [folder / path for path in _added(entry, version)]
-        for path in (*added, *{path.parent for path in added}):
-            # Another commit may have removed it since, and a vacuum deleted it.
-            with suppress(FileNotFoundError):
-                sync(path)
-    sync(entry)
-    for checkpoint in log.glob(f"{version:020}.checkpoint*"):
-        with suppress(FileNotFoundError):
-            sync(checkpoint)
-    with suppress(FileNotFoundError):
-        sync(log / "_last_checkpoint")
-    # The table may be new, and so may be the lake.
-    for each in (log, folder, folder.parent):
-        sync(each)
-
-
-def _added(entry: Path, version: int) -> list[str]:
-    try:
-        return parse_entry(entry.read_text("utf-8"), version).added_paths
-    except ValueError as problem:
-        raise OSError(f"{entry} is damaged: {problem}") from problem
-
-
-def sync(path: Path) -> None:
-    """Let a file or a folder last. An error of this is never tried again: it comes out."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
