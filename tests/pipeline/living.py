@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import semel
+from semel.pipeline.live_folder import CONNECTED, IngestStatus, Place
 from semel.pipeline.live_options import read_options
-from semel.pipeline.live_place import CONNECTED, IngestStatus, Place
 from tests.kills.record import pick
 
 STREAM = "plant"

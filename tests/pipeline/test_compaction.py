@@ -327,7 +327,7 @@ def test_no_flipped_bit_is_copied_into_a_merged_file(tmp_path: Path) -> None:
 def test_a_new_file_that_reads_otherwise_than_it_was_written_is_not_committed(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = TableFolder.settle
+    really = TableFolder.fsync
 
     def damage(self: TableFolder, path: str) -> int:
         """What bad memory does: the rows are others, and the checksums are right."""
@@ -335,7 +335,7 @@ def test_a_new_file_that_reads_otherwise_than_it_was_written_is_not_committed(
         pq.write_table(rows.set_column(0, "a", pc.add(rows["a"], 1)), place / path)
         return really(self, path)
 
-    monkeypatch.setattr(TableFolder, "settle", damage)
+    monkeypatch.setattr(TableFolder, "fsync", damage)
     with pytest.raises(TableError, match=r"just written, reads otherwise .*nothing was committed"):
         merge_all(place)
     assert DeltaTable(place).version() == 3

@@ -194,7 +194,7 @@ def test_moments_of_another_zone_become_utc() -> None:
 def test_memory_is_bounded_by_writing_the_largest_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "HELD_BYTES", 10_000)
+    monkeypatch.setattr(files, "BUFFER_BYTES", 10_000)
     table = pa.table({"a": list(range(4_000)), "k": ["x"] * 3_000 + ["y"] * 1_000})
     found = write_files(table.to_batches(max_chunksize=100), TableLayout(str(tmp_path), ("k",)))
     assert len(found) > 4

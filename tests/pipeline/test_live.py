@@ -22,7 +22,7 @@ from semel.broker.authority import Authority
 from semel.client.ingest import DATA_FOLDER
 from semel.lab.testing import TestBroker
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
-from semel.pipeline.live_place import CONNECTED, CONNECTING, ENDED, FAILED, IngestStatus
+from semel.pipeline.live_folder import CONNECTED, CONNECTING, ENDED, FAILED, IngestStatus
 from semel.pipeline.source import MqttSource
 from tests.client.ingests import publish
 from tests.client.mosquitto import NEEDS_MOSQUITTO, mosquitto

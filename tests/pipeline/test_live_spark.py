@@ -9,7 +9,7 @@ import pytest
 
 from semel.lab.testing import TestBroker
 from semel.pipeline.errors import sentence_of
-from semel.pipeline.live_place import CONNECTED, ENDED
+from semel.pipeline.live_folder import CONNECTED, ENDED
 from tests.pipeline.living import PATIENCE, ingest_ended, status_of
 
 if TYPE_CHECKING:

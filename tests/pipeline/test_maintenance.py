@@ -131,7 +131,7 @@ def test_a_damaged_file_stays_as_it_is_and_all_else_is_maintained(address: str) 
     land_many(address, 1, 12)
     land_many(address, 61, 12, day=1)
     damaged = min(list_files(DeltaTable(address)), key=lambda file: file.modified)
-    path = Path(address) / damaged.place
+    path = Path(address) / damaged.disk_path
     whole = path.read_bytes()
     chunk = pq.read_metadata(path).row_group(0).column(0)
     at = chunk.data_page_offset + chunk.total_compressed_size - 1
@@ -250,7 +250,7 @@ def test_vacuum_deletes_replaced_files_and_orphans_when_they_are_old_enough(
     (event,) = make_pass(address, vacuum=True)
     assert (event["action"], event["files"]) == ("vacuumed", 13)
     assert describe(event).startswith("deleted 13 files that no version needs in ")
-    live = {file.place for file in list_files(DeltaTable(address))}
+    live = {file.disk_path for file in list_files(DeltaTable(address))}
     assert data_files(address) == live | {"date=2026-03-01/part-young.parquet"}
     assert seqs(address) == list(range(1, 61))
     # All of the log was on disk before anything was deleted.
@@ -515,7 +515,7 @@ def test_a_problem_is_logged_once_and_a_landing_goes_on(
 ) -> None:
     land_many(address, 1, 12)
     one = list_files(DeltaTable(address))[0]
-    path = Path(address) / one.place
+    path = Path(address) / one.disk_path
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
     events: list[dict[str, Any]] = []

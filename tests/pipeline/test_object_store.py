@@ -188,7 +188,7 @@ def record_by_broker(root: str, data: Path, messages: int) -> str:
     return "".join(broker.log)
 
 
-def explained(spark: SparkSession, root: str) -> str:
+def explain_plan(spark: SparkSession, root: str) -> str:
     """The plans of a query, as Spark prints them for people."""
     frame = spark.read.format("mqtt").option("root", root).option("stream", "all").load()
     printed = io.StringIO()
@@ -223,7 +223,7 @@ def test_each_row_is_landed_once_and_nothing_tells_a_secret(
     until(lambda: sum('"numInputRows"' in text for text in told.texts) >= 4, "no progress told")
     spark.streams.removeListener(told)
     notes = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    check_no_secret(said, json.dumps(place.events), explained(spark, place.root))
+    check_no_secret(said, json.dumps(place.events), explain_plan(spark, place.root))
     check_no_secret(*told.texts, *notes, *store.files("bucket/a/").values())
     ask_by_commands(place)
 

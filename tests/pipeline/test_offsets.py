@@ -13,8 +13,8 @@ from semel.pipeline.offsets import (
     Offset,
     first_offset,
     last_offset,
-    look,
-    look_at_all,
+    list_all_extents,
+    list_extents,
     next_offset,
     share,
 )
@@ -292,18 +292,18 @@ def test_a_listing_tells_what_there_is_by_the_readers_rule(tmp_path: Path) -> No
     root = LocalRoot(tmp_path)
 
     def ranges(node: str) -> list[tuple[int, int]]:
-        return [each.range for each in look(root, "all", [node])[node].segments]
+        return [each.range for each in list_extents(root, "all", [node])[node].segments]
 
-    assert list(look(root, "all", ["n2", "n1"])) == ["n1", "n2"]
+    assert list(list_extents(root, "all", ["n2", "n1"])) == ["n1", "n2"]
     assert ranges("n1") == [(1, 10), (11, 20), (21, 30)]
     compact(tmp_path, "all", "n1", 1, 20)
     assert ranges("n1") == [(1, 20), (21, 30)]
     trim_before(tmp_path, "all", "n1", 25)
     assert ranges("n1") == [(21, 30)]
-    assert look(root, "all", ["n1"])["n1"].trimmed == 20
+    assert list_extents(root, "all", ["n1"])["n1"].trimmed == 20
     assert ranges("n9") == []
-    assert look_at_all(root, "all") == look(root, "all", ["n1", "n2"])
-    assert look_at_all(root, "none") == {}
+    assert list_all_extents(root, "all") == list_extents(root, "all", ["n1", "n2"])
+    assert list_all_extents(root, "none") == {}
 
 
 def test_pieces_are_what_segments_have_of_some_rows() -> None:

@@ -31,8 +31,8 @@ from semel.store.reading import (
     NodeRecord,
     RecordRow,
     Summary,
+    row_label,
     rows_of,
-    said_rows,
 )
 from semel.store.roots import Segment
 from semel.store.segments import MAXIMUM_SEQ
@@ -593,7 +593,7 @@ def trim(
             kept = segments[-1].last - (gone[-1].last if gone else 0)
             said = f"{record.name}: deleted {count(len(gone), 'segment')}"
             if gone:
-                said += f", {said_rows(gone[0].first, gone[-1].last)}"
+                said += f", {row_label(gone[0].first, gone[-1].last)}"
             if kept:
                 said += "; the others were merged with later ones meanwhile, and stay"
             click.echo(said)
@@ -609,6 +609,6 @@ def shown_segments(record: NodeRecord, segments: list[Segment]) -> str:
     oldest, newest = record.times(segments)
     size = shown_size(sum(each.size for each in segments))
     return (
-        f"{count(len(segments), 'segment')}, {said_rows(segments[0].first, segments[-1].last)}, "
+        f"{count(len(segments), 'segment')}, {row_label(segments[0].first, segments[-1].last)}, "
         f"{size}, received {shown_time(oldest, 'seconds')} to {shown_time(newest, 'seconds')}"
     )

@@ -92,7 +92,7 @@ class LiveFile:
     partition: tuple[tuple[str, str | None], ...]
 
     @property
-    def place(self) -> str:
+    def disk_path(self) -> str:
         """Below the table, as it is on disk."""
         return unquote(self.path)
 
@@ -230,7 +230,10 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
     for file in removed:
         # delta-rs encodes the names of removed files itself, and one that it encodes in another
         # way than whoever added it would stay in the table, beside the file that replaces it.
-        if not _PLAIN_PATH.fullmatch(file.place) or file.place.replace("%", "%25") != file.path:
+        if (
+            not _PLAIN_PATH.fullmatch(file.disk_path)
+            or file.disk_path.replace("%", "%25") != file.path
+        ):
             raise TableError(
                 f"{without_secrets(address)}: the name of file {file.path} is not one that semel"
                 " can compact: use OPTIMIZE of the program that writes the table"
@@ -287,7 +290,7 @@ class _Sources:
         """The columns of all files; one that a file lacks is null there."""
         found: dict[str, pa.Schema] = {}
         for file in self.group:
-            with self._damage(file), self.folder.open_parquet(file.place) as opened:
+            with self._damage(file), self.folder.open_parquet(file.disk_path) as opened:
                 schema = pa.schema([_plain_field(field) for field in opened.schema_arrow])
             if str(schema) not in found:
                 self._check_columns(file, schema)
@@ -348,7 +351,7 @@ class _Sources:
         nulls = dict.fromkeys(self.schema.names, 0)
         with (
             self._damage(file),
-            self.folder.open_parquet(file.place, verify=verify) as opened,
+            self.folder.open_parquet(file.disk_path, verify=verify) as opened,
         ):
             for batch in opened.iter_batches(_batch_rows(opened.metadata), use_threads=False):
                 part = _with_columns(pa.Table.from_batches([batch]), self.schema)
@@ -389,7 +392,7 @@ def _is_like(found: pa.DataType, expected: pa.DataType) -> bool:
 def _rewrite(sources: _Sources) -> AddAction:
     """One file with the rows of a group, in their order; on disk, with its name, and verified."""
     folder, schema = sources.folder, sources.schema
-    above = sources.group[0].place.rpartition("/")[0]
+    above = sources.group[0].disk_path.rpartition("/")[0]
     name = f"part-{secrets.token_hex(16)}.zstd.parquet"
     path = f"{above}/{name}" if above else name
     footers: list[pq.FileMetaData] = []
@@ -410,7 +413,7 @@ def _rewrite(sources: _Sources) -> AddAction:
                     if pc.any(pc.is_nan(part.column(column))).as_py():
                         with_nan.add(column)
             writer.add_key_value_metadata(encode_group_bytes(sizes))
-        size = folder.settle(path)
+        size = folder.fsync(path)
         _check_written(sources, path)
     except (OSError, RuntimeError, pa.ArrowException) as problem:
         raise TableError(f"{sources.shown} cannot be compacted: {one_line(problem)}") from problem
@@ -495,7 +498,10 @@ def _commit(
     at = time.time_ns() // 1_000_000
     actions: list[AddAction | RemoveAction] = [
         *added,
-        *(RemoveAction(file.place, False, at, file.size, dict(file.partition)) for file in removed),
+        *(
+            RemoveAction(file.disk_path, False, at, file.size, dict(file.partition))
+            for file in removed
+        ),
     ]
     with table_errors(address):
         for _ in range(ATTEMPTS):

@@ -144,9 +144,9 @@ class DeltaLog:
 
     def written(self, version: int) -> float:
         """When the file of an entry was written, in seconds of the wall clock; 0: unknown."""
-        return self.all_written().get(log_entry(version), 0.0)
+        return self.modification_times().get(log_entry(version), 0.0)
 
-    def all_written(self) -> dict[str, float]:
+    def modification_times(self) -> dict[str, float]:
         """When each file of the log was written, by its name."""
         return {each.name: each.modified for each in self._files.entries(FOLDER)}
 
@@ -222,7 +222,7 @@ def _versions_at(
     moment = restore.restored_time
     if moment is None:
         return {None}
-    written = log.all_written()
+    written = log.modification_times()
     by_entry: int | None = None
     by_file: int | None = None
     for version, entry in sorted(entries.items()):

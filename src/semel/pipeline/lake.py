@@ -56,7 +56,7 @@ _BY: Final = "a Delta table"
 
 
 @dataclass(frozen=True)
-class TableFacts:
+class TableSummary:
     """A table in numbers. With a problem there are none."""
 
     table: str
@@ -74,7 +74,7 @@ class TableFacts:
 
 
 @dataclass(frozen=True)
-class Behind:
+class NodeLag:
     """How far a table is with the rows of a node."""
 
     node: str
@@ -90,7 +90,7 @@ class Behind:
 
 
 @dataclass(frozen=True)
-class Step:
+class TableCommit:
     """A commit."""
 
     version: int
@@ -212,7 +212,7 @@ def _not_there(lake: str, table: str) -> str:
 # --- what there is --------------------------------------------------------------------------------
 
 
-def tables(lake: str) -> list[TableFacts]:
+def tables(lake: str) -> list[TableSummary]:
     """The tables of a lake, sorted. One that cannot be read says why. Raises TableError."""
     found = []
     is_local = local_folder(lake) is not None
@@ -226,18 +226,18 @@ def tables(lake: str) -> list[TableFacts]:
                 # It has the folder of a log.
                 raise TableError(describe_missing_table(table_address(lake, name)))
         except TableError as problem:
-            found.append(TableFacts(name, problem=str(problem)))
+            found.append(TableSummary(name, problem=str(problem)))
     return found
 
 
-def facts(lake: str, name: str, table: "DeltaTable") -> TableFacts:
+def facts(lake: str, name: str, table: "DeltaTable") -> TableSummary:
     """A table in numbers."""
     rows, files, size = _contents(table)
     # Nothing of the entry is left if a checkpoint holds what it said.
     steps = _steps(DeltaLog(_files(table_address(lake, name))), table.version())
     last = next(iter(steps), None)
     metadata = table.metadata()
-    return TableFacts(
+    return TableSummary(
         table=name,
         rows=rows,
         files=files,
@@ -386,7 +386,7 @@ def stream_of(table: "DeltaTable") -> str | None:
     return name.removeprefix(stream_id("")) if name.startswith(stream_id("")) else None
 
 
-def behind(table: "DeltaTable | None", stream: str, holdings: "Holdings") -> list[Behind]:
+def behind(table: "DeltaTable | None", stream: str, holdings: "Holdings") -> list[NodeLag]:
     """How far a table (None: one that is not made yet) is with each node of a stream.
 
     The record is looked at first, and then the table, which is brought up to date: what it has
@@ -400,7 +400,7 @@ def behind(table: "DeltaTable | None", stream: str, holdings: "Holdings") -> lis
     landed = {} if table is None else positions_in(table, stream, lasts)
     root = holdings.root
     return [
-        Behind(node, landed.get(node, 0), last, root.trimmed(stream, node))
+        NodeLag(node, landed.get(node, 0), last, root.trimmed(stream, node))
         for node, last in lasts.items()
     ]
 
@@ -408,7 +408,7 @@ def behind(table: "DeltaTable | None", stream: str, holdings: "Holdings") -> lis
 # --- how it came to be ----------------------------------------------------------------------------
 
 
-def history(lake: str, table: str, *, limit: int | None = None) -> list[Step]:
+def history(lake: str, table: str, *, limit: int | None = None) -> list[TableCommit]:
     """The commits that a table's log still has, newest first."""
     address = table_address(lake, table)
     opened = open_table(lake, table)
@@ -416,17 +416,17 @@ def history(lake: str, table: str, *, limit: int | None = None) -> list[Step]:
         return list(islice(_steps(DeltaLog(_files(address)), opened.version()), limit))
 
 
-def _steps(log: DeltaLog, newest: int) -> Iterator[Step]:
+def _steps(log: DeltaLog, newest: int) -> Iterator[TableCommit]:
     """The commits from `newest` back, as long as their entries are there."""
     for entry in log.back(newest):
         yield _step(log, entry)
 
 
-def _step(log: DeltaLog, entry: LogEntry) -> Step:
+def _step(log: DeltaLog, entry: LogEntry) -> TableCommit:
     from semel.pipeline.table import stream_id
 
     moment = entry.milliseconds
-    return Step(
+    return TableCommit(
         version=entry.version,
         # If it does not say when it was made: when it was written.
         committed=int(log.written(entry.version) * 1e6) if moment is None else moment * 1000,
@@ -535,12 +535,12 @@ def _committing(lake: str, table: str, change: "Callable[[DeltaTable], T]") -> t
                     raise
                 continue
             opened.update_incremental()
-        _settle(address, before + 1, opened.version())
+        _fsync_versions(address, before + 1, opened.version())
         return done, opened.version()
     raise AssertionError
 
 
-def _settle(address: str, first: int, last: int) -> None:
+def _fsync_versions(address: str, first: int, last: int) -> None:
     for version in range(first, last + 1):
         try:
             fsync_commit(address, version, files=True)

@@ -54,7 +54,7 @@ UTC_DATE: Final = """
     date_from_unix_date(cast(
         (unix_micros(received) - pmod(unix_micros(received), 86400000000)) div 86400000000 as int))
 """
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 # How long an end may take until all that is sealed has landed; the rest is for the next start.
 DRAIN_SECONDS: Final = 30.0
 SHOWN_CHARACTERS: Final = 300
@@ -248,7 +248,7 @@ class Landing:
         )
         probe(plan.table)
         if spark is not None:
-            with _explained(plan):
+            with _spark_errors(plan):
                 self._land(spark, once=once)
             return
         # Slow to import, and a plan that cannot be carried out needs none of it.
@@ -265,7 +265,7 @@ class Landing:
                 raise
             raise PipelineError(f"Spark did not start, nothing is lost: {problem}") from None
         try:
-            with _explained(plan):
+            with _spark_errors(plan):
                 self._land(made, once=once)
         finally:
             with suppress(Exception):
@@ -446,7 +446,7 @@ class Landing:
         draining: threading.Thread | None = None
         end = 0.0
         # Parts of a second are right; PySpark has declared whole ones.
-        while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]
+        while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
             self._tell_batches(query, seen)
             if self._stopping.is_set() and draining is None:
                 end = time.monotonic() + DRAIN_SECONDS
@@ -588,7 +588,7 @@ def _age(newest: int) -> float:
 
 
 @contextmanager
-def _explained(plan: LandingPlan) -> Iterator[None]:
+def _spark_errors(plan: LandingPlan) -> Iterator[None]:
     """What Spark raises comes out as a PipelineError with one sentence."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -34,9 +34,7 @@ from secrets import token_hex
 from typing import Final
 
 from semel.pipeline.errors import OptionError, PipelineError
-from semel.pipeline.live_ingest import one_line, started_at
-from semel.pipeline.live_options import LiveOptions, read_options
-from semel.pipeline.live_place import (
+from semel.pipeline.live_folder import (
     AT_WORK,
     CONNECTED,
     FAILED,
@@ -44,13 +42,15 @@ from semel.pipeline.live_place import (
     IngestStatus,
     Place,
 )
+from semel.pipeline.live_ingest import one_line, started_at
+from semel.pipeline.live_options import LiveOptions, read_options
 
 LOG: Final = logging.getLogger("semel.live")
 
 # How long to wait for a connection before the query begins without one.
 READY_SECONDS: Final = 15.0
 # How long an ingest may take to begin, or to end: a large store takes its time.
-PATIENCE: Final = 120.0
+INGEST_TIMEOUT: Final = 120.0
 # What the driver's process is called.
 JAVA: Final = "java"
 
@@ -88,7 +88,7 @@ def attach(live: Mapping[str, str], *, root: str, stream: str) -> None:
         wanted = read_options(live, root=root, stream=stream)
         assert wanted.plan.store.data is not None
         place = Place(wanted.plan.store.data)
-        with _explained(place):
+        with _folder_errors(place):
             place.make()
             with place.starting():
                 reading = _READING.get(key)
@@ -119,7 +119,7 @@ def check(live: Mapping[str, str], *, root: str, stream: str) -> None:
     place = reading.place
     if reading.process is not None:
         reading.process.poll()
-    with _explained(place):
+    with _folder_errors(place):
         is_alive = place.is_alive()
         status = place.status()
     if is_alive:
@@ -161,7 +161,7 @@ def _is_there(reading: LiveReading) -> bool:
     """
     place, wanted = reading.place, reading.wanted
     asked = ""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + INGEST_TIMEOUT
     while place.is_alive():
         status = place.status()
         if status is not None and status.state in AT_WORK and status.run != asked:
@@ -247,7 +247,7 @@ def _await_first_word(place: Place, process: "subprocess.Popen[bytes]", run: str
                 return
             if status.state == FAILED:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(PATIENCE)
+                    process.wait(INGEST_TIMEOUT)
                 raise PipelineError(_failure(status))
             if status.counters and time.monotonic() - begun > READY_SECONDS:
                 LOG.warning("the ingest: the broker has not answered yet, and is waited for")
@@ -256,7 +256,7 @@ def _await_first_word(place: Place, process: "subprocess.Popen[bytes]", run: str
             raise PipelineError(
                 f"the ingest ended before it began: {_last_words(place)}; its log is {place.log}"
             )
-        if time.monotonic() - begun > PATIENCE:
+        if time.monotonic() - begun > INGEST_TIMEOUT:
             raise PipelineError(f"the ingest does not begin; its log is {place.log}")
         time.sleep(TRY_SECONDS)
 
@@ -323,7 +323,7 @@ def _last_words(place: Place) -> str:
 
 
 @contextmanager
-def _explained(place: Place) -> Iterator[None]:
+def _folder_errors(place: Place) -> Iterator[None]:
     """What the system has against the place, in a sentence."""
     try:
         yield

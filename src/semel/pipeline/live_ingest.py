@@ -37,8 +37,7 @@ from semel.client.ingest import Ingest
 from semel.extras import MissingExtra
 from semel.mqtt.violation import Violation
 from semel.pipeline.errors import OptionError
-from semel.pipeline.live_options import LiveOptions, read_options
-from semel.pipeline.live_place import (
+from semel.pipeline.live_folder import (
     CONNECTED,
     DRAINING,
     ENDED,
@@ -48,13 +47,14 @@ from semel.pipeline.live_place import (
     IngestStatus,
     Place,
 )
+from semel.pipeline.live_options import LiveOptions, read_options
 from semel.store.schema import Unusable
 
 LOG: Final = logging.getLogger("semel.live")
 
 # How often it looks around: at first, while somebody waits for it, and later.
 FIRST_SECONDS: Final = 0.05
-LOOK_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5
 # How long it waits for the lock, which others have for a moment when they look.
 LOCK_SECONDS: Final = 5.0
 # Warnings that are kept for those who read.
@@ -106,7 +106,7 @@ class Watch:
             if self.status.state != DRAINING:
                 self._judge(work)
             is_awaited = self.status.state not in (CONNECTED, DRAINING) and not news.trouble
-            await asyncio.sleep(FIRST_SECONDS if is_awaited else LOOK_SECONDS)
+            await asyncio.sleep(FIRST_SECONDS if is_awaited else POLL_SECONDS)
 
     def _say(self, work: Ingest, news: News) -> None:
         counters = work.counters

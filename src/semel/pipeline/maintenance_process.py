@@ -27,7 +27,7 @@ from semel.store.sealing import environment_for_python
 
 LOGGER: Final = logging.getLogger("semel.pipeline")
 
-LOOK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 # How long after the last pass another one is due, if there were commits; and if there were none.
 PASS_SECONDS: Final = 600.0
 # How long after the start of a landing, which has enough to do then.
@@ -164,7 +164,7 @@ class Maintenance:
     # --- on the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_SECONDS):
+        while not self._stopping.wait(POLL_SECONDS):
             now = time.monotonic()
             version = self._version
             if self._schedule.is_due(version, now):

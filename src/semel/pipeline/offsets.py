@@ -21,7 +21,7 @@ from typing import Final
 
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.source_options import EARLIEST, LATEST, Point, Points
-from semel.store.reading import said_rows, uncovered
+from semel.store.reading import row_label, uncovered
 from semel.store.roots import Root, RootEntry, Segment, segments_in, trimmed_in
 from semel.store.segments import LISTINGS, Range
 
@@ -93,12 +93,12 @@ class NodeExtent:
             yield begins, at - 1, segment
 
 
-def look(root: Root, stream: str, nodes: Iterable[str]) -> dict[str, NodeExtent]:
+def list_extents(root: Root, stream: str, nodes: Iterable[str]) -> dict[str, NodeExtent]:
     """What there is of a stream on these nodes, sorted; one listing for each."""
     return {node: _extent(root, stream, node) for node in sorted(nodes)}
 
 
-def look_at_all(root: Root, stream: str) -> dict[str, NodeExtent]:
+def list_all_extents(root: Root, stream: str) -> dict[str, NodeExtent]:
     """What there is of a stream on all of its nodes, sorted; on an object store in one listing."""
     found = {}
     for node, entries in sorted(root.entries_by_node(stream).items()):
@@ -130,33 +130,35 @@ class Losses:
         self.stream = stream
         self.place = place
         self.fail = fail
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
-    def gone(self, extent: NodeExtent, first: int, last: int) -> None:
+    def report_missing(self, extent: NodeExtent, first: int, last: int) -> None:
         """Rows that a query needs were deleted, or are missing."""
-        rows = f"{said_rows(first, last)} of stream {self.stream}, node {extent.node}"
+        rows = f"{row_label(first, last)} of stream {self.stream}, node {extent.node}"
         verb = "was" if first == last else "were"
         if last <= extent.trimmed:
             why = f"{verb} deleted, by retention or by `semel stream trim`"
         else:
             why = f"{'is' if first == last else 'are'} missing from {self.place}"
-        self.told(f"{rows}, which this query still needs, {why}")
+        self.report_loss(f"{rows}, which this query still needs, {why}")
 
-    def backwards(self, extent: NodeExtent, done: int) -> None:
+    def report_ahead(self, extent: NodeExtent, done: int) -> None:
         """An offset is ahead of the record: it is another record, or an older copy of it."""
         there = f"has its rows up to {extent.last} only" if extent.last else "has nothing of it"
-        self.told(
+        self.report_loss(
             f"this query has done the rows up to {done} of stream {self.stream}, node "
             f"{extent.node}, but {self.place} {there}: it is another root, or an older copy",
             f"waits for row {done + 1}",
         )
 
-    def told(self, sentence: str, otherwise: str = "reads on with the first row there is") -> None:
+    def report_loss(
+        self, sentence: str, otherwise: str = "reads on with the first row there is"
+    ) -> None:
         """Raise DataLoss with what to do, or warn."""
         if self.fail:
             raise DataLoss(f"{sentence}; failOnDataLoss=false {otherwise}")
-        if sentence not in self._said:
-            self._said.add(sentence)
+        if sentence not in self._reported:
+            self._reported.add(sentence)
             _LOG.warning("%s; reading goes on, because failOnDataLoss is false", sentence)
 
 
@@ -207,14 +209,14 @@ def _before(point: Point, extent: NodeExtent, since: Since, losses: Losses, *, i
         return extent.last
     if done > extent.last:
         there = f"there are rows up to {extent.last} only" if extent.last else "there are none yet"
-        losses.told(
+        losses.report_loss(
             f"option start is row {point.seq} of stream {losses.stream}, node {extent.node}, but "
             f"{there}: earliest and latest begin with what there is",
             "waits for that row",
         )
         return done
     if done < extent.trimmed and done < extent.first - 1:
-        losses.gone(extent, point.seq, extent.first - 1)
+        losses.report_missing(extent, point.seq, extent.first - 1)
     # Without a note that they were deleted: rows before the first never were on this node.
     return max(done, extent.first - 1)
 
@@ -274,19 +276,19 @@ def next_offset(
     for node, extent in sorted(extents.items()):
         done = start.get(node, 0)
         if extent.last < done:
-            losses.backwards(extent, done)
+            losses.report_ahead(extent, done)
             continue
         if target is not None and node not in target:
             continue
         furthest = extent.last if target is None else min(extent.last, target[node])
         if node not in start and extent.first > 1 and extent.last:
             if extent.trimmed:
-                losses.gone(extent, 1, extent.first - 1)
+                losses.report_missing(extent, 1, extent.first - 1)
             ends[node] = min(extent.first - 1, furthest)
             continue
         lost = extent.lost_after(done)
         if lost is not None:
-            losses.gone(extent, *lost)
+            losses.report_missing(extent, *lost)
             done = lost[1]
         last = min(extent.reach(done), furthest)
         if last > done:

@@ -15,9 +15,9 @@ from typing import Final
 
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.offsets import Offset
-from semel.pipeline.stream_record import StreamRecord, said_runs
+from semel.pipeline.stream_record import StreamRecord, runs_label
 from semel.pipeline.table import Table, positions_in, stream_id
-from semel.store.reading import said_rows
+from semel.store.reading import row_label
 
 LOGGER: Final = logging.getLogger("semel.pipeline")
 
@@ -76,7 +76,7 @@ def check_resumable(
         at = landed.get(node)
         if through <= (at or 0):
             continue
-        held = record.held_within(node, (at or 0) + 1, through)
+        held = record.ranges_within(node, (at or 0) + 1, through)
         if not held and (may_skip or (at is None and loaded is not None)):
             # Nobody has them; or it had none when it was first seen, with the numbers before its
             # first row taken for done. A table that lost all rows of a node looks the same.
@@ -84,7 +84,7 @@ def check_resumable(
                 "%s lacks %s of stream %s, node %s, which the checkpoint takes for landed, and the"
                 " record lacks them as well: landing goes on after them",
                 table.shown,
-                said_rows((at or 0) + 1, through),
+                row_label((at or 0) + 1, through),
                 stream,
                 node,
             )
@@ -92,14 +92,14 @@ def check_resumable(
         first = held[0][0] if held and at is None else (at or 0) + 1
         # Without them in the record nothing can bring them back but a backup of the table.
         advice = (
-            f"the record has {said_runs(held)} of them: remove the checkpoint, and landing goes on"
+            f"the record has {runs_label(held)} of them: remove the checkpoint, and landing goes on"
             " from what the table has"
             if held
             else "the record lacks them as well: bring the table back from a backup, or leave them"
             " out (--no-fail-on-data-loss)"
         )
         raise DataLoss(
-            f"{table.shown} lacks {said_rows(first, through)} of stream {stream}, node {node},"
+            f"{table.shown} lacks {row_label(first, through)} of stream {stream}, node {node},"
             f" which the checkpoint {checkpoint} takes for landed: the table was deleted or is an"
             f" older copy, or the checkpoint is that of another table; {advice}"
         )

@@ -106,7 +106,7 @@ _HERE: Final = re.compile(r"spark://(127\.0\.0\.1|localhost):\d+$")
 _FORMATS: Final = ("mqtt", "semel_delta")
 _STARTING: Final = threading.Lock()
 # How long Java may take to end when it is told to.
-_PATIENCE: Final = 60.0
+_JAVA_STOP_TIMEOUT: Final = 60.0
 
 
 def session(
@@ -252,7 +252,7 @@ def _end_java() -> None:
     gateway.shutdown()
     process.stdin.close()  # which tells it to end
     try:
-        process.wait(_PATIENCE)
+        process.wait(_JAVA_STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -317,7 +317,7 @@ def _worker_environment(master: str) -> dict[str, str]:
 def _jvm_environment() -> dict[str, str]:
     """What a JVM that has to be started is told, beside its settings."""
     changes = {"PYSPARK_DRIVER_PYTHON": sys.executable}
-    changes["JAVA_HOME"] = os.fspath(java.java_home(java.find()))
+    changes["JAVA_HOME"] = os.fspath(java.java_home(java.require_java()))
     places = [*_source_folders(), *filter(None, [os.environ.get("PYTHONPATH")])]
     if places:
         changes["PYTHONPATH"] = os.pathsep.join(places)

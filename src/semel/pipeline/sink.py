@@ -237,10 +237,10 @@ def batch_of(
 
 def commit(batch: "LandingBatch", options: SinkOptions) -> None:
     """Commit it, or find that it was."""
-    from semel.pipeline.table import kept_table
+    from semel.pipeline.table import cached_table
 
     if batch.files or batch.overwrite:
-        kept_table(options.path).commit(batch)
+        cached_table(options.path).commit(batch)
 
 
 def query_of(options: SinkOptions) -> str:

@@ -42,8 +42,8 @@ from semel.pipeline.offsets import (
     Offset,
     first_offset,
     last_offset,
-    look,
-    look_at_all,
+    list_all_extents,
+    list_extents,
     next_offset,
     spans_of,
 )
@@ -64,7 +64,7 @@ from semel.pipeline.source_options import (
     options_of_table,
     parse_source_options,
 )
-from semel.pipeline.source_partitions import Rows, SegmentPartition, partitions_of, there
+from semel.pipeline.source_partitions import Rows, SegmentPartition, locate_rows, partitions_of
 from semel.store.reading import Choice, MissingRows, NodeRecord
 from semel.store.roots import LocalRoot, Root, RootError, open_root
 from semel.store.segments import LISTINGS, Range, RecordError, first_among
@@ -129,7 +129,7 @@ class MqttSource(DataSource):
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def root_errors() -> Iterator[None]:
     """What is wrong with a root or a record comes out as a PipelineError with one sentence."""
     try:
         yield
@@ -151,7 +151,7 @@ def stream_of(root: Root, options: SourceOptions, *, may_wait: bool) -> str | No
     streams = root.streams()
     if options.stream is None:
         if len(streams) > 1:
-            raise OptionError(f"option stream is missing: {_said_streams(root, streams)}")
+            raise OptionError(f"option stream is missing: {_list_streams(root, streams)}")
         if streams or may_wait:
             return streams[0] if streams else None
         raise OptionError(f"option root: {root.address} has no streams")
@@ -160,7 +160,7 @@ def stream_of(root: Root, options: SourceOptions, *, may_wait: bool) -> str | No
     meant = near(options.stream, {each.lower(): each for each in streams})
     hint = f"; did you mean {meant}?" if meant else ""
     raise OptionError(
-        f"option stream: there is no stream {options.stream}: {_said_streams(root, streams)}{hint}"
+        f"option stream: there is no stream {options.stream}: {_list_streams(root, streams)}{hint}"
     )
 
 
@@ -171,7 +171,7 @@ def check_is_record(root: Root, stream: str | None, extents: Mapping[str, NodeEx
     nodes = root.nodes(stream)
     if any(root.owners(stream, node) for node in nodes):
         return  # there is nothing in it yet
-    if any(extent.last for extent in look(root, stream, nodes).values()):
+    if any(extent.last for extent in list_extents(root, stream, nodes).values()):
         return  # there is something on a node that is not read
     raise OptionError(
         f"option root: {root.address} has no segments of stream {stream}: give the folder that has"
@@ -191,7 +191,7 @@ def check_nodes(options: SourceOptions, nodes: Sequence[str]) -> None:
                 raise OptionError(f"option {option}: there is no node {name}: {hint}")
 
 
-def _said_streams(root: Root, streams: Sequence[str]) -> str:
+def _list_streams(root: Root, streams: Sequence[str]) -> str:
     if not streams:
         return f"{root.address} has none"
     return f"{root.address} has {', '.join(streams[:20])}{', …' if len(streams) > 20 else ''}"
@@ -206,10 +206,10 @@ def read_rows(root: Root, stream: str, rows: Rows, choice: Choice, losses: Losse
             yield from record.tables(at, rows.last, replace(choice, likely=rows.files))
             return
         except MissingRows as missing:
-            extent = look(root, stream, [rows.node])[rows.node]
+            extent = list_extents(root, stream, [rows.node])[rows.node]
             # With nothing of the record behind them, all that is left to read is gone.
             last = rows.last if extent.last < missing.first else min(missing.last, rows.last)
-            losses.gone(extent, missing.first, last)
+            losses.report_missing(extent, missing.first, last)
             at = last + 1
 
 
@@ -225,7 +225,7 @@ def read_partition(
     columns = check_columns(schema, options.columns)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     choice = Choice(columns, BATCH_ROWS, RowSelection(conditions) if conditions else None)
-    with explained():
+    with root_errors():
         root = open_root(options.root)
         losses = Losses(partition.stream, root.address, fail=options.fail_on_data_loss)
         for rows in partition.rows:
@@ -236,7 +236,7 @@ def read_partition(
                 yield from kept.to_batches()
 
 
-class _Place:
+class _SourceStream:
     """A root and a stream of it, and what there is, for the driver."""
 
     def __init__(self, options: SourceOptions, *, may_wait: bool) -> None:
@@ -248,30 +248,30 @@ class _Place:
             self.stream or "(none yet)", self.root.address, fail=options.fail_on_data_loss
         )
 
-    def look(self, done: Mapping[str, int] | None = None) -> dict[str, NodeExtent]:
+    def list_extents(self, done: Mapping[str, int] | None = None) -> dict[str, NodeExtent]:
         """What there is of the nodes that are read, and of those of which rows are done."""
         before = done or {}
         if self.stream is not None and self._options.nodes is None:
-            found = look_at_all(self.root, self.stream)
+            found = list_all_extents(self.root, self.stream)
             # A listing is not one moment: that rows are gone is not believed at once.
             behind = [
                 node
                 for node, last in before.items()
                 if node not in found or found[node].last < last
             ]
-            return dict(sorted((found | self.look_at(behind)).items()))
+            return dict(sorted((found | self.list_node_extents(behind)).items()))
         nodes = {*before}
         if self.stream is not None:
             nodes |= {*self.root.nodes(self.stream)}
         if self._options.nodes is not None:
             nodes &= {*self._options.nodes}
-        return self.look_at(nodes)
+        return self.list_node_extents(nodes)
 
-    def look_at(self, nodes: Iterable[str]) -> dict[str, NodeExtent]:
+    def list_node_extents(self, nodes: Iterable[str]) -> dict[str, NodeExtent]:
         """What there is of these nodes."""
         if self.stream is None:
             return {node: NodeExtent(node, 0, ()) for node in nodes}
-        return look(self.root, self.stream, nodes)
+        return list_extents(self.root, self.stream, nodes)
 
     def since(self, extent: NodeExtent, time: int) -> int | None:
         """The first row at or after a time."""
@@ -282,7 +282,7 @@ class _Place:
             try:
                 return first_among(self.root, self.stream, extent.node, ranges, time)
             except FileNotFoundError:
-                extent = look(self.root, self.stream, [extent.node])[extent.node]
+                extent = list_extents(self.root, self.stream, [extent.node])[extent.node]
             except OSError as problem:
                 which = f"stream {self.stream}, node {extent.node}"
                 raise RecordError(f"{which}: a segment cannot be read: {problem}") from problem
@@ -292,7 +292,7 @@ class _Place:
         self, extents: dict[str, NodeExtent], spans: dict[str, Range]
     ) -> list[SegmentPartition]:
         """The rows of these spans, cut for tasks."""
-        found = list(there(extents, spans, self.losses))
+        found = list(locate_rows(extents, spans, self.losses))
         if self.stream is None:
             return []
         return partitions_of(
@@ -347,10 +347,10 @@ class MqttBatchReader(DataSourceReader):
         return [given for given, each in found if each is None]
 
     def partitions(self) -> list[InputPartition]:
-        with explained():
-            place = _Place(self._options, may_wait=False)
+        with root_errors():
+            place = _SourceStream(self._options, may_wait=False)
             assert place.stream is not None
-            extents = place.look()
+            extents = place.list_extents()
             check_nodes(self._options, place.root.nodes(place.stream))
             check_is_record(place.root, place.stream, extents)
             start = first_offset(self._options.start, extents, place.since, place.losses)
@@ -383,7 +383,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _forget(self) -> None:
         """What only the driver's reader has."""
-        self._found: _Place | None = None
+        self._found: _SourceStream | None = None
         self._seen: dict[str, NodeExtent] = {}
         self._latest: Offset | None = None
         self._target: Offset | None = None
@@ -396,7 +396,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = state["schema"]
         self._forget()
 
-    def _place(self) -> _Place:
+    def _place(self) -> _SourceStream:
         """The root and the stream; of a live broker, with the ingest at work."""
         if self._options.is_live:
             from semel.pipeline.live import check
@@ -404,21 +404,21 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert self._options.stream is not None
             check(self._options.live, root=self._options.root, stream=self._options.stream)
         if self._found is None or self._found.stream is None:
-            self._found = _Place(self._options, may_wait=True)
+            self._found = _SourceStream(self._options, may_wait=True)
         return self._found
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        with explained():
+        with root_errors():
             place = self._place()
-            extents = place.look()
+            extents = place.list_extents()
             if extents and not self._options.is_live:
                 check_is_record(place.root, place.stream, extents)
             return first_offset(self._options.start, extents, place.since, place.losses)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        with explained():
+        with root_errors():
             place = self._place()
-            extents = self._seen = place.look(start)
+            extents = self._seen = place.list_extents(start)
             self._latest = {node: extent.last for node, extent in extents.items()}
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             return next_offset(start, extents, rows, place.losses, self._target)
@@ -429,8 +429,8 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        with explained():
-            extents = self._place().look()
+        with root_errors():
+            extents = self._place().list_extents()
             self._target = {node: extent.last for node, extent in extents.items()}
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
@@ -440,7 +440,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moved = [node for node, last in end.items() if last > start.get(node, 0)]
         if not moved:
             return []
-        with explained():
+        with root_errors():
             place = self._place()
             # Mostly these rows were seen a moment ago. If a segment of them is gone by now, the
             # task finds the one that has them.
@@ -449,7 +449,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if len(extents) < len(moved) or not all(
                 extents[node].reach(first - 1) >= last for node, (first, last) in spans.items()
             ):
-                extents = place.look_at(moved)
+                extents = place.list_node_extents(moved)
                 spans = spans_of(start, end, extents)
             return place.partitions(extents, spans)
 

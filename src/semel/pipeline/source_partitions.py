@@ -85,7 +85,7 @@ class _Piece:
         return self.last - self.first + 1
 
 
-def there(
+def locate_rows(
     extents: Mapping[str, NodeExtent], spans: Mapping[str, Range], losses: Losses
 ) -> Iterator[Located]:
     """The rows of these spans, as they lie in segments.
@@ -97,11 +97,11 @@ def there(
         at = first
         for begins, ends, segment in extent.pieces(first, last):
             if begins > at:
-                losses.gone(extent, at, begins - 1)
+                losses.report_missing(extent, at, begins - 1)
             yield Located(node, begins, ends, segment)
             at = ends + 1
         if at <= last:
-            losses.gone(extent, at, last)
+            losses.report_missing(extent, at, last)
 
 
 def partitions_of(

@@ -11,7 +11,7 @@ from typing import Final
 
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.files import Run
-from semel.store.reading import said_rows, uncovered
+from semel.store.reading import row_label, uncovered
 from semel.store.roots import LocalRoot, Root, RootError, open_root
 
 # Files that an object store is asked for at the same time.
@@ -22,9 +22,9 @@ REQUESTS: Final = 16
 SHOWN_RUNS: Final = 3
 
 
-def said_runs(runs: Sequence[Run]) -> str:
+def runs_label(runs: Sequence[Run]) -> str:
     """Some rows, for people."""
-    shown = ", ".join(said_rows(*each) for each in runs[:SHOWN_RUNS])
+    shown = ", ".join(row_label(*each) for each in runs[:SHOWN_RUNS])
     return f"{shown} and more" if len(runs) > SHOWN_RUNS else shown
 
 
@@ -38,7 +38,7 @@ class StreamRecord:
         self._root: Root | None = None
         self._known: dict[str, list[Run]] = {}
 
-    def held(self, node: str) -> list[Run]:
+    def ranges(self, node: str) -> list[Run]:
         """The rows that there are of a node, ascending: first and last of each segment."""
         if node not in self._known:
             try:
@@ -48,10 +48,10 @@ class StreamRecord:
             self._known[node] = [each.range for each in segments]
         return self._known[node]
 
-    def held_within(self, node: str, first: int, last: int) -> list[Run]:
+    def ranges_within(self, node: str, first: int, last: int) -> list[Run]:
         """What there is of the rows first to last, ascending."""
         found: list[Run] = []
-        for begins, ends in self.held(node):
+        for begins, ends in self.ranges(node):
             if ends >= first and begins <= last:
                 low, high = max(begins, first), min(ends, last)
                 if found and found[-1][1] >= low - 1:

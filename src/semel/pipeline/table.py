@@ -45,8 +45,8 @@ from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_empty_entry, 
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import DataFile, Run, TableFolder, TableLayout, write_files
 from semel.pipeline.lake_address import local_folder, split_address
-from semel.pipeline.stream_record import StreamRecord, said_runs
-from semel.store.reading import said_rows
+from semel.pipeline.stream_record import StreamRecord, runs_label
+from semel.store.reading import row_label
 from semel.store.roots import Root, RootError, open_root, without_secrets
 
 LOG: Final = logging.getLogger("semel.pipeline")
@@ -54,8 +54,8 @@ LOG: Final = logging.getLogger("semel.pipeline")
 # How often a commit that others came before is tried again. Each time somebody has got further.
 ATTEMPTS: Final = 50
 # Tables that a process keeps loaded.
-MOST_KEPT: Final = 8
-_KEPT: Final[dict[str, "Table"]] = {}
+CACHE_SIZE: Final = 8
+_CACHE: Final[dict[str, "Table"]] = {}
 # Entries of the log in which the last commit of a query is looked for. Others may write to the same
 # table all the time; to that of a stream they do not.
 HISTORY_LIMIT: Final = 200
@@ -80,9 +80,9 @@ WRITER_FEATURES: Final = frozenset(
     }
 )
 # Before features had names, a table said by its settings and columns that it uses them.
-ASKING_SETTINGS: Final = ("delta.constraints.", "delta.columnMapping.mode")
+FEATURE_SETTINGS: Final = ("delta.constraints.", "delta.columnMapping.mode")
 _PROBED: Final = Schema([Field("a", PrimitiveType("long"))])
-ASKING_COLUMNS: Final = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
+FEATURE_METADATA: Final = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
 
 
 def position_id(stream: str, node: str) -> str:
@@ -149,7 +149,7 @@ class Table:
         self.address = address
         self.shown = without_secrets(address)
         self.uri, self.storage = split_address(address)
-        self._is_tried = False
+        self._is_probed = False
         # As it was loaded last, and what tells that its log is still the same one.
         self._loaded: DeltaTable | None = None
         self._mark: object = None
@@ -217,12 +217,12 @@ class Table:
         # First of all: without shared storage not even an empty table is made.
         TableFolder(self.address).check_files(batch.files)
         for _ in range(ATTEMPTS):
-            table = self._ready(batch)
-            chosen = self._choose(table, batch)
+            table = self._prepare(batch)
+            chosen = self._select_new(table, batch)
             there = sum(each.rows for each in batch.files)
             if chosen is None:
                 # Whoever committed this may have died before it was on disk.
-                self._settle(max(0, table.version() - RECENT), table.version())
+                self._fsync_versions(max(0, table.version() - RECENT), table.version())
                 return CommitOutcome(False, 0, there)
             files, transactions = chosen
             rows = sum(each.rows for each in files)
@@ -248,14 +248,14 @@ class Table:
                     raise TableError(f"{self.shown}: {one_line(problem)}") from problem
                 LOG.info("%s: another writer was first: %s", self.shown, one_line(problem))
                 continue
-            self._settle_after(version)
+            self._fsync_after(version)
             return CommitOutcome(True, rows, there - rows)
         raise TableError(
             f"{self.shown}: {ATTEMPTS} commits of others came before this one; is something "
             "else writing to it all the time?"
         )
 
-    def _ready(self, batch: LandingBatch) -> DeltaTable:
+    def _prepare(self, batch: LandingBatch) -> DeltaTable:
         """The table, made or widened if need be, and fit for these rows."""
         wanted = Schema.from_json(json.dumps(nullable(json.loads(batch.schema))))
         table = self.load()
@@ -267,7 +267,7 @@ class Table:
             table = self.load()
             assert table is not None
         elif batch.query is None or table.transaction_version(query_id(batch.query)) is None:
-            self._try()  # a table that we have not committed to, and others may have made
+            self._probe_once()  # a table that we have not committed to, and others may have made
         self._check_fits(table, batch, wanted)
         self._check_not_restored(table, batch)
         new = new_columns(table.schema(), wanted)
@@ -284,12 +284,12 @@ class Table:
                 pass  # another writer did the same, or the next look tells
             except DeltaError as problem:
                 raise TableError(f"{self.shown}: {names}: {one_line(problem)}") from problem
-            return self._ready(batch)
+            return self._prepare(batch)
         return table
 
     def create(self, schema: Schema, partition_by: Sequence[str], stream: str | None) -> None:
         """Make an empty table; nothing happens if somebody else has just done so."""
-        self._try()
+        self._probe_once()
         names = {field.name for field in schema.fields}
         for name in partition_by:
             if name not in names:
@@ -316,31 +316,31 @@ class Table:
                 " partitionBy, because Spark does not pass .partitionBy() on to a sink in Python",
                 self.shown,
             )
-        self._settle(0, 0)
+        self._fsync_versions(0, 0)
 
-    def _try(self) -> None:
+    def _probe_once(self) -> None:
         """Once, whether the place can hold a table. Raises TableError."""
-        if not self._is_tried:
+        if not self._is_probed:
             probe(self.address)
-            self._is_tried = True
+            self._is_probed = True
 
-    def _settle(self, first: int, last: int) -> None:
+    def _fsync_versions(self, first: int, last: int) -> None:
         """These versions are to last."""
         for version in range(first, last + 1):
             # The log of old versions is cleaned away, when a checkpoint holds what they say.
             with suppress(FileNotFoundError):
-                self._settle_one(version)
+                self._fsync_version(version)
 
-    def _settle_after(self, version: int) -> None:
+    def _fsync_after(self, version: int) -> None:
         """What came after a version is to last: our commit, and what others did meanwhile."""
         if local_folder(self.address) is None:
             return
-        self._settle_one(version + 1)
+        self._fsync_version(version + 1)
         with suppress(FileNotFoundError):
             for later in count(version + 2):
-                self._settle_one(later)
+                self._fsync_version(later)
 
-    def _settle_one(self, version: int) -> None:
+    def _fsync_version(self, version: int) -> None:
         try:
             fsync_commit(self.address, version)
         except FileNotFoundError:
@@ -356,10 +356,10 @@ class Table:
         asked |= {
             key
             for key, value in metadata.configuration.items()
-            if key.startswith(ASKING_SETTINGS) and value != "none"
+            if key.startswith(FEATURE_SETTINGS) and value != "none"
         }
         for field in table.schema().fields:
-            asked |= {key for key in ASKING_COLUMNS if key in (field.metadata or {})}
+            asked |= {key for key in FEATURE_METADATA if key in (field.metadata or {})}
         if asked:
             names = ", ".join(sorted(asked))
             raise TableError(f"{self.shown} asks its writers for {names}, which semel does not do")
@@ -436,7 +436,7 @@ class Table:
 
     # --- what of a batch is new -------------------------------------------------------------------
 
-    def _choose(
+    def _select_new(
         self, table: DeltaTable, batch: LandingBatch
     ) -> tuple[Sequence[DataFile], list[Transaction]] | None:
         """The files and the app transactions of the commit; None: there is nothing to commit."""
@@ -464,7 +464,7 @@ class Table:
                 for owner in owners.get(node, [])[:1]:
                     number = owner_number(owner)
                     transactions.append(Transaction(owner_id(batch.stream, node), number))
-        files = [new for each in batch.files for new in self._trimmed(each, landed)]
+        files = [new for each in batch.files for new in self._new_part(each, landed)]
         return (files, transactions) if files else None
 
     def _spans(self, batch: LandingBatch) -> dict[str, Run]:
@@ -481,7 +481,7 @@ class Table:
                 if after <= before:
                     raise TableError(f"{which}: row {after} came twice; nothing was committed")
                 if after > before + 1:
-                    gap = said_rows(before + 1, after - 1)
+                    gap = row_label(before + 1, after - 1)
                     self._check_may_lack(
                         batch,
                         node,
@@ -503,7 +503,7 @@ class Table:
             batch,
             node,
             (expected, first - 1),
-            f"{self.shown} lacks {said_rows(expected, first - 1)} of stream {batch.stream}, node"
+            f"{self.shown} lacks {row_label(expected, first - 1)} of stream {batch.stream}, node"
             f" {node}, and this batch begins after them: the table or the checkpoint is not the"
             " one that they were landed with; remove the checkpoint, and landing goes on from what"
             " the table has",
@@ -513,7 +513,7 @@ class Table:
         """With which row a node begins of which nothing is landed."""
         if batch.record is None:
             return first
-        held = batch.record.held(node)
+        held = batch.record.ranges(node)
         if not held and not batch.record.owners([node])[node]:
             raise TableError(
                 f"{self.shown}: the root has no node {node} of stream {batch.stream}, of which"
@@ -530,9 +530,9 @@ class Table:
                     " this can be known"
                 )
             raise DataLoss(sentence)
-        held = batch.record.held_within(node, *gap)
+        held = batch.record.ranges_within(node, *gap)
         if held:
-            raise DataLoss(f"{sentence}; the record has {said_runs(held)} of them")
+            raise DataLoss(f"{sentence}; the record has {runs_label(held)} of them")
         if not batch.may_skip:
             raise DataLoss(
                 f"{sentence}; the record lacks them as well: failOnDataLoss=false leaves them out"
@@ -540,7 +540,7 @@ class Table:
         LOG.warning(
             "%s: %s of stream %s, node %s are not in the record and are left out",
             self.shown,
-            said_rows(*gap),
+            row_label(*gap),
             batch.stream,
             node,
         )
@@ -560,7 +560,7 @@ class Table:
             " land in another table"
         )
 
-    def _trimmed(self, file: DataFile, landed: dict[str, int]) -> list[DataFile]:
+    def _new_part(self, file: DataFile, landed: dict[str, int]) -> list[DataFile]:
         """What of a file is not landed: the file, nothing, or a new file with the rest."""
         at = {node: landed.get(node, 0) for node in file.runs}
         if all(runs[0][0] > at[node] for node, runs in file.runs.items()):
@@ -577,16 +577,16 @@ class Table:
         return [replace(each, partition=file.partition) for each in rest]
 
 
-def kept_table(address: str) -> Table:
+def cached_table(address: str) -> Table:
     """A table as this process knows it: the next batch of a query reads only what is new.
 
     Spark makes a writer anew for each commit, but in the same process.
     """
-    if address not in _KEPT:
-        while len(_KEPT) >= MOST_KEPT:
-            _KEPT.pop(next(iter(_KEPT)))
-        _KEPT[address] = Table(address)
-    return _KEPT[address]
+    if address not in _CACHE:
+        while len(_CACHE) >= CACHE_SIZE:
+            _CACHE.pop(next(iter(_CACHE)))
+        _CACHE[address] = Table(address)
+    return _CACHE[address]
 
 
 def positions_in(table: DeltaTable, stream: str, nodes: Iterable[str]) -> dict[str, int]:

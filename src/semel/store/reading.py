@@ -73,7 +73,7 @@ class MissingRows(RecordError):
         """`why` goes on after the verb, "are" or "were"."""
         if first == last:
             verb = {"are": "is", "were": "was"}[verb]
-        super().__init__(f"{said_rows(first, last)} of {of}, {verb} {why}")
+        super().__init__(f"{row_label(first, last)} of {of}, {verb} {why}")
         self.first = first
         self.last = last
 
@@ -116,7 +116,7 @@ def rows_of(table: Any) -> Iterator[RecordRow]:
     return map(RecordRow._make, zip(*columns, strict=True))
 
 
-def said_rows(first: int, last: int) -> str:
+def row_label(first: int, last: int) -> str:
     """Some rows, for people."""
     return f"row {first}" if first == last else f"rows {first} to {last}"
 

@@ -52,7 +52,7 @@ from semel.extras import need
 from semel.pipeline.delta_errors import describe_missing_table, one_line, table_errors
 from semel.pipeline.errors import TableError
 from semel.pipeline.lake import (
-    Behind,
+    NodeLag,
     behind,
     beside,
     dataset_of,
@@ -366,7 +366,7 @@ class LakeSql:
 
     def _looked(
         self, opened: "DeltaTable | None", stream: str
-    ) -> tuple[list[Behind], dict[str, int]]:
+    ) -> tuple[list[NodeLag], dict[str, int]]:
         """How far the table is with each node, and up to which row retention has deleted rows."""
         assert self._holdings is not None
         nodes = behind(opened, stream, self._holdings)
@@ -566,7 +566,7 @@ def _as_text(kind: Any) -> str | None:
         return _TEXT
     if name not in ("list", "array", "struct", "map", "union"):
         return None
-    # Behind the type of an array there is its size.
+    # NodeLag the type of an array there is its size.
     parts = [(label, each) for label, each in kind.children if not isinstance(each, int)]
     inner = [_as_text(each) for _, each in parts]
     if not any(inner):
