@@ -181,7 +181,7 @@ def test_the_environment_is_left_to_speak_for_itself(monkeypatch: pytest.MonkeyP
     }
     # It says how it is asked, and the address may say so, too, but nothing else.
     assert split_address("s3://bucket/lake?scheme=http") == split_address("s3://bucket/lake")
-    with pytest.raises(TableError, match=r"'scheme' of the address is https, but .* by http:"):
+    with pytest.raises(TableError, match=r"'scheme' of the address is https, but .* uses http:"):
         split_address("s3://bucket/lake?scheme=https")
 
 
@@ -189,31 +189,31 @@ def test_the_environment_is_left_to_speak_for_itself(monkeypatch: pytest.MonkeyP
     ("address", "why"),
     [
         ("", "empty"),
-        ("ftp://host/lake", "is no lake"),
-        ("file://host/lake", "no folder of this machine"),
-        ("/srv/a%20b/lake", "rename the folder with % in its name"),
-        ("/srv/C#/lake", "rename the folder with # in its name"),
-        ("/srv/what?/lake", "rename the folder with [?] in its name"),
-        ("/srv/a\\\\b/lake", "rename the folder with"),
-        ("s3:///lake", "names no bucket"),
+        ("ftp://host/lake", "is not a lake"),
+        ("file://host/lake", "not a local folder"),
+        ("/srv/a%20b/lake", "rename the folder that has % in its name"),
+        ("/srv/C#/lake", "rename the folder that has # in its name"),
+        ("/srv/what?/lake", "rename the folder that has [?] in its name"),
+        ("/srv/a\\\\b/lake", "rename the folder that has"),
+        ("s3:///lake", "has no bucket"),
         ("s3://bucket/lake?region", "name=value"),
         ("s3://bucket/lake?tls_ca_file_path=/x", "'tls_ca_file_path'.*endpoint_override"),
         ("s3://bucket/lake?region=x&scheme=ftp&endpoint_override=y", "http or https"),
         ("s3://key@bucket/lake?region=x", "both key and secret"),
         ("s3://bucket/lake#x", "'#'"),
-        ("gs://me@bucket/lake", "no user but 'anonymous'"),
+        ("gs://me@bucket/lake", "is 'anonymous'"),
         ("gs://bucket/lake?region=x", "'region'"),
-        ("abfs://box/lake", "no account"),
+        ("abfs://box/lake", "lacks the account"),
         ("abfs://acct@box/lake?credential_kind=guess", "credential_kind"),
         ("s3://bucket/lake?region=x&scheme=http", "'scheme'.*endpoint_override=host:port"),
         ("s3://bucket/lake?scheme=http&endpoint_override=https://y&region=x", "'scheme'"),
         ("gs://bucket/lake?scheme=http", "'scheme'.*endpoint_override=host:port"),
         ("s3://bucket/lake?region=a&region=b", "'region' of the address is given twice"),
         ("s3://bucket/lake?region=", "'region' of the address is empty"),
-        ("gs://bucket/lake?retry_limit_seconds=abc", "'retry_limit_seconds'.*more than 0"),
-        ("gs://bucket/lake?retry_limit_seconds=0.0", "'retry_limit_seconds'.*more than 0"),
-        ("gs://bucket/lake?retry_limit_seconds=-1", "'retry_limit_seconds'.*more than 0"),
-        ("gs://bucket/lake?retry_limit_seconds=inf", "'retry_limit_seconds'.*more than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=abc", "'retry_limit_seconds'.*greater than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=0.0", "'retry_limit_seconds'.*greater than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=-1", "'retry_limit_seconds'.*greater than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=inf", "'retry_limit_seconds'.*greater than 0"),
         ("abfs://box@acct.dfs.core.windows.net/lake?enable_tls=false", "'enable_tls'.*https"),
         ("abfs://acct@box/lake?enable_tls=0", "'enable_tls'.*https"),
         ("abfs://acct@127.0.0.1:1/box/lake?enable_tls=no", "'enable_tls'.*true or false"),

@@ -260,8 +260,8 @@ def test_a_store_that_cannot_be_used_is_one_sentence_and_gets_nothing(
     path = "bucket/b/lake"
     for lake, words in (
         (store.address(path, careless=True), "put-if-absent"),
-        (store.address(path, key=STRANGER), "403 Forbidden: check key and secret"),
-        (store.address(path, key=READER), "403 Forbidden: check key and secret"),
+        (store.address(path, key=STRANGER), "403 Forbidden: check key, secret"),
+        (store.address(path, key=READER), "403 Forbidden: check key, secret"),
         (store.address(path, server=NOWHERE), f"at {NOWHERE} cannot be reached"),
         (store.address("nobucket/lake"), "there is no such bucket"),
     ):

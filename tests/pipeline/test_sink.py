@@ -196,7 +196,7 @@ def test_options_are_texts_whose_names_have_no_case() -> None:
         ({"path": "t", "root": "r"}, "give option stream with it"),
         ({"path": "t", "partition": "a"}, "did you mean partitionBy?"),
         ({"path": "t", "xyz": "a"}, "there is path, partitionBy"),
-        ({"path": "ftp://x/t"}, "is no lake"),
+        ({"path": "ftp://x/t"}, "is not a lake"),
         ({"path": "t", "partitionBy": "a,b,a"}, "names a column twice"),
         ({"path": "t", "stream": "a b"}, "option stream: 'a b'"),
         ({"path": "t", "stream": "a", "root": "ftp://x"}, "option root: ftp://x is no root"),

@@ -16,16 +16,16 @@ from semel.pipeline.errors import TableError
 from semel.pipeline.lake_address import local_folder
 from semel.store.roots import RootError, open_root, without_secrets
 
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
-# Where an answer of a server or a trace of delta-rs itself begins.
-_BESIDE_THE_POINT: Final = re.compile(r"<\?xml|\n\s*0: ")
-# What delta-rs says of a request that an object store did not answer, or refused.
+_COLORS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
+# The start of a server's answer, or of a trace of delta-rs.
+_DETAILS: Final = re.compile(r"<\?xml|\n\s*0: ")
+# Messages of delta-rs about a request that an object store did not answer, or refused.
 _UNREACHABLE: Final = re.compile(r"performing \w+ \w+://([^/\s]+).* client error \(Connect\) (.+)")
 _REFUSED: Final = re.compile(r"non-2xx status code (40[13] \w+)")
 _NO_BUCKET: Final = re.compile(r"performing list request .*non-2xx status code 404")
-# How delta-rs says that a table asks for what it cannot do.
+# Messages of delta-rs about a table that requires a feature it does not support.
 _NEWER: Final = ("unsupported: ", "reader version", "writer version", "reader feature")
-# How it says that it cannot make sense of a log.
+# Messages of delta-rs about a log that it cannot parse.
 _UNREADABLE: Final = (
     "Json error",
     "Parquet error",
@@ -36,14 +36,14 @@ _UNREADABLE: Final = (
 
 
 def one_line(problem: BaseException) -> str:
-    """What delta-rs or pyarrow says, in one line, without answers of servers and traces."""
-    text = " ".join(_BESIDE_THE_POINT.split(_COLOURS.sub("", str(problem)))[0].split())
+    """The message of an error of delta-rs or pyarrow as one line, without details."""
+    text = " ".join(_DETAILS.split(_COLORS.sub("", str(problem)))[0].split())
     unreachable = _UNREACHABLE.search(text)
     if unreachable is not None:
         return f"the object store at {unreachable[1]} cannot be reached ({unreachable[2]})"
     refused = _REFUSED.search(text)
     if refused is not None:
-        return f"the object store says {refused[1]}: check key and secret, and what they may do"
+        return f"the object store answered {refused[1]}: check key, secret and permissions"
     if _NO_BUCKET.search(text) is not None:
         return "there is no such bucket"
     return text or type(problem).__name__
@@ -51,10 +51,10 @@ def one_line(problem: BaseException) -> str:
 
 @contextmanager
 def table_errors(address: str) -> Iterator[None]:
-    """What delta-rs raises about a table comes out as a TableError that says which.
+    """Turn errors of delta-rs about a table into a TableError that names the table.
 
-    A table that is not there, that a newer program has written, or whose log is damaged is told in
-    our words.
+    A table that does not exist, that requires a newer version, or whose log is damaged is reported
+    with advice.
     """
     exceptions = need("deltalake.exceptions", extra="sql", by="a Delta table")
     shown = without_secrets(address)
@@ -66,7 +66,7 @@ def table_errors(address: str) -> Iterator[None]:
         text = one_line(problem)
         if _is_newer(text):
             raise TableError(
-                f"{shown} needs a newer reader or writer than this: upgrade deltalake ({text})"
+                f"{shown} requires a newer version of deltalake: upgrade it ({text})"
             ) from problem
         damage = _damage(address) if any(sign in text for sign in _UNREADABLE) else None
         if damage is not None:
@@ -75,7 +75,7 @@ def table_errors(address: str) -> Iterator[None]:
 
 
 def _damage(address: str) -> str | None:
-    """What is wrong with the log of a table, and what to do; None: that does not show."""
+    """What is wrong with the log of a table, and what to do; None if nothing is found."""
     try:
         return find_damage(open_root(address))
     except (RootError, OSError):
@@ -88,7 +88,7 @@ def _is_newer(text: str) -> bool:
 
 
 def describe_missing_table(address: str) -> str:
-    """Why there is no table: one sentence."""
+    """One sentence that says why there is no table at an address."""
     shown = without_secrets(address)
     folder = local_folder(address)
     if folder is None:
@@ -96,7 +96,7 @@ def describe_missing_table(address: str) -> str:
     if not folder.exists():
         return f"there is no table at {shown}: there is no such folder"
     if not folder.is_dir():
-        return f"{shown} is no table but a file"
+        return f"{shown} is not a table but a file"
     if (folder / "_delta_log").is_dir():
-        return f"{shown} is no table any more: its _delta_log is empty, as if deleted"
-    return f"{shown} is no table: it has no _delta_log"
+        return f"{shown} is no longer a table: its _delta_log is empty"
+    return f"{shown} is not a table: it has no _delta_log"

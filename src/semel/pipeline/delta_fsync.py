@@ -1,7 +1,7 @@
 """Durable commits: delta-rs does not call fsync, so this module does.
 
-In a local directory a commit is durable when the files that it adds, its log entry and the
-directories of both are on disk, in this order. On an object store a completed PUT is durable.
+In a local folder a commit is durable when the files that it adds, its log entry and the
+folders of both are on disk, in this order. On an object store a completed PUT is durable.
 """
 
 import os
@@ -14,7 +14,7 @@ from semel.pipeline.lake_address import local_folder
 
 
 def entry_fingerprint(address: str, version: int) -> tuple[int, ...] | None:
-    """What tells the entry of a commit from another one of that name; None: there is none."""
+    """A value that changes if another file takes the place of a log entry; None: no entry."""
     folder = local_folder(address)
     if folder is not None:
         try:
@@ -32,11 +32,12 @@ def entry_fingerprint(address: str, version: int) -> tuple[int, ...] | None:
 
 
 def fsync_commit(address: str, version: int, *, files: bool = False) -> None:
-    """A commit of a table in a folder is to last; on an object store what was put lasts already.
+    """Make a commit durable. Does nothing on an object store, where a completed PUT is durable.
 
-    With `files` those that the commit has added are synced first: who wrote them with delta-rs
-    needs that, who synced them does not. A checkpoint that was made after the commit is synced
-    too: a torn one would hide the log. Raises OSError; an fsync that fails is never retried.
+    With `files`, the files that the commit added are synced first; this is needed for those that
+    delta-rs wrote. A checkpoint of the version is synced too, because a torn one would make the
+    table unreadable. Raises OSError. A failed fsync is not retried: the kernel may have dropped
+    the dirty pages.
     """
     folder = local_folder(address)
     if folder is None:
@@ -46,7 +47,7 @@ def fsync_commit(address: str, version: int, *, files: bool = False) -> None:
     if files:
         added = [folder / path for path in _added(entry, version)]
         for path in (*added, *{path.parent for path in added}):
-            # Another commit may have removed it since, and a vacuum deleted it.
+            # It may have been removed by a later commit and vacuumed.
             with suppress(FileNotFoundError):
                 fsync_path(path)
     fsync_path(entry)
@@ -55,7 +56,7 @@ def fsync_commit(address: str, version: int, *, files: bool = False) -> None:
             fsync_path(checkpoint)
     with suppress(FileNotFoundError):
         fsync_path(log / "_last_checkpoint")
-    # The table may be new, and so may be the lake.
+    # The table and the lake may be new.
     for each in (log, folder, folder.parent):
         fsync_path(each)
 
@@ -68,7 +69,7 @@ def _added(entry: Path, version: int) -> list[str]:
 
 
 def fsync_path(path: Path) -> None:
-    """Let a file or a folder last. An error of this is never tried again: it comes out."""
+    """Flush a file or a folder to disk. Raises OSError; the caller must not retry."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,26 +1,22 @@
-"""Where lakes are: one address for people, and what delta-rs wants to know of it.
+"""Addresses of lakes and tables, and their translation for delta-rs.
 
-A lake is a folder or an address of an object store, and a table is a folder of it. People write
-the address of a lake as they write that of a root, in the form that pyarrow reads:
+A lake is a folder or a prefix in an object store; each table is a folder below it. Users
+write the address of a lake like that of a root, in the form that pyarrow reads:
 
-    semel-data/lake                                       a folder; file:///srv/lake too
+    semel-data/lake                                       a folder; also file:///srv/lake
     s3://bucket/lake?endpoint_override=host:9000&scheme=http&region=eu-1
     gs://bucket/lake
     abfs://container@account.dfs.core.windows.net/lake
 
-Keys may be in it (`s3://key:secret@bucket/…`), but are better left to the environment, which
-delta-rs reads as pyarrow does. delta-rs takes options beside an address, not in it, and calls them
-by other names: `split_address` translates. An option that it could not obey is refused by name:
-what is written would be elsewhere, or be written in another way, than was asked. The few that say
-only how pyarrow opens files and makes buckets (`…_WITHOUT_EFFECT`) mean nothing to a table: they
-are allowed, so that root and lake can have one address, and do nothing.
+An address may contain keys (`s3://key:secret@bucket/…`), but the environment is a better place for
+them; delta-rs reads it as pyarrow does. delta-rs takes options separately and under other names:
+`split_address` translates. An option that delta-rs cannot honor is an error that names it, because
+data would otherwise be written elsewhere or in another way than requested. Options that only say
+how pyarrow opens files and creates buckets (`…_WITHOUT_EFFECT`) do not concern a table. They are
+allowed, so that a root and a lake can share one address, and ignored.
 
-Addresses go to people without user, password and options (`semel.store.roots.without_secrets`),
-and what delta-rs says about a problem through `said`, which makes one line of it. An address of
-which it is not certain where its secret ends is refused by `read_address`, as that of a root is.
-
-delta-rs does not fsync. On a folder of this machine `settle_log` makes up for it: what a commit
-names reaches the disk, then the commit, then the folders in which both are.
+Messages show addresses without user, password and options (`semel.store.roots.without_secrets`).
+`read_address` refuses an address if it is unclear where its secret ends.
 """
 
 import os
@@ -40,16 +36,15 @@ from semel.store.roots import (
 )
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-# How an address begins for Hadoop, and after pathlib has made one slash of two.
+# The start of an address as Hadoop writes it, and after pathlib has merged two slashes.
 _HADOOP: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _NOT_IN_NAMES: Final = "/\\?#%:"
-# delta-rs takes these in the path of a folder for an escaped character, and looks elsewhere.
-# In the path of a table delta-rs takes these for parts of an address: it finds no history there.
+# delta-rs parses a path as a URL: it would unescape the first, and cut the path at the others.
 _MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|[#?\\]")
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _AZURE_HOSTS: Final = (".dfs.core.windows.net", ".blob.core.windows.net")
 
-# Options of pyarrow's that change nothing in a table: how files are opened, buckets made.
+# Options of pyarrow that do not affect a table: how it opens files and creates buckets.
 _S3_WITHOUT_EFFECT: Final = (
     "allow_bucket_creation",
     "allow_bucket_deletion",
@@ -67,8 +62,8 @@ _AZURE_OPTIONS: Final = (
     "tenant_id",
 )
 _AZURE_CREDENTIAL: Final = ("client_id", "client_secret", "tenant_id")
-# Which of pyarrow's kinds can be told to delta-rs, and how. The others it cannot be held to: it
-# looks at the environment, and takes what it finds there.
+# pyarrow's kinds of credentials that delta-rs has an option for. For all others delta-rs uses what
+# it finds in the environment.
 _AZURE_KINDS: Final[dict[str, dict[str, str]]] = {
     "default": {},
     "anonymous": {"azure_skip_signature": "true"},
@@ -81,12 +76,15 @@ _AZURE_WITHOUT_EFFECT: Final = ("background_writes",)
 
 
 def local_folder(address: str) -> Path | None:
-    """The folder of this machine that an address names; None: it names an object store.
+    """The local folder that an address names, or None if it names an object store.
 
-    Raises TableError for an address that can name neither.
+    Raises TableError for an address that names neither.
     """
     if not address:
-        raise TableError("the lake is empty: give a folder or an address such as s3://bucket/lake")
+        raise TableError(
+            "the address of the lake is empty: give a folder, or an address such as"
+            " s3://bucket/lake"
+        )
     if not _SCHEME.match(address):
         try:
             check_path(address)
@@ -100,14 +98,15 @@ def local_folder(address: str) -> Path | None:
         shown = without_secrets(address)
         if parts.scheme.lower() != "file":
             known = ", ".join(f"{each}://" for each in ("file", *OBJECT_STORES))
-            raise TableError(f"{shown} is no lake: give a folder or one of {known}")
+            raise TableError(f"{shown} is not a lake: give a folder, or one of {known}")
         if parts.netloc not in ("", "localhost") or not parts.path:
-            raise TableError(f"{shown} names no folder of this machine: write file:///folder")
+            raise TableError(f"{shown} is not a local folder: write file:///folder")
         folder = Path(unquote(parts.path))
     misread = _MISREAD.search(str(folder))
     if misread is not None:
         raise TableError(
-            f"{folder} can hold no Delta table: rename the folder with {misread[0][0]} in its name"
+            f"{folder} cannot hold a Delta table: rename the folder that has {misread[0][0]} in"
+            " its name"
         )
     return folder
 
@@ -120,9 +119,9 @@ def _parts(address: str) -> SplitResult:
 
 
 def checkpoint_folder(location: str) -> Path | None:
-    """Where Spark keeps a checkpoint; None: not on this machine.
+    """The local folder of a Spark checkpoint, or None if it is not local.
 
-    Spark takes what it is given as it is: nothing in it is escaped.
+    Spark does not unescape the location.
     """
     address = _HADOOP.match(location)
     if address is None:
@@ -133,7 +132,7 @@ def checkpoint_folder(location: str) -> Path | None:
 
 
 def check_table_name(table: str) -> None:
-    """Raise TableError if no table can have this name: it is the name of a folder."""
+    """Raise TableError if this cannot be the name of a table, which is that of a folder."""
     if (
         not table
         or table.startswith((".", "_"))
@@ -148,7 +147,7 @@ def check_table_name(table: str) -> None:
 
 
 def table_address(lake: str, table: str) -> str:
-    """The address of a table of a lake, with the options of the lake. Raises TableError."""
+    """The address of a table in a lake, with the options of the lake. Raises TableError."""
     check_table_name(table)
     if local_folder(lake) is not None and not _SCHEME.match(lake):
         return str(Path(lake) / table)
@@ -159,8 +158,8 @@ def table_address(lake: str, table: str) -> str:
 def split_address(address: str) -> tuple[str, dict[str, str]]:
     """The address of a lake or table for delta-rs, and its storage options. Raises TableError.
 
-    A folder is returned with its whole path, and needs no options. For a bucket of Amazon's whose
-    region neither address nor environment tells, the region is asked for over the network.
+    A folder is returned as an absolute path, without options. The region of an Amazon bucket is
+    looked up over the network if neither the address nor the environment has it.
     """
     folder = local_folder(address)
     if folder is not None:
@@ -168,12 +167,12 @@ def split_address(address: str) -> tuple[str, dict[str, str]]:
     parts = _parts(address)
     shown = without_secrets(address)
     if parts.fragment or "#" in address:
-        raise TableError(f"{shown} contains '#', which no address may")
+        raise TableError(f"{shown} contains '#', which is not allowed in an address")
     given = _given(shown, parts.query)
     scheme = parts.scheme.lower()
     user, password, host = _user(parts.netloc)
     if not host:
-        raise TableError(f"{shown} names no bucket")
+        raise TableError(f"{shown} has no bucket")
     if scheme == "s3":
         _check_options(shown, given, _S3_OPTIONS, _S3_WITHOUT_EFFECT)
         return f"s3://{host}{parts.path}", _s3(shown, host, user, password, given)
@@ -215,29 +214,29 @@ def _check_options(
     for name in given:
         if name not in known and name not in without_effect:
             raise TableError(
-                f"{shown}: option {name!r} of the address is not one of a lake: it may have "
+                f"{shown}: option {name!r} is not an option of a lake's address, which are "
                 f"{', '.join(known)}"
             )
 
 
 def _endpoint(shown: str, given: dict[str, str]) -> str | None:
-    """The URL of another server than the usual one; None: the usual one."""
+    """The URL of a server other than the provider's own, or None."""
     server = given.get("endpoint_override")
     scheme = given.get("scheme", "https")
     if scheme not in ("http", "https"):
-        raise TableError(f"{shown}: option 'scheme' of the address is http or https")
+        raise TableError(f"{shown}: option 'scheme' of the address must be http or https")
     if server is None:
         return None
     return server.rstrip("/") if "://" in server else f"{scheme}://{server}"
 
 
 def _check_scheme(shown: str, given: dict[str, str], endpoint: str | None) -> None:
-    """The usual server is asked by https, another one as its URL says."""
+    """Raise TableError if option `scheme` contradicts the server, which uses https by default."""
     used = "http" if endpoint is not None and endpoint.startswith("http://") else "https"
     if given.get("scheme", used) != used:
         raise TableError(
-            f"{shown}: option 'scheme' of the address is {given['scheme']}, but the server is "
-            f"asked by {used}: name the server beside it, endpoint_override=host:port"
+            f"{shown}: option 'scheme' of the address is {given['scheme']}, but the server uses"
+            f" {used}: name the server with endpoint_override=host:port"
         )
 
 
@@ -248,7 +247,7 @@ def _s3(shown: str, bucket: str, user: str, password: str, given: dict[str, str]
     if user:
         options["aws_access_key_id"] = user
         options["aws_secret_access_key"] = password
-    # pyarrow reads both variables, and asks for no leave to use http.
+    # pyarrow reads both variables, and uses http without further permission.
     endpoint = _endpoint(shown, given) or _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     _check_scheme(shown, given, endpoint)
     if endpoint is not None:
@@ -272,13 +271,13 @@ def _region(bucket: str) -> str:
     try:
         return str(fs.resolve_s3_region(bucket))
     except OSError:
-        # The first use of the bucket says what is wrong with it.
+        # The first request to the bucket reports the problem.
         return "us-east-1"
 
 
 def _google(shown: str, user: str, password: str, given: dict[str, str]) -> dict[str, str]:
     if password or user not in ("", "anonymous"):
-        raise TableError(f"{shown}: the address of a Google bucket has no user but 'anonymous'")
+        raise TableError(f"{shown}: the only user in the address of a Google bucket is 'anonymous'")
     options = {}
     if user:
         options["google_skip_signature"] = "true"
@@ -292,8 +291,8 @@ def _google(shown: str, user: str, password: str, given: dict[str, str]) -> dict
     if seconds is not None:
         if not _SECONDS.fullmatch(seconds) or float(seconds) == 0:
             raise TableError(
-                f"{shown}: option 'retry_limit_seconds' of the address is a number of seconds "
-                "more than 0, such as 30 or 1.5"
+                f"{shown}: option 'retry_limit_seconds' of the address must be a number of seconds "
+                "greater than 0, such as 30 or 1.5"
             )
         options["retry_timeout"] = f"{seconds}s"
     return options
@@ -302,7 +301,7 @@ def _google(shown: str, user: str, password: str, given: dict[str, str]) -> dict
 def _azure(
     shown: str, user: str, password: str, host: str, path: str, given: dict[str, str]
 ) -> tuple[str, dict[str, str]]:
-    """pyarrow's four forms: with the account in the host, or before it, or on a server of its own.
+    """pyarrow's four forms, in which the account is the host, the user, or on a private server.
 
     abfs://[:key@]account.dfs.core.windows.net/container/…
     abfs://container[:key]@account.dfs.core.windows.net/…
@@ -326,12 +325,12 @@ def _azure(
         account, container, rest = user, host, path
     if not is_secure and "azure_endpoint" not in options:
         raise TableError(
-            f"{shown}: option 'enable_tls' of the address is false only for a server of your own: "
-            "Azure's is asked by https"
+            f"{shown}: option 'enable_tls' of the address can be false only for your own server: "
+            "Azure requires https"
         )
     if not account or not container:
         raise TableError(
-            f"{shown} names no account or no container: "
+            f"{shown} lacks the account or the container: "
             "write abfs://container@account.dfs.core.windows.net/folder"
         )
     options["azure_storage_account_name"] = account
@@ -341,22 +340,22 @@ def _azure(
 
 
 def _is_secure(shown: str, given: dict[str, str]) -> bool:
-    """Whether Azure's server is to be asked by https, by what pyarrow takes for yes and no."""
+    """Whether to use https, by the words that pyarrow accepts as true and false."""
     word = given.get("enable_tls", "true").lower()
     if word not in ("true", "1", "false", "0"):
-        raise TableError(f"{shown}: option 'enable_tls' of the address is true or false")
+        raise TableError(f"{shown}: option 'enable_tls' of the address must be true or false")
     return word in ("true", "1")
 
 
 def _azure_credential(shown: str, given: dict[str, str]) -> dict[str, str]:
-    """Who asks, if no key of the account says it. What pyarrow refuses is refused here, too."""
+    """The credentials other than an account key. Refuses what pyarrow refuses."""
     named = [name for name in _AZURE_CREDENTIAL if name in given]
     kind = given.get("credential_kind")
     if kind is not None:
         if kind not in _AZURE_KINDS:
             raise TableError(
-                f"{shown}: option 'credential_kind' of the address of a lake is one of "
-                f"{', '.join(_AZURE_KINDS)}: without it, the environment says who asks"
+                f"{shown}: option 'credential_kind' of a lake's address must be one of "
+                f"{', '.join(_AZURE_KINDS)}; without it, the environment has the credentials"
             )
         if named:
             raise TableError(
@@ -365,7 +364,7 @@ def _azure_credential(shown: str, given: dict[str, str]) -> dict[str, str]:
         return _AZURE_KINDS[kind]
     if named not in ([], ["client_id"], [*_AZURE_CREDENTIAL]):
         raise TableError(
-            f"{shown}: option {named[-1]!r} of the address is given with all of "
+            f"{shown}: option {named[-1]!r} of the address requires all of "
             f"{', '.join(_AZURE_CREDENTIAL)}, or client_id alone"
         )
     return {f"azure_storage_{name}": given[name] for name in named}
