@@ -37,10 +37,10 @@ def test_help_names_every_setting() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "say where the segments are: --root DIR, or an object store"),
+        ([], "--root is missing: give the folder or object store of the segments"),
         (["--root", "ftp://x/y"], "--root: ftp://x/y is no root"),
-        (["--root", "r", "--once"], "r is no root: there is no such folder"),
-        (["--root", "r", "--lake", "ftp://x"], "ftp://x is no lake"),
+        (["--root", "r", "--once"], "r is not a root: there is no such folder"),
+        (["--root", "r", "--lake", "ftp://x"], "ftp://x is not a lake"),
         (["--root", "r", "--lake", "s3://b/l?region=eu-1"], "say by --checkpoint"),
         (["--root", "r", "--lake", "s3://b/l?nonesuch=1"], "option 'nonesuch' of the address"),
         (["--root", "r", "--table", "a/b"], "'a/b' cannot name a table"),

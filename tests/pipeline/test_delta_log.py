@@ -268,7 +268,7 @@ def test_a_restore_between_the_look_and_the_commit_is_noticed(
 
 # --- damage ---------------------------------------------------------------------------------------
 
-ANEW = "bring it back from a backup"
+ANEW = "restore it from a backup"
 COMPLETE = "delete it and _last_checkpoint"
 
 

@@ -230,7 +230,7 @@ def test_numbered_rows_tell_the_runs_of_each_node(
 
 @pytest.mark.parametrize("seqs", [[1, 1], [1, 2, 2, 9], [3, 1, 3]])
 def test_a_number_that_comes_twice_is_refused(tmp_path: Path, seqs: list[int]) -> None:
-    with pytest.raises(TableError, match="came twice"):
+    with pytest.raises(TableError, match="is duplicated"):
         written(tmp_path, pa.table({"node": ["a"] * len(seqs), "seq": seqs}), is_numbered=True)
 
 

@@ -24,12 +24,13 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from semel.cli import group
 from semel.client import Client
+from semel.pipeline.commit_probe import probe
 from semel.pipeline.errors import PipelineError, TableError, sentence_of
 from semel.pipeline.files import TableLayout, write_files
 from semel.pipeline.lake_address import split_address, table_address
 from semel.pipeline.landing import Event, Landing, make_plan
 from semel.pipeline.settings import LandSettings
-from semel.pipeline.table import LandingBatch, Table, probe
+from semel.pipeline.table import LandingBatch, Table
 from tests.broker.live import Process
 from tests.pipeline.living import until
 from tests.pipeline.made import root_of, write_messages

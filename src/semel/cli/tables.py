@@ -22,7 +22,7 @@ from semel.cli.safe_text import shown_text
 from semel.cli.store import print_table
 from semel.cli.stream import shown_size, shown_time
 from semel.counts import count
-from semel.pipeline.lake import NodeLag, TableSummary, behind, open_table, tables
+from semel.pipeline.lake import NodeLag, TableSummary, node_lags, open_table, tables
 from semel.store.reading import Holdings
 
 
@@ -79,9 +79,11 @@ def lateness(
         known = holdings.streams()
         for each in found:
             if each.stream in known and each.stream is not None:
-                late[each.table] = behind(open_table(place.lake, each.table), each.stream, holdings)
+                late[each.table] = node_lags(
+                    open_table(place.lake, each.table), each.stream, holdings
+                )
         if record.table not in [each.table for each in found] and record.stream in known:
-            rows = sum(each.rows for each in behind(None, record.stream, holdings))
+            rows = sum(each.rows for each in node_lags(None, record.stream, holdings))
             waiting = (
                 f"nothing is landed in {shown_text(record.table)} of {shown_lake(place.lake)} yet; "
                 f"{count(rows, 'row')} of stream {record.stream} {'is' if rows == 1 else 'are'} "

@@ -36,6 +36,7 @@ from semel.store.schema import (
     VERSION,
     Damaged,
     NotKnown,
+    StoreInUse,
     Unusable,
     objects,
     objects_in,
@@ -273,7 +274,7 @@ class Lock:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Unusable(f"{folder} is in use by another process{self._who()}") from None
+                raise StoreInUse(f"{folder} is in use by another process{self._who()}") from None
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
         except BaseException:

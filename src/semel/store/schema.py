@@ -247,6 +247,10 @@ class Unusable(Exception):
     """A store that cannot be opened, and what to do about it, in one sentence."""
 
 
+class StoreInUse(Unusable):
+    """Another process has the store open."""
+
+
 class Damaged(Unusable):
     """A store that is not what was written: what is wrong with it."""
 

@@ -53,9 +53,9 @@ from semel.pipeline.delta_errors import describe_missing_table, one_line, table_
 from semel.pipeline.errors import TableError
 from semel.pipeline.lake import (
     NodeLag,
-    behind,
-    beside,
+    data_folder_of,
     dataset_of,
+    node_lags,
     open_table,
     stream_of,
     table_names,
@@ -121,7 +121,7 @@ def record_beside(
     `semel up` has the lake in the data folder of its broker, `semel ingest` its store in the root.
     """
     if data is None and root is None:
-        data = beside(lake)
+        data = data_folder_of(lake)
     elif data is None and root is not None:
         place = open_root(root)
         if isinstance(place, LocalRoot):
@@ -369,7 +369,7 @@ class LakeSql:
     ) -> tuple[list[NodeLag], dict[str, int]]:
         """How far the table is with each node, and up to which row retention has deleted rows."""
         assert self._holdings is not None
-        nodes = behind(opened, stream, self._holdings)
+        nodes = node_lags(opened, stream, self._holdings)
         return nodes, {each.node: each.deleted for each in nodes}
 
     def _shown(self, table: str) -> str:
