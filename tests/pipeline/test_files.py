@@ -169,7 +169,7 @@ def test_a_name_with_a_dot_is_not_taken_for_a_part_of_another(tmp_path: Path) ->
 
 
 def test_a_value_that_is_too_long_for_the_name_of_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="a value of t is too long for a folder's name"):
+    with pytest.raises(TableError, match="a value of t is too long for a folder name"):
         written(tmp_path, pa.table({"a": [1], "t": ["x" * 254]}), "t")
     assert len(written(tmp_path, pa.table({"a": [1], "t": ["x" * 253]}), "t")) == 1
 

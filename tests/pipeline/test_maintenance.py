@@ -413,7 +413,7 @@ def test_a_kill_at_each_step_leaves_a_whole_table(address: str, landed: Path, st
     code = f"""
 import os, sys, json
 from deltalake import DeltaTable
-from semel.pipeline import compaction, files, maintenance, places
+from semel.pipeline import compaction, files, maintenance
 from semel.store.roots import LocalRoot
 
 def end_after(place, name, before=False):
@@ -428,7 +428,7 @@ def end_after(place, name, before=False):
 
 step = {step!r}
 if step == "written":
-    end_after(files.TableFolder, "settle", before=True)
+    end_after(files.TableFolder, "fsync", before=True)
 elif step == "synced":
     end_after(compaction, "_commit", before=True)
 elif step == "committed":
@@ -524,7 +524,7 @@ def test_a_problem_is_logged_once_and_a_landing_goes_on(
     keeper.run_once()
     assert events == []
     (record,) = caplog.records
-    assert "maintenance of the table failed, and is tried again: " in record.getMessage()
+    assert "maintenance of the table failed, and will be retried: " in record.getMessage()
     land_seqs(address, 61, 65)
     path.write_bytes(whole)
     keeper.run_once()

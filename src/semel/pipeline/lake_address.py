@@ -214,7 +214,7 @@ def _check_options(
     for name in given:
         if name not in known and name not in without_effect:
             raise TableError(
-                f"{shown}: option {name!r} is not an option of a lake's address, which are "
+                f"{shown}: option {name!r} of the address does not apply to a lake; use "
                 f"{', '.join(known)}"
             )
 
