@@ -142,6 +142,8 @@ def check_contents(names: list[str]) -> None:
         package / "py.typed",
         *package.glob("vectors/*.json"),
         *package.glob("standard/*.csv"),
+        *package.glob("pipeline/*.sh"),
+        *package.glob("pipeline/*.properties"),
     ]
     for path in [*wanted, *package.rglob("*.py")]:
         assert path.relative_to(package.parent).as_posix() in names

@@ -231,8 +231,9 @@ class Builder:
         """A checkpoint with all of it, the entries before it that are kept, and some after it."""
         from deltalake import DeltaTable
 
+        from semel.pipeline.app_transactions import position_id
         from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
-        from semel.pipeline.table import Table, position_id
+        from semel.pipeline.table import Table
 
         made = place.with_name("making")
         log = place / "_delta_log"

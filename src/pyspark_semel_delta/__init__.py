@@ -1,10 +1,9 @@
-"""`format("semel_delta")` for every Spark session of this environment, without a registration.
+"""`format("semel_delta")` for every Spark session of this environment, without registration.
 
-PySpark imports each top-level module whose name begins with `pyspark_` when a session uses a data
-source written in Python for the first time, and takes the class `DefaultSource` from it. That
-happens also to people who never use this format, and one module that fails takes the formats of
-all others away: so this one imports nothing but pyspark, and what the format needs is imported,
-or missed, when somebody uses it.
+When a session first uses a Python data source, PySpark imports each top-level module whose name
+begins with `pyspark_`, and takes the class `DefaultSource` from it. This happens even if nobody
+uses this format, and one module that fails disables the formats of all others. So this module
+imports only pyspark; what the format needs is imported when it is used.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """The name under which Spark knows the format; what it constructs is `DeltaSink`."""
+    """The class that Spark finds; it constructs a `DeltaSink`."""
 
     def __new__(cls, options: dict[str, str]) -> "DeltaSink":  # type: ignore[misc]
         from semel.extras import MissingExtra, need

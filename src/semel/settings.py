@@ -84,6 +84,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+class SettingProblem(str):
+    """A sentence about one setting, in the words of flags and files.
+
+    `setting` is its key, and `rest` what the sentence says after the name of the setting: so a
+    caller whose users know the setting by another name can put that name before it.
+    """
+
+    setting: str
+    rest: str
+
+    def __new__(cls, sentence: str, *, setting: str, rest: str) -> "SettingProblem":
+        problem = super().__new__(cls, sentence)
+        problem.setting = setting
+        problem.rest = rest
+        return problem
+
+
 class SettingsError(Exception):
     """Settings that cannot be used. `problems` holds one sentence for each thing wrong."""
 
@@ -233,7 +250,9 @@ def check(section: Section) -> None:
             right = False
         if not right:
             place = f"{type(section).__name__}: {_header(type(section))}"
-            problems.append(unfit(place, declared, value))
+            rest = unfit("", declared, value).removeprefix(f" {declared.key}")
+            sentence = unfit(place, declared, value)
+            problems.append(SettingProblem(sentence, setting=declared.key, rest=rest))
     if problems:
         raise SettingsError(problems)
 

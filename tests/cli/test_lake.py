@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from semel.cli.lake import command
-from semel.pipeline.table import position_id
+from semel.pipeline.app_transactions import position_id
 
 
 @pytest.fixture

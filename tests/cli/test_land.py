@@ -37,11 +37,11 @@ def test_help_names_every_setting() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "say where the segments are: --root DIR, or an object store"),
+        ([], "--root is missing: give the folder or object store of the segments"),
         (["--root", "ftp://x/y"], "--root: ftp://x/y is not a root"),
-        (["--root", "r", "--once"], "r is no root: there is no such folder"),
-        (["--root", "r", "--lake", "ftp://x"], "ftp://x is no lake"),
-        (["--root", "r", "--lake", "s3://b/l?region=eu-1"], "say by --checkpoint"),
+        (["--root", "r", "--once"], "r is not a root: there is no such folder"),
+        (["--root", "r", "--lake", "ftp://x"], "ftp://x is not a lake"),
+        (["--root", "r", "--lake", "s3://b/l?region=eu-1"], "give --checkpoint"),
         (["--root", "r", "--lake", "s3://b/l?nonesuch=1"], "option 'nonesuch' of the address"),
         (["--root", "r", "--table", "a/b"], "'a/b' cannot name a table"),
     ],
@@ -123,7 +123,7 @@ def test_a_table_of_another_stream_is_told_before_spark_is_started(root: Path) -
     assert "Spark is started" in land(root, *words, "--table", "others")
     write_deltalake(lake / "foreign", made)
     assert land(root, *words, "--table", "foreign") == (
-        f"Error: {lake / 'foreign'} is no table of stream plant, because no landing has made it: "
+        f"Error: {lake / 'foreign'} is not a table of stream plant, because no landing created it: "
         "give another --table"
     )
 

@@ -220,7 +220,7 @@ def test_files_that_fit_make_a_context(files: Certificates, options: dict[str, A
         ),
         (
             {"certfile": "client.pem", "keyfile": "locked.key", "password": "ü" * 513},
-            "the password of a key has at most 1024 bytes",
+            "password: that of a key has at most 1024 bytes",
         ),
         (
             {"keyfile": "client.key"},

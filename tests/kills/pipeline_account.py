@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from semel.pipeline.table import position_id
+from semel.pipeline.app_transactions import position_id
 from tests.kills.account import Ledger, Taker, Verdict, read_payload
 from tests.kills.brokers import STREAM
 from tests.kills.pipeline_lake import Lake

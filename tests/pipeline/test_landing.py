@@ -264,7 +264,7 @@ def test_two_landings_at_once_land_each_row_once(place: Place) -> None:
 def test_a_table_that_is_something_else_is_refused_by_name(place: Place) -> None:
     write_deltalake(str(place.table), pa.table({"seq": ["a"]}))
     place.write("n1", 1, 10)
-    with pytest.raises(PipelineError, match="messages is no table of stream all"):
+    with pytest.raises(PipelineError, match="messages is not a table of stream all"):
         place.land()
     place.write("n1", 11, 10)
     assert place.land(table="others") == 20
@@ -287,7 +287,7 @@ def test_rows_that_retention_deleted_are_a_failure_or_are_left_out(place: Place)
 
 
 def test_a_root_that_is_not_there_is_a_sentence(place: Place) -> None:
-    with pytest.raises(PipelineError, match="is no root: there is no such folder"):
+    with pytest.raises(PipelineError, match="is not a root: there is no such folder"):
         place.land()
 
 

@@ -20,9 +20,8 @@ from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partiti
 import semel
 from semel.broker.authority import Authority
 from semel.client.ingest import DATA_FOLDER
-from semel.lab.testing import TestBroker
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
-from semel.pipeline.live_place import CONNECTED, CONNECTING, ENDED, FAILED, IngestStatus
+from semel.pipeline.live_folder import CONNECTED, CONNECTING, ENDED, FAILED, IngestStatus
 from semel.pipeline.source import MqttSource
 from tests.client.ingests import publish
 from tests.client.mosquitto import NEEDS_MOSQUITTO, mosquitto
@@ -36,6 +35,7 @@ from tests.pipeline.living import (
     ingest_ended,
     intruding,
     is_running,
+    make_broker,
     place_of,
     recorded,
     rows,
@@ -99,7 +99,7 @@ def live_through_two_drivers(port: int, root: Path, **more: str) -> None:
 def test_each_message_is_recorded_once_when_the_driver_is_killed_and_another_follows(
     tmp_path: Path,
 ) -> None:
-    with TestBroker() as broker:
+    with make_broker() as broker:
         live_through_two_drivers(broker.port, tmp_path)
         (one,) = broker.sessions()
         assert one.client_id == rows(tmp_path)[0].client_id
@@ -114,7 +114,7 @@ def test_each_message_of_mosquitto_is_recorded_once_as_well(tmp_path: Path) -> N
 
 
 def test_a_worker_that_is_killed_takes_no_ingest_with_it(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         worker = driver.worker()
         worker.attach(options, tmp_path)
@@ -128,7 +128,7 @@ def test_a_worker_that_is_killed_takes_no_ingest_with_it(tmp_path: Path) -> None
 
 
 def test_a_second_query_reads_from_the_ingest_that_is_there(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         one, other = driver.worker(), driver.worker()
         one.attach(options, tmp_path)
@@ -141,7 +141,7 @@ def test_a_second_query_reads_from_the_ingest_that_is_there(tmp_path: Path) -> N
 
 
 def test_of_queries_that_begin_at_once_one_starts_the_ingest(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as one, driving() as other:
+    with make_broker() as broker, driving() as one, driving() as other:
         options = options_of(broker.port)
         workers = [driver.worker() for driver in (one, other) for _ in range(3)]
         with ThreadPoolExecutor(len(workers)) as pool:
@@ -152,7 +152,7 @@ def test_of_queries_that_begin_at_once_one_starts_the_ingest(tmp_path: Path) -> 
 
 
 def test_the_ingest_is_given_nothing_of_the_worker_but_its_task(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         worker = driver.worker()
         worker.attach(options_of(broker.port), tmp_path)
         pid = status_of(tmp_path).pid
@@ -171,7 +171,7 @@ def test_the_ingest_is_given_nothing_of_the_worker_but_its_task(tmp_path: Path) 
 def test_the_ingest_is_found_by_any_way_to_its_root(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "way").symlink_to(tmp_path / "root")
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         driver.worker().attach(options, tmp_path / "root")
         driver.worker().attach(options, tmp_path / "way")
@@ -182,7 +182,7 @@ def test_the_ingest_is_found_by_any_way_to_its_root(tmp_path: Path) -> None:
 
 
 def test_the_ingest_ends_when_the_last_query_has_and_not_before(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port, linger="0")
         one, other = driver.worker(), driver.worker()
         one.attach(options, tmp_path)
@@ -204,7 +204,7 @@ def test_the_ingest_ends_when_the_last_query_has_and_not_before(tmp_path: Path) 
 
 
 def test_an_ingest_that_was_killed_is_started_again_by_the_next_look(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         worker = driver.worker()
         worker.attach(options, tmp_path)
@@ -225,7 +225,7 @@ def test_an_ingest_that_was_killed_is_started_again_by_the_next_look(tmp_path: P
 
 
 def test_a_second_driver_goes_on_when_the_first_takes_its_ingest_along(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as one, driving() as other:
+    with make_broker() as broker, driving() as one, driving() as other:
         options = options_of(broker.port)
         one.worker().attach(options, tmp_path)
         worker = other.worker()
@@ -241,7 +241,7 @@ def test_a_second_driver_goes_on_when_the_first_takes_its_ingest_along(tmp_path:
 
 def test_kills_of_drivers_workers_and_ingests_lose_and_double_nothing(tmp_path: Path) -> None:
     chance = random.Random(6)
-    with TestBroker() as broker, ExitStack() as drivers:
+    with make_broker() as broker, ExitStack() as drivers:
         options = options_of(broker.port)
         driver = drivers.enter_context(driving())
         worker = driver.worker()
@@ -279,7 +279,7 @@ def test_kills_of_drivers_workers_and_ingests_lose_and_double_nothing(tmp_path: 
 
 
 def test_other_topics_are_refused_while_another_query_reads(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         others = options_of(broker.port, topics="store/#", keepAlive="5")
         one, other = driver.worker(), driver.worker()
@@ -304,7 +304,7 @@ def test_other_topics_are_refused_while_another_query_reads(tmp_path: Path) -> N
 def test_other_topics_are_refused_while_a_query_waits_for_its_ingest(
     how: str, tmp_path: Path
 ) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         others = options_of(broker.port, topics="store/#")
         one, other = driver.worker(), driver.worker()
@@ -316,7 +316,7 @@ def test_other_topics_are_refused_while_a_query_waits_for_its_ingest(
             broker.take_over(before.counters["client_id"])
         ingest_ended(tmp_path)
         sentence = other.refused(others, tmp_path)
-        assert sentence.startswith("OptionError: option topics: another query reads from")
+        assert sentence.startswith("OptionError: option topics: another query uses")
         assert '["plant/#"]' in sentence
         assert status_of(tmp_path).run == before.run
         if how == "killed":
@@ -332,7 +332,7 @@ def test_other_topics_are_refused_while_a_query_waits_for_its_ingest(
 
 
 def test_the_same_topics_are_taken_while_a_query_waits_for_its_ingest(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         one, other = driver.worker(), driver.worker()
         one.attach(options, tmp_path)
@@ -347,7 +347,7 @@ def test_the_same_topics_are_taken_while_a_query_waits_for_its_ingest(tmp_path: 
 
 
 def test_a_query_that_was_refused_is_refused_again_and_hinders_nobody(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         others = options_of(broker.port, topics="store/#")
         one, other = driver.worker(), driver.worker()
@@ -365,7 +365,7 @@ def test_a_query_that_was_refused_is_refused_again_and_hinders_nobody(tmp_path: 
 def test_queries_that_begin_at_once_with_new_topics_do_not_hinder_each_other(
     is_there: bool, tmp_path: Path
 ) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         old = driver.worker()
         old.attach(options_of(broker.port, linger="1h" if is_there else "0"), tmp_path)
         old.end()
@@ -383,7 +383,7 @@ def test_queries_that_begin_at_once_with_new_topics_do_not_hinder_each_other(
 
 
 def test_an_ingest_with_other_topics_in_the_place_of_its_own_fails_a_query(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         worker = driver.worker()
         worker.attach(options, tmp_path)
@@ -391,14 +391,14 @@ def test_an_ingest_with_other_topics_in_the_place_of_its_own_fails_a_query(tmp_p
         ingest_ended(tmp_path)
         with intruding(options_of(broker.port, topics="store/#"), tmp_path):
             sentence = worker.refused(options, tmp_path, "check")
-            assert sentence.startswith("PipelineError: option topics: another ingest is in")
+            assert sentence.startswith("PipelineError: option topics: another ingest has replaced")
             assert '["store/#"]' in sentence
 
 
 def test_an_ingest_with_the_same_topics_in_the_place_of_its_own_serves_a_query(
     tmp_path: Path,
 ) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         worker = driver.worker()
         worker.attach(options, tmp_path)
@@ -410,7 +410,7 @@ def test_an_ingest_with_the_same_topics_in_the_place_of_its_own_serves_a_query(
 
 
 def test_the_client_id_is_the_one_that_is_given(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         driver.worker().attach(options_of(broker.port, clientId="driver-1"), tmp_path)
         assert broker.clients() == ["driver-1"]
         other = driver.worker()
@@ -422,11 +422,11 @@ def test_the_client_id_is_the_one_that_is_given(tmp_path: Path) -> None:
 
 
 def test_a_password_that_is_wrong_is_told_and_nobody_sees_one(tmp_path: Path) -> None:
-    with TestBroker(users={"ann": "right-word"}) as broker, driving() as driver:
+    with make_broker(users={"ann": "right-word"}) as broker, driving() as driver:
         worker = driver.worker()
         wrong = options_of(broker.port, username="ann", password="wrong-word")
         sentence = worker.refused(wrong, tmp_path)
-        assert sentence.startswith("PipelineError: the ingest of option url has failed: ")
+        assert sentence.startswith("PipelineError: the ingest for option url failed: ")
         assert "bad user name or password" in sentence
         assert not place_of(tmp_path).is_alive()
         # The same sentence for who looks later.
@@ -458,15 +458,15 @@ def test_a_broker_that_is_not_there_yet_is_told_once_and_waited_for(tmp_path: Pa
         assert "trying again" in line
         assert status_of(tmp_path).state == CONNECTING
         assert worker.check(options, tmp_path) == []
-        with TestBroker(port=port) as broker:
+        with make_broker(port=port) as broker:
             until(lambda: status_of(tmp_path).state == CONNECTED)
-            assert worker.check(options, tmp_path) == ["the ingest: the broker is connected again"]
+            assert worker.check(options, tmp_path) == ["the ingest: connected to the broker again"]
             publish(broker.port, *messages(1, 5))
             assert recorded(tmp_path, 5) == names(5)
 
 
 def test_an_ingest_that_fails_later_fails_the_query_with_its_sentence(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)
         worker = driver.worker()
         worker.attach(options, tmp_path)
@@ -481,7 +481,7 @@ def test_an_ingest_that_fails_later_fails_the_query_with_its_sentence(tmp_path: 
 
 
 def test_a_subscription_that_is_refused_fails_the_query(tmp_path: Path) -> None:
-    with TestBroker(authority=NoSecrets()) as broker, driving() as driver:
+    with make_broker(authority=NoSecrets()) as broker, driving() as driver:
         options = options_of(broker.port, topics="secret/#")
         worker = driver.worker()
         answer = worker.call("attach", options, tmp_path)
@@ -503,7 +503,7 @@ def test_a_subscription_that_is_refused_fails_the_query(tmp_path: Path) -> None:
 
 
 def test_a_store_that_semel_ingest_has_is_told(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         command = [sys.executable, "-P", "-m", "semel", "ingest", broker.url, "--quiet"]
         command += ["--topic", "plant/#", "--stream", STREAM, "--root", str(tmp_path)]
         other = subprocess.Popen(
@@ -523,7 +523,7 @@ def test_a_store_that_semel_ingest_has_is_told(tmp_path: Path) -> None:
 
 def test_a_root_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / DATA_FOLDER).write_text("a file where a folder should be")
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         sentence = driver.worker().refused(options_of(broker.port), tmp_path)
         assert sentence.startswith("PipelineError: ")
         assert DATA_FOLDER in sentence
@@ -532,10 +532,10 @@ def test_a_root_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_an_ingest_that_cannot_even_begin_is_told_by_its_last_words(tmp_path: Path) -> None:
     log = place_of(tmp_path).log
     log.mkdir(parents=True)
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         worker = driver.worker()
         sentence = worker.refused(options_of(broker.port), tmp_path)
-        assert sentence.startswith("PipelineError: the ingest ended before it began: IsADirectory")
+        assert sentence.startswith("PipelineError: the ingest ended while starting: IsADirectory")
         log.rmdir()
         worker.attach(options_of(broker.port), tmp_path)
 
@@ -545,8 +545,8 @@ def test_the_word_of_one_that_had_the_same_process_number_is_not_that_of_a_new_i
     state: str, tmp_path: Path
 ) -> None:
     place = place_of(tmp_path)
-    place.make()
-    with TestBroker() as broker, driving() as driver, ThreadPoolExecutor(1) as pool:
+    place.create()
+    with make_broker() as broker, driving() as driver, ThreadPoolExecutor(1) as pool:
         options = options_of(broker.port)
         worker = driver.worker()
         # Shared: nobody is at work, and who wants to begin has to wait.
@@ -554,24 +554,26 @@ def test_the_word_of_one_that_had_the_same_process_number_is_not_that_of_a_new_i
             fcntl.flock(lock, fcntl.LOCK_SH)
             refused = pool.submit(worker.refused, options, tmp_path)
             pid = child_of(worker.pid)
-            place.say(IngestStatus("long ago", pid, 1, state, {}, problem="it failed long ago"))
+            place.write_status(
+                IngestStatus("long ago", pid, 1, state, {}, problem="it failed long ago")
+            )
             os.kill(pid, signal.SIGKILL)
             sentence = refused.result(PATIENCE)
-        assert sentence.startswith("PipelineError: the ingest ended before it began: ")
+        assert sentence.startswith("PipelineError: the ingest ended while starting: ")
         worker.attach(options, tmp_path)
         assert status_of(tmp_path).state == CONNECTED
         assert status_of(tmp_path).run != "long ago"
 
 
 def test_a_session_that_the_store_does_not_know_is_told_with_what_to_do(tmp_path: Path) -> None:
-    with TestBroker() as broker, driving() as driver:
+    with make_broker() as broker, driving() as driver:
         options = options_of(broker.port, clientId="one", linger="0")
         worker = driver.worker()
         worker.attach(options, tmp_path / "a")
         worker.end()
         ingest_ended(tmp_path / "a")
         sentence = driver.worker().refused(options, tmp_path / "b")
-        assert "another clientId and a new folder by option data" in sentence
+        assert "another clientId and a new folder (option data)" in sentence
         other = {**options, "clientId": "two"}
         sentence = driver.worker().refused(other, tmp_path / "b")
         assert "belongs to the client 'one': use that clientId, or another folder" in sentence

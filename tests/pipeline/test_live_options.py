@@ -113,7 +113,7 @@ def test_topics_have_commas_between_them_or_are_a_json_list() -> None:
         ({**BROKER, "share": "a/b"}, "option share is "),
         (
             {**BROKER, "topics": "$share/g/a", "share": "h"},
-            "option topics $share/g/a: it names a group already, and so does option share",
+            "option topics $share/g/a: it names a group already, and a share is given as well",
         ),
         ({**BROKER, "cafile": "/ca"}, "option cafile is for TLS"),
         ({**BROKER, "tlsVersion": "tlsv1.2"}, "option tlsVersion is for TLS"),
@@ -121,7 +121,7 @@ def test_topics_have_commas_between_them_or_are_a_json_list() -> None:
         ({**BROKER, "url": "mqtts://host", "cert": "/no/c"}, "option cert '/no/c': No such"),
         ({**BROKER, "url": "mqtts://host", "key": "/k"}, "option key is given without cert"),
         ({**BROKER, "passwordFile": "/no/file"}, "option passwordFile /no/file: No such file"),
-        ({**BROKER, "durability": "memory"}, "option durability: memory keeps nothing"),
+        ({**BROKER, "durability": "memory"}, "option durability memory keeps nothing"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(options: dict[str, str], words: str) -> None:
@@ -142,7 +142,7 @@ def test_two_passwords_are_one_too_many(tmp_path: Path) -> None:
     file.write_text("word\n")
     assert read({**BROKER, "passwordFile": str(file)}).plan.greeting.password == b"word"
     both = refused({**BROKER, "passwordFile": str(file), "password": "hidden"})
-    assert both == "options password and passwordFile say the same: give one of them"
+    assert both == "option passwordFile is given, and a password as well: give one of them"
 
 
 def test_a_root_that_is_no_folder_needs_a_folder_for_the_store(tmp_path: Path) -> None:
@@ -159,15 +159,15 @@ def test_an_ingest_is_told_from_another_by_its_options_but_not_by_secrets() -> N
     one = read({**BROKER, "topics": "a,b", "password": "word", "username": "ann"})
     assert "word" not in str(one.identity)
     same = read({"URL": "mqtt://host:1883", "topics": "b,a", "qos": "2", "username": "ann"})
-    assert one.unlike(same.identity) == []
+    assert one.differences(same.identity) == []
     other = read({**BROKER, "topics": "a", "username": "ann", "keepAlive": "5"})
-    assert one.unlike(other.identity) == ["keepAlive", "topics"]
+    assert one.differences(other.identity) == ["keepAlive", "topics"]
     data = {**BROKER, "data": "/store"}
-    assert read(data, "/a").unlike(read(data, "/b").identity) == ["root"]
-    assert read(data, "/a/../b").unlike(read(data, "file:///b").identity) == []
+    assert read(data, "/a").differences(read(data, "/b").identity) == ["root"]
+    assert read(data, "/a/../b").differences(read(data, "file:///b").identity) == []
     hidden = read({**BROKER, "url": "mqtt://ann:hidden@host"})
     assert "hidden" not in str(hidden.identity)
-    assert hidden.unlike(read({**BROKER, "url": "mqtt://bob@host"}).identity) == ["url"]
+    assert hidden.differences(read({**BROKER, "url": "mqtt://bob@host"}).identity) == ["url"]
 
 
 def test_the_page_names_every_option() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from semel.lab.testing import TestBroker
 from semel.pipeline.errors import sentence_of
-from semel.pipeline.live_place import CONNECTED, ENDED
+from semel.pipeline.live_folder import CONNECTED, ENDED
 from tests.pipeline.living import PATIENCE, ingest_ended, status_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_a_query_over_a_live_broker_gets_each_message_once_over_its_stops(
             query.awaitTermination(int(PATIENCE))
         sentence = sentence_of(caught.value)
         assert sentence is not None
-        assert sentence.startswith("the ingest of option url has failed: ")
+        assert sentence.startswith("the ingest for option url failed: ")
         query.stop()
         with pytest.raises(Exception, match="option topics") as caught:
             started(spark, tmp_path / "other", {"url": broker.url}, rows)

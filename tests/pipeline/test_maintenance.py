@@ -131,7 +131,7 @@ def test_a_damaged_file_stays_as_it_is_and_all_else_is_maintained(address: str) 
     land_many(address, 1, 12)
     land_many(address, 61, 12, day=1)
     damaged = min(list_files(DeltaTable(address)), key=lambda file: file.modified)
-    path = Path(address) / damaged.place
+    path = Path(address) / damaged.disk_path
     whole = path.read_bytes()
     chunk = pq.read_metadata(path).row_group(0).column(0)
     at = chunk.data_page_offset + chunk.total_compressed_size - 1
@@ -250,7 +250,7 @@ def test_vacuum_deletes_replaced_files_and_orphans_when_they_are_old_enough(
     (event,) = make_pass(address, vacuum=True)
     assert (event["action"], event["files"]) == ("vacuumed", 13)
     assert describe(event).startswith("deleted 13 files that no version needs in ")
-    live = {file.place for file in list_files(DeltaTable(address))}
+    live = {file.disk_path for file in list_files(DeltaTable(address))}
     assert data_files(address) == live | {"date=2026-03-01/part-young.parquet"}
     assert seqs(address) == list(range(1, 61))
     # All of the log was on disk before anything was deleted.
@@ -413,7 +413,7 @@ def test_a_kill_at_each_step_leaves_a_whole_table(address: str, landed: Path, st
     code = f"""
 import os, sys, json
 from deltalake import DeltaTable
-from semel.pipeline import compaction, files, maintenance, places
+from semel.pipeline import compaction, files, maintenance
 from semel.store.roots import LocalRoot
 
 def end_after(place, name, before=False):
@@ -428,7 +428,7 @@ def end_after(place, name, before=False):
 
 step = {step!r}
 if step == "written":
-    end_after(files.TableFolder, "settle", before=True)
+    end_after(files.TableFolder, "fsync", before=True)
 elif step == "synced":
     end_after(compaction, "_commit", before=True)
 elif step == "committed":
@@ -515,7 +515,7 @@ def test_a_problem_is_logged_once_and_a_landing_goes_on(
 ) -> None:
     land_many(address, 1, 12)
     one = list_files(DeltaTable(address))[0]
-    path = Path(address) / one.place
+    path = Path(address) / one.disk_path
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
     events: list[dict[str, Any]] = []
@@ -524,7 +524,7 @@ def test_a_problem_is_logged_once_and_a_landing_goes_on(
     keeper.run_once()
     assert events == []
     (record,) = caplog.records
-    assert "maintenance of the table failed, and is tried again: " in record.getMessage()
+    assert "maintenance of the table failed, and will be retried: " in record.getMessage()
     land_seqs(address, 61, 65)
     path.write_bytes(whole)
     keeper.run_once()

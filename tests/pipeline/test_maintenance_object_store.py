@@ -8,8 +8,8 @@ from deltalake import DeltaTable
 
 from semel.pipeline import maintenance
 from semel.pipeline.compaction import list_files
+from semel.pipeline.lake_address import split_address
 from semel.pipeline.maintenance_process import Maintenance
-from semel.pipeline.places import split_address
 from semel.pipeline.table import Table
 from tests.pipeline.landing_rows import land_seqs
 from tests.pipeline.object_store import KEY, SECRET, Store, running

@@ -24,12 +24,13 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from semel.cli import group
 from semel.client import Client
+from semel.pipeline.commit_probe import probe
 from semel.pipeline.errors import PipelineError, TableError, sentence_of
 from semel.pipeline.files import TableLayout, write_files
+from semel.pipeline.lake_address import split_address, table_address
 from semel.pipeline.landing import Event, Landing, make_plan
-from semel.pipeline.places import split_address, table_address
 from semel.pipeline.settings import LandSettings
-from semel.pipeline.table import LandingBatch, Table, probe
+from semel.pipeline.table import LandingBatch, Table
 from tests.broker.live import Process
 from tests.pipeline.living import until
 from tests.pipeline.made import root_of, write_messages
@@ -188,7 +189,7 @@ def record_by_broker(root: str, data: Path, messages: int) -> str:
     return "".join(broker.log)
 
 
-def explained(spark: SparkSession, root: str) -> str:
+def explain_plan(spark: SparkSession, root: str) -> str:
     """The plans of a query, as Spark prints them for people."""
     frame = spark.read.format("mqtt").option("root", root).option("stream", "all").load()
     printed = io.StringIO()
@@ -223,7 +224,7 @@ def test_each_row_is_landed_once_and_nothing_tells_a_secret(
     until(lambda: sum('"numInputRows"' in text for text in told.texts) >= 4, "no progress told")
     spark.streams.removeListener(told)
     notes = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    check_no_secret(said, json.dumps(place.events), explained(spark, place.root))
+    check_no_secret(said, json.dumps(place.events), explain_plan(spark, place.root))
     check_no_secret(*told.texts, *notes, *store.files("bucket/a/").values())
     ask_by_commands(place)
 
@@ -260,8 +261,8 @@ def test_a_store_that_cannot_be_used_is_one_sentence_and_gets_nothing(
     path = "bucket/b/lake"
     for lake, words in (
         (store.address(path, careless=True), "put-if-absent"),
-        (store.address(path, key=STRANGER), "403 Forbidden: check key and secret"),
-        (store.address(path, key=READER), "403 Forbidden: check key and secret"),
+        (store.address(path, key=STRANGER), "403 Forbidden: check key, secret"),
+        (store.address(path, key=READER), "403 Forbidden: check key, secret"),
         (store.address(path, server=NOWHERE), f"at {NOWHERE} cannot be reached"),
         (store.address("nobucket/lake"), "there is no such bucket"),
     ):

@@ -13,8 +13,8 @@ from semel.pipeline.offsets import (
     Offset,
     first_offset,
     last_offset,
-    look,
-    look_at_all,
+    list_all_extents,
+    list_extents,
     next_offset,
     share,
 )
@@ -111,14 +111,16 @@ def test_to_begin_with_a_row_that_was_deleted_is_a_loss() -> None:
 def test_a_seq_is_for_the_nodes_that_have_come_so_far() -> None:
     assert begin("15", extent("n1", (1, 20)), extent("n2", (1, 9))) == {"n1": 14, "n2": 9}
     assert begin("21", extent("n1", (1, 20)), extent("n2", (1, 9))) == {"n1": 20, "n2": 9}
-    with pytest.raises(DataLoss, match="node n2, but there are rows up to 9 only"):
+    with pytest.raises(DataLoss, match="node n2, but the last row is 9"):
         begin('{"n2": 15}', extent("n1", (1, 20)), extent("n2", (1, 9)))
 
 
 def test_to_begin_behind_the_end_is_a_loss() -> None:
-    with pytest.raises(DataLoss, match="option start is row 22 of stream all, node n1, but there"):
+    with pytest.raises(
+        DataLoss, match="start is row 22 of stream all, node n1, but the last row is 20"
+    ):
         begin("22", extent("n1", (1, 20)))
-    with pytest.raises(DataLoss, match="node n9, but there are none yet"):
+    with pytest.raises(DataLoss, match="node n9, but it has no rows yet"):
         begin('{"n9": 2}', extent("n1", (1, 20)))
     assert begin("22", extent("n1", (1, 20)), fail=False) == {"n1": 21}
 
@@ -196,9 +198,9 @@ def test_a_gap_is_a_loss_when_it_is_reached() -> None:
 
 
 def test_a_node_that_has_vanished_is_a_loss_unless_nothing_was_there() -> None:
-    with pytest.raises(DataLoss, match=r"done the rows up to 20 .* but /root has nothing of it"):
+    with pytest.raises(DataLoss, match=r"processed the rows up to 20 .* but /root has none of"):
         step({"n1": 20}, extent("n1"))
-    with pytest.raises(DataLoss, match="has its rows up to 12 only"):
+    with pytest.raises(DataLoss, match="has only rows up to 12"):
         step({"n1": 20}, extent("n1", (1, 12)))
     assert step({"n1": 20}, extent("n1"), fail=False) == {"n1": 20}
     assert step({"n1": 0}, extent("n1")) == {"n1": 0}
@@ -292,18 +294,18 @@ def test_a_listing_tells_what_there_is_by_the_readers_rule(tmp_path: Path) -> No
     root = LocalRoot(tmp_path)
 
     def ranges(node: str) -> list[tuple[int, int]]:
-        return [each.range for each in look(root, "all", [node])[node].segments]
+        return [each.range for each in list_extents(root, "all", [node])[node].segments]
 
-    assert list(look(root, "all", ["n2", "n1"])) == ["n1", "n2"]
+    assert list(list_extents(root, "all", ["n2", "n1"])) == ["n1", "n2"]
     assert ranges("n1") == [(1, 10), (11, 20), (21, 30)]
     compact(tmp_path, "all", "n1", 1, 20)
     assert ranges("n1") == [(1, 20), (21, 30)]
     trim_before(tmp_path, "all", "n1", 25)
     assert ranges("n1") == [(21, 30)]
-    assert look(root, "all", ["n1"])["n1"].trimmed == 20
+    assert list_extents(root, "all", ["n1"])["n1"].trimmed == 20
     assert ranges("n9") == []
-    assert look_at_all(root, "all") == look(root, "all", ["n1", "n2"])
-    assert look_at_all(root, "none") == {}
+    assert list_all_extents(root, "all") == list_extents(root, "all", ["n1", "n2"])
+    assert list_all_extents(root, "none") == {}
 
 
 def test_pieces_are_what_segments_have_of_some_rows() -> None:

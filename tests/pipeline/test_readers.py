@@ -153,8 +153,8 @@ def test_a_question_about_the_newest_rows_opens_no_other_files(tmp_path: Path) -
 
     # What is not opened may as well not be there.
     for file in list_files(DeltaTable(str(place))):
-        if not 71 <= seq_of(place / file.place) <= 80:
-            (place / file.place).unlink()
+        if not 71 <= seq_of(place / file.disk_path) <= 80:
+            (place / file.disk_path).unlink()
     assert seqs(column >= pa.scalar(received[-10], KIND)) == list(range(71, 81))
     assert seqs(column > pa.scalar(received[-1], KIND)) == []
     with pytest.raises(FileNotFoundError):

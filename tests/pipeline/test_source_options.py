@@ -271,7 +271,7 @@ def test_options_of_a_live_broker_are_kept_as_they_came_and_never_shown(tmp_path
 
 def test_an_option_of_a_live_broker_needs_the_broker() -> None:
     said = problem(topics="plant/#", password="hidden-1")
-    assert said.startswith("option password is for a live broker: say where it is by option url")
+    assert said.startswith("option password is for a live broker: give its address with option url")
     assert "hidden-1" not in said
 
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from semel.pipeline import table as tables
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import DataLoss
-from semel.pipeline.table import Table, kept_table
+from semel.pipeline.table import Table, cached_table
 from tests.pipeline.landing_rows import batch_of_rows, land_seqs
 from tests.pipeline.test_table import record
 
@@ -88,8 +88,8 @@ def test_a_log_that_was_cleaned_meanwhile_is_read_as_a_whole(
 
 
 def test_a_process_keeps_a_few_tables(tmp_path: Path) -> None:
-    addresses = [str(tmp_path / str(number)) for number in range(tables.MOST_KEPT + 2)]
-    kept = [kept_table(each) for each in addresses]
-    assert kept_table(addresses[-1]) is kept[-1]
-    assert kept_table(addresses[0]) is not kept[0]
-    assert len(tables._KEPT) <= tables.MOST_KEPT
+    addresses = [str(tmp_path / str(number)) for number in range(tables.CACHE_SIZE + 2)]
+    kept = [cached_table(each) for each in addresses]
+    assert cached_table(addresses[-1]) is kept[-1]
+    assert cached_table(addresses[0]) is not kept[0]
+    assert len(tables._CACHE) <= tables.CACHE_SIZE

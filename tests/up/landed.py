@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from deltalake import Schema
 
 from semel.pipeline.files import TableLayout, write_files
-from semel.pipeline.places import table_address
+from semel.pipeline.lake_address import table_address
 from semel.pipeline.table import LandingBatch, Table
 from semel.store.reading import NodeRecord
 

@@ -240,8 +240,8 @@ def _plain(name: str) -> str:
 
 def javas(*, wanted: bool) -> Iterator[DoctorFinding]:
     """The Java that Spark will get, after those that it will not get, and why."""
-    result = java.look()
-    for each in result.passed_over:
+    result = java.find_java()
+    for each in result.skipped:
         # JAVA_HOME is somebody's wish. What PATH holds may be there for any reason.
         state = PROBLEM if each.origin == "JAVA_HOME" else OK
         todo = "unset JAVA_HOME, or point it to Java 17 or newer" if state == PROBLEM else ""

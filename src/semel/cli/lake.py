@@ -23,11 +23,11 @@ from semel.cli.stream import shown_size, shown_time
 from semel.counts import count
 from semel.extras import MissingExtra
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.lake import LEAST_AGE, TARGET_BYTES, Step, no_lake
+from semel.pipeline.lake import LEAST_AGE, TARGET_BYTES, TableCommit, no_lake
 from semel.pipeline.lake import history as history_of
 from semel.pipeline.lake import optimize as optimize_table
 from semel.pipeline.lake import vacuum as vacuum_table
-from semel.pipeline.places import local_folder
+from semel.pipeline.lake_address import local_folder
 from semel.pipeline.settings import LandSettings
 from semel.settings import CONFIG_VARIABLE, load
 from semel.settings_values import BYTES, QUANTITY, SECONDS, UNITS
@@ -303,7 +303,7 @@ def history(
     )
 
 
-def _shown_step(step: Step) -> tuple[object, ...]:
+def _shown_step(step: TableCommit) -> tuple[object, ...]:
     return (
         step.version,
         shown_time(step.committed, "seconds") if step.committed else "",

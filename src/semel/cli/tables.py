@@ -22,7 +22,7 @@ from semel.cli.safe_text import shown_text
 from semel.cli.store import print_table
 from semel.cli.stream import shown_size, shown_time
 from semel.counts import count
-from semel.pipeline.lake import Behind, TableFacts, behind, open_table, tables
+from semel.pipeline.lake import NodeLag, TableSummary, node_lags, open_table, tables
 from semel.store.reading import StreamCatalog
 
 
@@ -63,7 +63,9 @@ def command(
         raise click.ClickException("\nError: ".join(problems))
 
 
-def lateness(place: Where, found: list[TableFacts]) -> tuple[dict[str, list[Behind]], str | None]:
+def lateness(
+    place: Where, found: list[TableSummary]
+) -> tuple[dict[str, list[NodeLag]], str | None]:
     """How far the tables are behind, by name: those whose record is known.
 
     And what is to be said of the rows for which there is no table yet.
@@ -77,9 +79,11 @@ def lateness(place: Where, found: list[TableFacts]) -> tuple[dict[str, list[Behi
         known = catalog.streams()
         for each in found:
             if each.stream in known and each.stream is not None:
-                late[each.table] = behind(open_table(place.lake, each.table), each.stream, catalog)
+                late[each.table] = node_lags(
+                    open_table(place.lake, each.table), each.stream, catalog
+                )
         if record.table not in [each.table for each in found] and record.stream in known:
-            rows = sum(each.rows for each in behind(None, record.stream, catalog))
+            rows = sum(each.rows for each in node_lags(None, record.stream, catalog))
             waiting = (
                 f"nothing is landed in {shown_text(record.table)} of {shown_lake(place.lake)} yet; "
                 f"{count(rows, 'row')} of stream {record.stream} {'is' if rows == 1 else 'are'} "
@@ -88,7 +92,7 @@ def lateness(place: Where, found: list[TableFacts]) -> tuple[dict[str, list[Behi
     return late, waiting
 
 
-def facts_json(facts: TableFacts, late: list[Behind] | None) -> dict[str, object]:
+def facts_json(facts: TableSummary, late: list[NodeLag] | None) -> dict[str, object]:
     if facts.problem is not None:
         return {"table": facts.table, "problem": facts.problem}
     return {
@@ -107,7 +111,7 @@ def facts_json(facts: TableFacts, late: list[Behind] | None) -> dict[str, object
     }
 
 
-def print_facts(found: list[TableFacts], late: dict[str, list[Behind]]) -> None:
+def print_facts(found: list[TableSummary], late: dict[str, list[NodeLag]]) -> None:
     head = ["table", "rows", "size", "files", "version", "last commit", "age", "partitioned by"]
     rows: list[list[object]] = []
     now = time.time()

@@ -22,7 +22,7 @@ from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.cli.sections import SECTIONS
 from semel.counts import count
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.places import local_folder
+from semel.pipeline.lake_address import local_folder
 from semel.settings import CONFIG_VARIABLE, SettingsError, load
 from semel.up.lag import Lag
 from semel.up.levels import WELL

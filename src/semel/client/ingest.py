@@ -42,7 +42,7 @@ from semel.mqtt.reasons import FAILURE, NORMAL_DISCONNECTION
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.topics import SHARE_PREFIX, check_share, check_topic_filter, is_shared, split_share
 from semel.mqtt.violation import Violation
-from semel.settings import SettingsError
+from semel.settings import SettingProblem, SettingsError
 from semel.store.disk import SWITCH_INTERVAL
 from semel.store.folder import read_only
 from semel.store.roots import LocalRoot, RootError, open_root
@@ -55,6 +55,14 @@ LOG: Final = logging.getLogger("semel.ingest")
 
 # Below a local root, where the store is if nobody says: readers pass over names with a dot.
 DATA_FOLDER: Final = ".semel-ingest"
+# Parameters of `make_context` whose settings have other names.
+TLS_SETTINGS: Final = {
+    "certfile": "cert",
+    "keyfile": "key",
+    "password": "key_password",
+    "minimum_version": "tls_version",
+    "alpn": "tls_alpn",
+}
 # [5.0 §3.8.3.1] retained messages come with a new subscription, not with one that is repeated
 RETAINED_IF_NEW: Final = 1
 # How long an end may take until everything is sealed; what is not by then is for the next start.
@@ -147,14 +155,25 @@ def make_plan(wanted: IngestSettings, store: StoreSettings) -> IngestPlan:
     )
 
 
+def problem_with(
+    setting: str, reason: str, *, subject: str = "", value: str = ""
+) -> SettingProblem:
+    """A problem with a setting: the subject of the sentence is its flag if it has a value."""
+    if value:
+        subject = f"--{setting.replace('_', '-')} {value}"
+    sentence = f"{subject}: {reason}" if subject else reason
+    rest = f" {value}: {reason}" if value else f": {reason}"
+    return SettingProblem(sentence, setting=setting, rest=rest)
+
+
 def _address(wanted: IngestSettings, problems: list[str]) -> Address | None:
     if wanted.url is None:
-        problems.append("say where the broker is: mqtt://host[:port]")
+        problems.append(problem_with("url", "say where the broker is: mqtt://host[:port]"))
         return None
     try:
         return parse_address(wanted.url)
     except BadAddress as problem:
-        problems.append(f"the broker: {problem}")
+        problems.append(problem_with("url", str(problem), subject="the broker"))
         return None
 
 
@@ -162,20 +181,27 @@ def _subscriptions(
     wanted: IngestSettings, version: int, problems: list[str]
 ) -> tuple[Subscription, ...]:
     if not wanted.topic:
-        problems.append("say what to take: --topic FILTER, which may be repeated")
+        problems.append(
+            SettingProblem(
+                "say what to take: --topic FILTER, which may be repeated",
+                setting="topic",
+                rest=": say what to take, such as plant/#",
+            )
+        )
     found: dict[str, Subscription] = {}
     for topic in wanted.topic:
         topic_filter = topic
         if wanted.share is not None:
             if is_shared(topic):
-                problems.append(f"--topic {topic}: it names a group already, and so does --share")
+                reason = "it names a group already, and a share is given as well"
+                problems.append(problem_with("topic", reason, value=topic))
                 continue
             topic_filter = f"{SHARE_PREFIX}{wanted.share}/{topic}"
         try:
             check_topic_filter(topic_filter, None)
             check_share(topic_filter, MQTT5, None)
         except Violation as violation:
-            problems.append(f"--topic {topic}: {violation}")
+            problems.append(problem_with("topic", str(violation), value=topic))
             continue
         found[topic_filter] = Subscription(
             topic_filter,
@@ -200,7 +226,8 @@ def _tls(wanted: IngestSettings, address: Address, problems: list[str]) -> ssl.S
     if not address.secure:
         for name, value in options.items():
             if value:
-                problems.append(f"{name} is for TLS, which mqtts:// and wss:// ask for")
+                rest = " is for TLS, which mqtts:// and wss:// ask for"
+                problems.append(SettingProblem(f"{name}{rest}", setting=name, rest=rest))
         return None
     try:
         return make_context(
@@ -215,7 +242,9 @@ def _tls(wanted: IngestSettings, address: Address, problems: list[str]) -> ssl.S
             alpn=wanted.tls_alpn,
         )
     except TlsError as problem:
-        problems.append(str(problem))
+        setting = TLS_SETTINGS.get(problem.parameter, problem.parameter)
+        rest = str(problem).removeprefix(problem.parameter)
+        problems.append(SettingProblem(str(problem), setting=setting, rest=rest))
         return None
 
 
@@ -223,11 +252,18 @@ def _password(wanted: IngestSettings, problems: list[str]) -> bytes | None:
     if wanted.password_file is None:
         return None if wanted.password is None else wanted.password.encode()
     if wanted.password is not None:
-        problems.append("password and password_file say the same: give one of them")
+        problems.append(
+            SettingProblem(
+                "password and password_file say the same: give one of them",
+                setting="password_file",
+                rest=" is given, and a password as well: give one of them",
+            )
+        )
     try:
         data = wanted.password_file.read_bytes()
     except OSError as problem:
-        problems.append(f"--password-file {wanted.password_file}: {problem.strerror or problem}")
+        reason = str(problem.strerror or problem)
+        problems.append(problem_with("password_file", reason, value=str(wanted.password_file)))
         return None
     return data.removesuffix(b"\n").removesuffix(b"\r")
 
@@ -266,14 +302,19 @@ def _greeting(
 def _kept(store: StoreSettings, stream: str, problems: list[str]) -> StoreSettings:
     """The settings of the store, with a folder in any case."""
     if store.durability == MEMORY:
-        problems.append(f"durability {MEMORY} keeps nothing: choose disk or os")
+        rest = f" {MEMORY} keeps nothing: choose disk or os"
+        problems.append(SettingProblem(f"durability{rest}", setting="durability", rest=rest))
     if store.root is None:
-        problems.append("say where segments are to be kept: --root DIR, or an object store")
+        problems.append(
+            problem_with(
+                "root", "say where segments are to be kept: --root DIR, or an object store"
+            )
+        )
         return store
     try:
         root = open_root(store.root)
     except RootError as problem:
-        problems.append(f"--root: {problem}")
+        problems.append(problem_with("root", str(problem), subject="--root"))
         return store
     except OSError:
         # An object store that cannot be reached now is one, all the same.
@@ -281,7 +322,14 @@ def _kept(store: StoreSettings, stream: str, problems: list[str]) -> StoreSettin
     if store.data is not None:
         return store
     if not isinstance(root, LocalRoot):
-        problems.append("the root is no folder of this machine: say by --data where the store is")
+        problems.append(
+            SettingProblem(
+                "the root is no folder of this machine: say by --data where the store is",
+                setting="data",
+                rest=" is missing: the root is no folder of this machine, so say where the store"
+                " is",
+            )
+        )
         return store
     return replace(store, data=Path(root.address) / DATA_FOLDER / stream)
 

@@ -17,6 +17,17 @@ from semel.store.settings import StoreSettings, StreamSettings
 SESSION: Final = 1
 
 
+class OtherClientId(Unusable):
+    """A store has the session of another client."""
+
+    def __init__(self, folder: Path, client_id: str) -> None:
+        super().__init__(
+            f"{folder} belongs to the client {client_id!r}: use that client_id, or another folder"
+        )
+        self.folder = folder
+        self.client_id = client_id
+
+
 @dataclass
 class Outbox:
     """An open store, and the client identifier that it belongs to."""
@@ -48,10 +59,7 @@ def adopt(opened: Opened, client_id: str) -> Outbox:
             return Outbox(opened, client_id or made_client_id())
         known = saved[0].client_id
         if client_id and client_id != known:
-            raise Unusable(
-                f"{opened.folder.path} belongs to the client {known!r}: use that client_id, or "
-                "another folder"
-            )
+            raise OtherClientId(opened.folder.path, known)
         return Outbox(opened, known)
     except BaseException:
         opened.close()

@@ -11,7 +11,12 @@ MOST_PASSWORD_BYTES: Final = 1024
 
 
 class TlsError(Exception):
-    """Which option of TLS is wrong and why, in one sentence."""
+    """Which option of TLS is wrong and why, in one sentence that begins with its name."""
+
+    @property
+    def parameter(self) -> str:
+        """The parameter of `make_context` that is wrong."""
+        return str(self).partition(" ")[0].rstrip(":")
 
 
 def make_context(
@@ -112,7 +117,7 @@ def load_certificate(
         return secret
 
     if secret is not None and len(secret) > MOST_PASSWORD_BYTES:
-        raise TlsError(f"the password of a key has at most {MOST_PASSWORD_BYTES} bytes")
+        raise TlsError(f"password: that of a key has at most {MOST_PASSWORD_BYTES} bytes")
     try:
         context.load_cert_chain(certfile, keyfile, tell)
     except ssl.SSLError as problem:

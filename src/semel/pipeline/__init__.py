@@ -1,12 +1,11 @@
-"""Spark: messages from streams into tables.
+"""Spark: from streams to tables.
 
-`session()` gives a SparkSession that knows `format("mqtt")` and `format("semel_delta")`: the one
-that is active, or else a quiet local one. `register(spark)` makes the two formats known to any
-other session. Importing this package imports neither pyspark nor anything else that is heavy.
+`session()` returns a SparkSession with `format("mqtt")` and `format("semel_delta")`: the active
+one, or a new local one. `register(spark)` adds the two formats to any other session. Importing this
+package imports neither pyspark nor anything else that is slow to import.
 """
 
-# Not when asked for, as `semel` lends its names: there is a module called `session` too, and
-# importing that later would put it in the place of the function.
+# Not lazily, as in `semel`: a later import of the module `session` would replace the function.
 from semel.pipeline.session import register, session
 
 __all__ = ["register", "session"]

@@ -2,28 +2,28 @@
 
     plan (pure) ─▶ rewrite: read the files, write and sync new ones ─▶ one commit: remove + add
 
-Files are merged within a partition only. In a partition that is still being written, files of
-about the same size are merged when there are `small_files` of them, so that a byte is rewritten a
-few times at most on its way to a file of the target size (a tree of merges, as in an LSM store).
-In a partition that has not been written for an hour everything below the target is merged.
+Files are merged only within a partition. In a partition that is still being written, files of
+similar size are merged when there are `small_files` of them, so that each byte is rewritten only a
+few times on its way to a file of the target size (a merge tree, as in an LSM store). In a partition
+that has not been written for an hour all files below the target are merged.
 
 The commit is made only as the version right after one in which all merged files are live. delta-rs
-1.6 would otherwise rebase it over a commit of another program that has merged the same files, and
-every row of them would be in the table twice: its check of conflicts ignores commits that change
-no data. With `max_commit_retries=0` it does not rebase but fails, and then the table is read again:
-if the files are still live, the commit is tried again, and if not, the work was in vain. A landing
-never waits for that and never loses: an append fits behind a compaction.
+1.6 would otherwise rebase it over the commit of another program that has merged the same files, and
+duplicate all of their rows: its conflict check ignores commits that change no data. With
+`max_commit_retries=0` it fails instead. Then the table is read again: if the files are still live,
+the commit is retried; if not, the work is discarded. A landing neither waits nor fails: an append
+does not conflict with a compaction.
 
-Originals are deleted some hours after the commit, so nothing may be wrong with what replaces them.
-Rows are used only if the checksums of their pages are right, if the file has the columns of the
-table, and if it has as many rows and nulls as the log says: page checksums do not cover the footer,
-in which a flipped bit renames a column. Then the new file is read back and compared with a second
-read of the originals, before the commit. Files of earlier versions and of other programs may have
-no page checksums: their pages cannot be verified.
+The originals are deleted some hours after the commit, so the new file must be correct. Rows are
+used only if the checksums of their pages match, if the file has the columns of the table, and if it
+has as many rows and nulls as the log says: page checksums do not cover the footer, where a flipped
+bit can rename a column. Before the commit, the new file is read back and compared with a second
+read of the originals. Files of earlier versions and of other programs may have no page checksums:
+their pages cannot be verified.
 
-New files are synced before the commit, with their names, and the commit after it. What a killed
-attempt leaves behind are files that no commit names, which vacuum deletes. A file is never deleted
-here, also not after a commit that failed: it may have been made all the same.
+New files and their directory entries are synced before the commit, and the commit after it. A
+killed attempt leaves files that no commit names, which vacuum deletes. This module never deletes a
+file, not even after a failed commit, which may have succeeded after all.
 """
 
 import json
@@ -44,6 +44,8 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
 from semel.counts import count
+from semel.pipeline.delta_errors import one_line, table_errors
+from semel.pipeline.delta_fsync import fsync_commit
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import (
     GROUP_ROWS,
@@ -52,53 +54,52 @@ from semel.pipeline.files import (
     partition_value,
     statistics_from,
 )
-from semel.pipeline.places import naming, said, settle_log
 from semel.store.roots import without_secrets
 from semel.store.segments import encode_group_bytes, group_bytes
 
-# Files of one size class differ by at most this factor.
+# Sizes of files in one class differ by at most this factor.
 CLASS_RATIO: Final = 16
-# Files that are merged into one at most: of a table that was long untended there is much to do,
-# and what a kill undoes is to be little.
+# The maximum number of files merged into one: in a table that was not maintained for long there is
+# much to do, and a kill should not undo much of it.
 GROUP_FILES: Final = 2_000
-# A partition that got no file for this long is taken to be complete.
+# A partition that got no file for this long counts as complete.
 CLOSED_SECONDS: Final = 3600.0
-# Arrow bytes in memory before a row group is written, and that are read at a time.
+# Arrow bytes that are buffered before a row group is written, and that are read at a time.
 GROUP_BYTES: Final = 64 * 1024 * 1024
 READ_BYTES: Final = 16 * 1024 * 1024
 READ_ROWS: Final = 64 * 1024
-# How often a commit is tried that others came before, and how long to wait in between.
+# Attempts of a commit that other commits precede, and the delay between them.
 ATTEMPTS: Final = 20
 WAIT_SECONDS: Final = 0.05
-# What a commit of ours says in the log, where delta-rs itself writes WRITE.
-# Names of files that every writer puts into the log in the same way, but for '%'.
+# File names that all writers encode alike in the log, except for '%'.
 _PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9=._/%-]+", re.ASCII)
+# How our commits record their operation; delta-rs itself records WRITE.
 OPERATION_KEY: Final = "semel.operation"
 OPTIMIZE: Final = "OPTIMIZE"
 
 
 @dataclass(frozen=True)
 class LiveFile:
-    """A file of one version of a table."""
+    """A live file of one version of a table."""
 
-    # As the log has it.
+    # As in the log.
     path: str
     size: int
-    # None: the log does not say.
+    # None if the log does not say.
     rows: int | None
     # In milliseconds.
     modified: int
     partition: tuple[tuple[str, str | None], ...]
 
     @property
-    def place(self) -> str:
-        """Below the table, as it is on disk."""
+    def disk_path(self) -> str:
+        """Its path relative to the table, as it is on disk."""
         return unquote(self.path)
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """What one commit of a compaction did."""
+    """The result of one commit of a compaction."""
 
     version: int
     files_added: int
@@ -109,18 +110,18 @@ class Compacted:
 
 
 class DamagedFile(TableError):
-    """A file does not hold what was written: it was not compacted, and nothing else was changed."""
+    """A file does not hold what was written; it was not compacted."""
 
 
 class Overtaken(Exception):
-    """Other commits came first: nothing was committed, and nothing is wrong."""
+    """Other programs rewrote the files first: nothing was committed, and nothing is wrong."""
 
 
-# --- what to merge --------------------------------------------------------------------------------
+# --- planning -------------------------------------------------------------------------------------
 
 
 def list_files(table: DeltaTable) -> list[LiveFile]:
-    """The files of the version that is loaded."""
+    """The files of the loaded version."""
     columns = table.metadata().partition_columns
     actions = pa.table(table.get_add_actions(flatten=True))
     names = actions.column_names
@@ -146,10 +147,10 @@ def list_files(table: DeltaTable) -> list[LiveFile]:
 
 
 def plan_all(files: Iterable[LiveFile], target_bytes: int) -> list[list[LiveFile]]:
-    """The groups of files to merge so that as few as possible are below the target."""
+    """Groups of files to merge, so that as few files as possible are below the target."""
     groups = []
-    for there in _by_partition(files).values():
-        small = [file for file in there if file.size < target_bytes]
+    for members in _by_partition(files).values():
+        small = [file for file in members if file.size < target_bytes]
         groups += [each for each in _fill(small, target_bytes) if len(each) > 1]
     return groups
 
@@ -157,11 +158,11 @@ def plan_all(files: Iterable[LiveFile], target_bytes: int) -> list[list[LiveFile
 def plan_due(
     files: Iterable[LiveFile], target_bytes: int, *, small_files: int, now: float
 ) -> list[list[LiveFile]]:
-    """The groups of files that are worth merging now; `now` in seconds of the wall clock."""
+    """Groups of files that are worth merging now; `now` in seconds since 1970."""
     groups = []
-    for there in _by_partition(files).values():
-        small = [file for file in there if file.size < target_bytes / 2]
-        closed = now - max(file.modified for file in there) / 1000 >= CLOSED_SECONDS
+    for members in _by_partition(files).values():
+        small = [file for file in members if file.size < target_bytes / 2]
+        closed = now - max(file.modified for file in members) / 1000 >= CLOSED_SECONDS
         if closed:
             groups += [each for each in _fill(small, target_bytes) if len(each) > 1]
             continue
@@ -182,7 +183,7 @@ def _by_partition(files: Iterable[LiveFile]) -> dict[Any, list[LiveFile]]:
 
 
 def _size_class(size: int, target_bytes: int) -> int:
-    """0 for files that are nearly as large as the target, more for smaller ones."""
+    """0 for files of nearly the target size, higher for smaller ones."""
     found = 0
     while size * CLASS_RATIO < target_bytes:
         size = max(1, size) * CLASS_RATIO
@@ -191,7 +192,7 @@ def _size_class(size: int, target_bytes: int) -> int:
 
 
 def _fill(files: Sequence[LiveFile], target_bytes: int) -> list[list[LiveFile]]:
-    """Groups of at most the target size and GROUP_FILES files each, in order."""
+    """Groups of at most the target size and GROUP_FILES files, in order."""
     groups: list[list[LiveFile]] = []
     size = 0
     for file in files:
@@ -208,7 +209,7 @@ def _fill(files: Sequence[LiveFile], target_bytes: int) -> list[list[LiveFile]]:
 
 
 def check_can_compact(address: str, table: DeltaTable) -> None:
-    """Raise TableError for a table whose files do not hold its rows as they are."""
+    """Raise TableError for a table whose rows are not exactly those in its files."""
     protocol = table.protocol()
     features = [*(protocol.reader_features or ())]
     if protocol.min_reader_version > 1 and not set(features) <= {"timestampNtz"}:
@@ -220,19 +221,22 @@ def check_can_compact(address: str, table: DeltaTable) -> None:
 
 
 def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]]) -> Compacted:
-    """Merge each group into one file, all in one commit, which lasts when this returns.
+    """Merge each group into one file, with one commit, which is durable when this returns.
 
     Raises Overtaken if other programs have rewritten the files meanwhile, and TableError.
     """
     check_can_compact(address, table)
     removed = [file for group in groups for file in group]
     for file in removed:
-        # delta-rs encodes the names of removed files itself, and one that it encodes in another
-        # way than whoever added it would stay in the table, beside the file that replaces it.
-        if not _PLAIN_PATH.fullmatch(file.place) or file.place.replace("%", "%25") != file.path:
+        # delta-rs encodes the names of removed files itself. If the writer that added a file
+        # encoded its name differently, it would stay in the table beside its replacement.
+        if (
+            not _PLAIN_PATH.fullmatch(file.disk_path)
+            or file.disk_path.replace("%", "%25") != file.path
+        ):
             raise TableError(
-                f"{without_secrets(address)}: the name of file {file.path} is not one that semel"
-                " can compact: use OPTIMIZE of the program that writes the table"
+                f"{without_secrets(address)}: semel cannot compact file {file.path} because of its"
+                " name: use OPTIMIZE of the program that writes the table"
             )
     folder = TableFolder(address)
     columns = pa.schema(table.schema())
@@ -250,7 +254,7 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
 
 
 def _null_counts(table: DeltaTable, paths: Collection[str]) -> dict[str, dict[str, int]]:
-    """How many nulls of each column some files have, as far as the log says."""
+    """The number of nulls in each column of some files, as far as the log says."""
     actions = pa.table(table.get_add_actions(flatten=True))
     actions = actions.filter(pc.is_in(actions.column("path"), pa.array(paths, pa.string())))
     named = [
@@ -265,7 +269,7 @@ def _null_counts(table: DeltaTable, paths: Collection[str]) -> dict[str, dict[st
 
 
 class _Sources:
-    """The files of a group, whose rows can be read more than once."""
+    """The files of a group, whose rows are read twice."""
 
     def __init__(
         self,
@@ -274,7 +278,7 @@ class _Sources:
         columns: pa.Schema,
         nulls: Mapping[str, Mapping[str, int]],
     ) -> None:
-        """`columns` are those of the table, `nulls` what the log says about each file."""
+        """`columns` is the schema of the table, `nulls` the null counts by path and column."""
         self.folder = folder
         self.group = group
         self.shown = without_secrets(folder.address)
@@ -283,10 +287,10 @@ class _Sources:
         self.schema = self._common_schema()
 
     def _common_schema(self) -> pa.Schema:
-        """The columns of all files; one that a file lacks is null there."""
+        """The columns of all files; a column is null for the rows of files that lack it."""
         found: dict[str, pa.Schema] = {}
         for file in self.group:
-            with self._damage(file), self.folder.open_parquet(file.place) as opened:
+            with self._damage(file), self.folder.open_parquet(file.disk_path) as opened:
                 schema = pa.schema([_plain_field(field) for field in opened.schema_arrow])
             if str(schema) not in found:
                 self._check_columns(file, schema)
@@ -295,7 +299,7 @@ class _Sources:
             return pa.unify_schemas(list(found.values()))
         except (pa.ArrowException, ValueError) as problem:
             raise TableError(
-                f"{self.shown}: the files of a partition have different types: {said(problem)}"
+                f"{self.shown}: the files of a partition have different types: {one_line(problem)}"
             ) from problem
 
     def _check_columns(self, file: LiveFile, schema: pa.Schema) -> None:
@@ -314,40 +318,40 @@ class _Sources:
 
     @contextmanager
     def _damage(self, file: LiveFile) -> Iterator[None]:
-        """Name the file that cannot be read."""
+        """Turn an error while reading a file into a DamagedFile."""
         try:
             yield
         except (OSError, ValueError, pa.ArrowException) as problem:
-            raise self._damaged(file, said(problem)) from problem
+            raise self._damaged(file, one_line(problem)) from problem
 
     def _damaged(self, file: LiveFile, what: str) -> DamagedFile:
         return DamagedFile(
             f"{self.shown}: file {file.path} cannot be read as it was written: {what}; it was not"
-            " compacted. If it is damaged, bring it back from a backup of the table"
+            " compacted. If it is damaged, restore it from a backup of the table"
         )
 
     def row_groups(self, *, verify: bool = True) -> Iterator[pa.Table]:
-        """All rows, in pieces that fit into memory, the same ones each time."""
-        held: list[pa.Table] = []
+        """All rows, in pieces that fit into memory; the same pieces each time."""
+        pending: list[pa.Table] = []
         rows = size = 0
         for file in self.group:
             for part in self._rows(file, verify=verify):
-                held.append(part)
+                pending.append(part)
                 rows += part.num_rows
                 size += part.nbytes
                 if rows >= GROUP_ROWS or size >= GROUP_BYTES:
-                    yield pa.concat_tables(held)
-                    held, rows, size = [], 0, 0
-        if held:
-            yield pa.concat_tables(held)
+                    yield pa.concat_tables(pending)
+                    pending, rows, size = [], 0, 0
+        if pending:
+            yield pa.concat_tables(pending)
 
     def _rows(self, file: LiveFile, *, verify: bool) -> Iterator[pa.Table]:
-        """The rows of a file. Raises DamagedFile, also after the last of them."""
+        """The rows of a file. Raises DamagedFile, possibly after the last row."""
         rows = 0
         nulls = dict.fromkeys(self.schema.names, 0)
         with (
             self._damage(file),
-            self.folder.open_parquet(file.place, verify=verify) as opened,
+            self.folder.open_parquet(file.disk_path, verify=verify) as opened,
         ):
             for batch in opened.iter_batches(_batch_rows(opened.metadata), use_threads=False):
                 part = _with_columns(pa.Table.from_batches([batch]), self.schema)
@@ -379,16 +383,16 @@ def _batch_rows(metadata: pq.FileMetaData) -> int:
 
 
 def _is_like(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether a file may have a column of this type; some writers leave out the zone of times."""
+    """Whether a file may have a column of this type; some writers omit time zones."""
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(expected):
         return True
     return bool(found == expected)
 
 
 def _rewrite(sources: _Sources) -> AddAction:
-    """One file with the rows of a group, in their order; on disk, with its name, and verified."""
+    """Write the rows of a group, in their order, to one file; durable and verified."""
     folder, schema = sources.folder, sources.schema
-    above = sources.group[0].place.rpartition("/")[0]
+    above = sources.group[0].disk_path.rpartition("/")[0]
     name = f"part-{secrets.token_hex(16)}.zstd.parquet"
     path = f"{above}/{name}" if above else name
     footers: list[pq.FileMetaData] = []
@@ -409,10 +413,10 @@ def _rewrite(sources: _Sources) -> AddAction:
                     if pc.any(pc.is_nan(part.column(column))).as_py():
                         with_nan.add(column)
             writer.add_key_value_metadata(encode_group_bytes(sizes))
-        size = folder.settle(path)
+        size = folder.fsync(path)
         _check_written(sources, path)
     except (OSError, RuntimeError, pa.ArrowException) as problem:
-        raise TableError(f"{sources.shown} cannot be compacted: {said(problem)}") from problem
+        raise TableError(f"{sources.shown} cannot be compacted: {one_line(problem)}") from problem
     statistics = statistics_from(footers[0], schema, rows, with_nan)
     return AddAction(
         path=path,
@@ -425,10 +429,10 @@ def _rewrite(sources: _Sources) -> AddAction:
 
 
 def _check_written(sources: _Sources, path: str) -> None:
-    """Raise TableError unless a new file holds the rows of its sources, each in its place."""
+    """Raise TableError unless a new file holds exactly the rows of its sources, in order."""
     with sources.folder.open_parquet(path) as opened:
         number = 0
-        # Equal to what was made of verified pages: that need not be verified again.
+        # The new file was made from verified pages: if the rows are equal, that is enough.
         for part in sources.row_groups(verify=False):
             if number < opened.num_row_groups:
                 found = opened.read_row_group(number, use_threads=False)
@@ -440,14 +444,13 @@ def _check_written(sources: _Sources, path: str) -> None:
             if number == opened.num_row_groups:
                 return
     raise TableError(
-        f"{sources.shown} cannot be compacted: {path}, which was just written, reads otherwise than"
-        " what it was made of; nothing was committed. Check the memory and the disks of this"
-        " machine"
+        f"{sources.shown} cannot be compacted: {path}, which was just written, differs from its"
+        " sources; nothing was committed. Check the memory and the disks of this machine"
     )
 
 
 def _is_same(found: pa.Table, expected: pa.Table) -> bool:
-    """Whether two tables have the same rows; unlike for `equals` a NaN is the same as another."""
+    """Whether two tables have the same rows; unlike in `equals`, NaN equals NaN."""
     if found.equals(expected):
         return True
     return found.num_rows == expected.num_rows and all(
@@ -457,7 +460,7 @@ def _is_same(found: pa.Table, expected: pa.Table) -> bool:
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
-    """A column as Delta knows it: without Arrow's own variants of a type, and nullable."""
+    """A column with a type that Delta has, not a variant of Arrow's, and nullable."""
     kind = field.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -488,22 +491,25 @@ def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _commit(
     address: str, table: DeltaTable, added: Sequence[AddAction], removed: Sequence[LiveFile]
 ) -> int:
-    """Replace files by others that hold the same rows; the version that does."""
-    gone = {file.path for file in removed}
+    """Replace files by others that hold the same rows; returns the new version."""
+    merged = {file.path for file in removed}
     new = {file.path for file in added}
     at = time.time_ns() // 1_000_000
     actions: list[AddAction | RemoveAction] = [
         *added,
-        *(RemoveAction(file.place, False, at, file.size, dict(file.partition)) for file in removed),
+        *(
+            RemoveAction(file.disk_path, False, at, file.size, dict(file.partition))
+            for file in removed
+        ),
     ]
-    with naming(address):
+    with table_errors(address):
         for _ in range(ATTEMPTS):
             table.update_incremental()
             live = {file.path for file in list_files(table)}
-            if not gone <= live:
+            if not merged <= live:
                 if {unquote(path) for path in live} >= new:
-                    # It was committed, though it was said that it was not.
-                    return _make_durable(address, table.version())
+                    # The commit succeeded, although an error was reported.
+                    return _fsync(address, table.version())
                 raise Overtaken
             version = table.version() + 1
             try:
@@ -513,7 +519,7 @@ def _commit(
                     table.schema(),
                     list(table.metadata().partition_columns) or None,
                     commit_properties=CommitProperties(
-                        # Only as the next version: see above.
+                        # Only as the next version: see the module docstring.
                         max_commit_retries=0,
                         custom_metadata={OPERATION_KEY: OPTIMIZE},
                     ),
@@ -524,18 +530,20 @@ def _commit(
             except DeltaError as problem:
                 table.update_incremental()
                 if table.version() < version:
-                    # Nobody was first: the table does not allow it, or cannot be written.
-                    raise TableError(f"{without_secrets(address)}: {said(problem)}") from problem
+                    # No other commit was first: it is not allowed, or the table is read-only.
+                    raise TableError(
+                        f"{without_secrets(address)}: {one_line(problem)}"
+                    ) from problem
                 time.sleep(WAIT_SECONDS)
                 continue
-            return _make_durable(address, version)
+            return _fsync(address, version)
     raise Overtaken
 
 
-def _make_durable(address: str, version: int) -> int:
+def _fsync(address: str, version: int) -> int:
     try:
-        settle_log(address, version)
+        fsync_commit(address, version)
     except OSError as problem:
         shown = without_secrets(address)
-        raise TableError(f"{shown}: version {version} may not last: {problem}") from problem
+        raise TableError(f"{shown}: version {version} may not be on disk: {problem}") from problem
     return version

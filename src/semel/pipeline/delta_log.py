@@ -1,16 +1,16 @@
-"""Delta's log, entry by entry: the one place that parses it.
+"""The log of a Delta table, entry by entry. Only this module parses it.
 
     <table>/_delta_log/00000000000000000007.json    the commit of version 7, one action per line
 
-An entry may leave out `commitInfo`, in which it says what was done: Delta does not require it.
-delta-rs' own history skips such entries, and then gives the wrong version to those before them. So
-entries are read here by their names, which are their versions. Entries that a checkpoint covers are
-deleted after a while: what is older than the oldest entry is not known any more.
+`commitInfo`, which describes the operation, is optional in Delta. The history of delta-rs skips
+entries without it, and then reports the wrong version for earlier ones. So entries are read here by
+file name, which is the version. Entries that a checkpoint covers are deleted after a while; nothing
+is known about versions before the oldest entry.
 
 `find_damage` says what is wrong with a log that delta-rs cannot read, and what to do.
 
-`find_rollback` answers what a writer must know before it trusts the positions in a table. A RESTORE
-to an older version takes back rows, but not the app transactions that say which rows were written.
+`find_rollback` tells a writer whether it can trust the positions in a table. A RESTORE to an older
+version removes rows, but not the app transactions that say which rows were written.
 """
 
 import json
@@ -26,22 +26,22 @@ from semel.pipeline.errors import TableError
 from semel.store.roots import Root
 
 FOLDER: Final = "_delta_log"
-# By this key in its commitInfo a commit of ours says how many rows it has added.
+# The key in commitInfo under which our commits record the number of rows that they add.
 COMMIT_MARKER: Final = "semel.rows"
 RESTORE: Final = "RESTORE"
 
 
 def log_entry(version: int) -> str:
-    """The name of the file of a commit."""
+    """The file name of a commit's log entry."""
     return f"{version:020}.json"
 
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A commit, as its entry tells."""
+    """The log entry of a commit."""
 
     version: int
-    # Empty if the entry does not say what was done.
+    # Empty if the entry has none.
     commit_info: dict[str, Any]
     # The add actions.
     added: tuple[dict[str, Any], ...]
@@ -52,42 +52,42 @@ class LogEntry:
 
     @property
     def operation(self) -> str:
-        """What was done; empty: the entry does not say."""
-        # delta-rs calls every commit with files of ours a WRITE.
+        """The operation, or an empty string if the entry does not say."""
+        # delta-rs records every commit of files as WRITE.
         found = self.commit_info.get("semel.operation") or self.commit_info.get("operation")
         return str(found or "")
 
     @property
     def milliseconds(self) -> int | None:
-        """When it was committed; None: the entry does not say."""
+        """When it was committed, or None if the entry does not say."""
         moment = self.commit_info.get("inCommitTimestamp") or self.commit_info.get("timestamp")
         return None if moment is None else int(moment)
 
     @property
     def added_paths(self) -> list[str]:
-        """The files that were added, as they are called on disk."""
+        """The files that were added, as they are named on disk."""
         return [unquote(each["path"]) for each in self.added]
 
     @property
     def rows_landed(self) -> int:
-        """How many rows a commit of ours has added; 0 for those of others."""
+        """The number of rows that a commit of ours added; 0 for other commits."""
         return int(self.commit_info.get(COMMIT_MARKER) or 0)
 
     @property
     def restored_version(self) -> int | None:
-        """The version that a RESTORE has brought back; None: it was chosen by a time."""
+        """The version that a RESTORE restored, or None if it was chosen by a time."""
         version = (self.commit_info.get("operationParameters") or {}).get("version")
         return None if version is None else int(version)
 
     @property
     def restored_time(self) -> int | None:
-        """The time in milliseconds whose version a RESTORE has brought back; None: unknown."""
+        """The time in milliseconds to which a RESTORE went back, or None if unknown."""
         moment = str((self.commit_info.get("operationParameters") or {}).get("datetime"))
         return int(moment) if moment.isascii() and moment.isdecimal() else None
 
 
 def parse_entry(text: str, version: int) -> LogEntry:
-    """An entry from its text. Raises ValueError if it is damaged."""
+    """Parse a log entry. Raises ValueError if it is damaged."""
     commit_info: dict[str, Any] = {}
     added, removed = [], []
     transactions = {}
@@ -106,21 +106,21 @@ def parse_entry(text: str, version: int) -> LogEntry:
             if action.get("txn") is not None:
                 transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
         except (AttributeError, KeyError, TypeError) as problem:
-            raise ValueError(f"it is no action of Delta's: {line[:80]}") from problem
+            raise ValueError(f"it is not a Delta action: {line[:80]}") from problem
     return LogEntry(version, commit_info, tuple(added), tuple(removed), transactions)
 
 
 class DeltaLog:
-    """The log of a table, in a folder or on an object store."""
+    """The log of a table, in a folder or an object store."""
 
     def __init__(self, files: Root) -> None:
-        """`files` is what is at the address of the table."""
+        """`files` is the storage at the address of the table."""
         self._files = files
 
     def entry(self, version: int) -> LogEntry:
         """The entry of a version.
 
-        Raises FileNotFoundError if it is not there (any more), TableError if it is damaged.
+        Raises FileNotFoundError if it does not exist (any more), TableError if it is damaged.
         """
         path = f"{FOLDER}/{log_entry(version)}"
         try:
@@ -131,11 +131,11 @@ class DeltaLog:
             raise
         except (OSError, ValueError) as problem:
             what = "cannot be read" if isinstance(problem, OSError) else "is damaged"
-            said = " ".join(str(problem).split())
-            raise TableError(f"{self._files.address}: {path} {what}: {said}") from None
+            reason = " ".join(str(problem).split())
+            raise TableError(f"{self._files.address}: {path} {what}: {reason}") from None
 
     def back(self, newest: int) -> Iterator[LogEntry]:
-        """The entries from a version back, as long as they are there."""
+        """The entries from a version backwards, until one does not exist."""
         for version in range(newest, -1, -1):
             try:
                 yield self.entry(version)
@@ -143,30 +143,30 @@ class DeltaLog:
                 return
 
     def written(self, version: int) -> float:
-        """When the file of an entry was written, in seconds of the wall clock; 0: unknown."""
-        return self.all_written().get(log_entry(version), 0.0)
+        """When the file of an entry was written, in seconds since 1970; 0 if unknown."""
+        return self.modification_times().get(log_entry(version), 0.0)
 
-    def all_written(self) -> dict[str, float]:
-        """When each file of the log was written, by its name."""
+    def modification_times(self) -> dict[str, float]:
+        """When each file of the log was written, by file name."""
         return {each.name: each.modified for each in self._files.entries(FOLDER)}
 
 
 @dataclass(frozen=True)
 class Rollback:
-    """A RESTORE that took back what somebody had committed."""
+    """A RESTORE that removed a commit of ours."""
 
     version: int
-    # The version that has it: whoever restores that has undone the RESTORE.
+    # A version that has the commit: restoring it undoes the RESTORE.
     intact: int
 
 
 def find_rollback(
     log: DeltaLog, newest: int, is_ours: Callable[[LogEntry], bool], *, limit: int | None = None
 ) -> Rollback | None:
-    """The RESTORE by which a version lacks the last commit for which `is_ours`; None: it has it.
+    """The RESTORE that removed the last commit for which `is_ours`, or None if none did.
 
-    If that commit is older than the entries that are left, or than the last `limit` of them, what
-    came before these is not known.
+    Only existing entries are searched, and at most `limit` of them. If they do not include that
+    commit, it is assumed to be older than all of them.
     """
     entries: dict[int, LogEntry] = {}
     removed: set[str] = set()
@@ -181,15 +181,15 @@ def find_rollback(
     oldest = min(entries, default=newest + 1)
     if not restores or (ours is None and oldest == 0):
         return None
-    # A commit that was not found came before the oldest entry.
+    # A commit that was not found is older than the oldest entry.
     needed = oldest - 1 if ours is None else ours.version
     intact = min(restores) - 1 if ours is None else ours.version
-    # Files of ours are of no earlier version: whatever a time has brought back, they are there.
+    # While the files of our commit are live, no RESTORE has removed it.
     has_files = ours is not None and not removed.intersection(ours.added_paths)
 
     def lacking(at: int) -> LogEntry | None:
-        """The RESTORE by which a version lacks the commit; None: it has it."""
-        # What a version has is what the RESTORE before it brought back: follow them to their end.
+        """The RESTORE because of which a version lacks our commit, or None if it has it."""
+        # A version has what the last RESTORE before it restored: follow the chain of them.
         before = [version for version in restores if version <= at]
         if not before:
             return None
@@ -214,15 +214,15 @@ def find_rollback(
 def _versions_at(
     log: DeltaLog, entries: Mapping[int, LogEntry], restore: LogEntry
 ) -> set[int | None]:
-    """The versions that a RESTORE to a time may have brought back; None: an unknown one.
+    """The versions that a RESTORE to a time may have restored; None stands for an unknown one.
 
-    Two clocks may have been asked: the one in the entries, and that of their files. There is one
-    version by both of them, but for a time between the making of an entry and its file.
+    A program may go by the timestamps in the entries or by those of their files. Both give the same
+    version, unless the time is between the creation of an entry and the writing of its file.
     """
     moment = restore.restored_time
     if moment is None:
         return {None}
-    written = log.all_written()
+    written = log.modification_times()
     by_entry: int | None = None
     by_file: int | None = None
     for version, entry in sorted(entries.items()):
@@ -242,15 +242,15 @@ _ENTRY: Final = re.compile(r"([0-9]{20})\.json", re.ASCII)
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\..+", re.ASCII)
 _HINT: Final = "_last_checkpoint"
 _FROM_BACKUP: Final = (
-    "bring it back from a backup of the table; without one, move the table away and land anew, with"
-    " all that the root still has"
+    "restore it from a backup of the table; without one, move the table away and land all that the"
+    " root still has again"
 )
-_NOT_NEEDED: Final = f"delete it and {_HINT}: the entries of the log are complete without it"
+_DELETE_IT: Final = f"delete it and {_HINT}: the entries of the log are complete without it"
 
 
 @dataclass(frozen=True)
 class _Listing:
-    """What is in the folder of a log: entries and their bytes, and checkpoints, by version."""
+    """The files of a log: entries with their sizes, and checkpoints, by version."""
 
     entries: dict[int, int]
     checkpoints: dict[int, list[str]]
@@ -262,12 +262,12 @@ class _Listing:
 
     @property
     def covered(self) -> int:
-        """The version whose checkpoint holds all before it; -1: there is none."""
+        """The version of the newest checkpoint; -1 if there is none."""
         return max(self.checkpoints, default=-1)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the entries tell everything, without a checkpoint."""
+        """Whether all entries exist, so that no checkpoint is needed."""
         return all(version in self.entries for version in range(self.newest + 1))
 
 
@@ -286,9 +286,9 @@ def _list(files: Root) -> _Listing:
 
 
 def find_empty_entry(files: Root) -> str | None:
-    """What is wrong with a log that has an empty entry, and what to do; None: it has none.
+    """What is wrong with a log that has an empty entry, and what to do; None if it has none.
 
-    A crash of a writer that does not sync leaves such. delta-rs reads it as a commit of nothing.
+    A writer that crashes without fsync can leave one. delta-rs reads it as an empty commit.
     """
     found = _list(files)
     for version, size in sorted(found.entries.items()):
@@ -298,14 +298,16 @@ def find_empty_entry(files: Root) -> str | None:
 
 
 def find_damage(files: Root) -> str | None:
-    """What is wrong with a log that cannot be read, and what to do; None: nothing that shows."""
+    """What is wrong with a log that cannot be read, and what to do; None if nothing is found."""
     found = _list(files)
     for version in range(found.covered + 1, found.newest + 1):
         name = f"{FOLDER}/{log_entry(version)}"
         if version not in found.entries:
             if found.covered < 0 and version < min(found.entries):
-                gone = f"its entries before version {min(found.entries)} and their checkpoint are"
-                return f"{gone} missing: {_FROM_BACKUP}"
+                missing = (
+                    f"its entries before version {min(found.entries)} and their checkpoint are"
+                )
+                return f"{missing} missing: {_FROM_BACKUP}"
             return f"{name} is missing: {_FROM_BACKUP}"
         if not found.entries[version]:
             return f"{name} is empty: {_FROM_BACKUP}"
@@ -315,7 +317,7 @@ def find_damage(files: Root) -> str | None:
             return f"{name} is missing: {_FROM_BACKUP}"
         except TableError:
             return f"{name} is damaged: {_FROM_BACKUP}"
-    advice = _NOT_NEEDED if found.is_complete else _FROM_BACKUP
+    advice = _DELETE_IT if found.is_complete else _FROM_BACKUP
     for name in found.checkpoints.get(found.covered, []):
         if not _is_checkpoint(files, f"{FOLDER}/{name}"):
             return f"the checkpoint {FOLDER}/{name} is damaged: {advice}"
@@ -328,7 +330,7 @@ def find_damage(files: Root) -> str | None:
 
 
 def _is_checkpoint(files: Root, path: str) -> bool:
-    """Whether the file of a checkpoint can be opened, if it is of Parquet."""
+    """Whether a checkpoint can be opened; only those in Parquet are checked."""
     if not path.endswith(".parquet"):
         return True
     parquet = need("pyarrow.parquet", extra="spark", by="a Delta table")

@@ -1,20 +1,16 @@
-"""A lake and its tables: what there is, how it came to be, and keeping it in good order.
+"""A lake and its tables: list them, read their history, and maintain them.
 
-    <lake>/<table>/_delta_log/…    a Delta table; folders that begin with '_' or '.' are none
+    <lake>/<table>/_delta_log/…    a Delta table; names that begin with '_' or '.' are ignored
 
-No Spark is needed: delta-rs reads and writes the tables. Everything here may be done while a
-landing writes to the same table. `optimize` replaces many small files by a few large ones in one
-commit, which changes no row and leaves the old files where they are, so that whoever reads an
-older version can go on. A landing that appends meanwhile does not stand in its way, nor it in the
-landing's; whoever else rewrites the same files makes it begin anew (`compaction.py`). `vacuum`
-deletes the files that no version needs any more, or ever did (those of attempts that were killed):
-but never one younger than 7 days, because files of a commit that is under way look just like those,
-and because readers of older versions want their time.
+This does not need Spark: delta-rs reads and writes the tables. All of it is safe while a landing
+writes to the same table. `optimize` replaces many small files by a few large ones in one commit. It
+changes no row, and keeps the old files for readers of older versions. It does not conflict with a
+landing; if another program rewrites the same files, it plans again (`compaction.py`). `vacuum`
+deletes files that no version needs, including those of killed attempts. It keeps files younger than
+7 days, because the files of a commit in progress look the same, and for readers of older versions.
 
-The positions in a table's log (`semel.pipeline.table`) tell which rows of a stream are landed;
-`behind` compares them with the record.
-
-What a commit was is read from its entry in the log (`semel.pipeline.delta_log`).
+The positions in the log of a table (`app_transactions`) say which rows of a stream have landed;
+`node_lags` compares them with the record. Commits are read from their log entries (`delta_log`).
 """
 
 import json
@@ -27,17 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
 from semel.extras import need
+from semel.pipeline.delta_errors import describe_missing_table, table_errors
+from semel.pipeline.delta_fsync import fsync_commit
 from semel.pipeline.delta_log import DeltaLog, LogEntry
 from semel.pipeline.errors import TableError
-from semel.pipeline.places import (
-    absent,
-    check_table_name,
-    local_folder,
-    naming,
-    settle_log,
-    split_address,
-    table_address,
-)
+from semel.pipeline.lake_address import check_table_name, local_folder, split_address, table_address
 from semel.store.roots import Root, RootError, open_root, without_secrets
 
 if TYPE_CHECKING:
@@ -48,40 +38,40 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOG: Final = "_delta_log"
-# Younger files are never deleted: a landing may be about to commit them.
+# Younger files are kept: a landing may be about to commit them.
 LEAST_AGE: Final = timedelta(days=7)
 TARGET_BYTES: Final = 128 * 1024 * 1024
-# How often a commit is tried that others came before.
+# Attempts of a commit that other commits precede.
 ATTEMPTS: Final = 5
-# Of so many partitions, the newest, it is told for each file what times it has.
+# The number of newest partitions for which time bounds are given per file.
 BOUNDED_PARTITIONS: Final = 2
-# Files that one commit of optimize adds at most.
+# The maximum number of files that one commit of optimize adds.
 GROUPS: Final = 16
 
 _BY: Final = "a Delta table"
 
 
 @dataclass(frozen=True)
-class TableFacts:
-    """A table in numbers. With a problem there are none."""
+class TableSummary:
+    """A table in numbers; only `table` and `problem` are set if it cannot be read."""
 
     table: str
     rows: int = 0
     files: int = 0
     bytes: int = 0
     version: int = 0
-    # When the last commit was made, in microseconds (0: unknown), and what it did, if it says so.
+    # When the last commit was made, in microseconds (0: unknown), and its operation, if recorded.
     committed: int = 0
     operation: str = ""
     partition_by: tuple[str, ...] = ()
-    # The stream whose rows it takes, if it takes one's.
+    # The stream whose rows it takes, if any.
     stream: str | None = None
     problem: str | None = None
 
 
 @dataclass(frozen=True)
-class Behind:
-    """How far a table is with the rows of a node."""
+class NodeLag:
+    """How far a table lags behind the record of a node."""
 
     node: str
     landed: int
@@ -91,13 +81,13 @@ class Behind:
 
     @property
     def rows(self) -> int:
-        """How many rows there are that are not landed."""
+        """The number of existing rows that have not landed."""
         return max(0, self.last - max(self.landed, self.deleted))
 
 
 @dataclass(frozen=True)
-class Step:
-    """A commit."""
+class TableCommit:
+    """A commit, from its log entry."""
 
     version: int
     # In microseconds.
@@ -113,7 +103,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Optimized:
-    """What optimize did. Without a version there was nothing to do."""
+    """The result of optimize; without a version there was nothing to do."""
 
     version: int | None
     files_added: int
@@ -135,17 +125,17 @@ class Vacuumed:
 
 
 def table_names(lake: str) -> list[str]:
-    """The names of what could be tables of a lake, sorted. Raises TableError: it is no lake."""
+    """The names of possible tables of a lake, sorted. Raises TableError if it is not a lake."""
     shown = without_secrets(lake)
     folder = local_folder(lake)
     if folder is not None:
         if not folder.exists():
             raise no_lake(lake)
         if not folder.is_dir():
-            raise TableError(f"{shown} is no lake but a file")
+            raise TableError(f"{shown} is not a lake but a file")
         if (folder / LOG).is_dir():
             raise TableError(
-                f"{shown} is no lake but a table: give the folder that it is in, {folder.parent}"
+                f"{shown} is not a lake but a table: give its parent folder, {folder.parent}"
             )
     else:
         split_address(lake)
@@ -164,12 +154,12 @@ def table_names(lake: str) -> list[str]:
 
 
 def no_lake(lake: str) -> TableError:
-    """That a folder is not there."""
+    """The error for a lake whose folder does not exist."""
     return TableError(f"there is no lake at {without_secrets(lake)}: there is no such folder")
 
 
 def _files(address: str) -> Root:
-    """What is at an address, file by file."""
+    """The storage at an address."""
     try:
         return open_root(address)
     except RootError as problem:
@@ -180,27 +170,27 @@ def _listed(files: Root, folder: str) -> list[Any]:
     try:
         return files.entries(folder)
     except OSError as problem:
-        said = " ".join(str(problem).split())
-        raise TableError(f"{files.address} cannot be listed: {said}") from problem
+        reason = " ".join(str(problem).split())
+        raise TableError(f"{files.address} cannot be listed: {reason}") from problem
 
 
 def open_table(lake: str, table: str) -> "DeltaTable":
-    """A table as it is now. Raises TableError."""
+    """The current version of a table. Raises TableError."""
     found = _open(lake, table)
     if found is None:
-        raise TableError(_not_there(lake, table))
+        raise TableError(_describe_missing(lake, table))
     return found
 
 
 def _open(lake: str, table: str) -> "DeltaTable | None":
-    """A table, or None if there is none."""
+    """A table, or None if it does not exist."""
     address = table_address(lake, table)
     deltalake = need("deltalake", extra="sql", by=_BY)
     uri, options = split_address(address)
     folder = local_folder(address)
     if folder is not None and not folder.is_dir():
         return None
-    with naming(address):
+    with table_errors(address):
         try:
             found: DeltaTable = deltalake.DeltaTable(uri, storage_options=options or None)
         except deltalake.exceptions.TableNotFoundError:
@@ -208,42 +198,42 @@ def _open(lake: str, table: str) -> "DeltaTable | None":
     return found
 
 
-def _not_there(lake: str, table: str) -> str:
-    """Why there is no such table, and which there are."""
+def _describe_missing(lake: str, table: str) -> str:
+    """Why a table does not exist, and which tables do."""
     names = [each for each in table_names(lake) if each != table]
     there = f"; the tables there are {', '.join(names)}" if names else ""
-    return absent(table_address(lake, table)) + there
+    return describe_missing_table(table_address(lake, table)) + there
 
 
-# --- what there is --------------------------------------------------------------------------------
+# --- listing --------------------------------------------------------------------------------------
 
 
-def tables(lake: str) -> list[TableFacts]:
-    """The tables of a lake, sorted. One that cannot be read says why. Raises TableError."""
+def tables(lake: str) -> list[TableSummary]:
+    """The tables of a lake, sorted; `problem` says why one cannot be read. Raises TableError."""
     found = []
     is_local = local_folder(lake) is not None
     for name in table_names(lake):
         try:
             opened = _open(lake, name)
             if opened is not None:
-                with naming(table_address(lake, name)):
-                    found.append(facts(lake, name, opened))
+                with table_errors(table_address(lake, name)):
+                    found.append(summarize(lake, name, opened))
             elif is_local:
-                # It has the folder of a log.
-                raise TableError(absent(table_address(lake, name)))
+                # It has a _delta_log folder.
+                raise TableError(describe_missing_table(table_address(lake, name)))
         except TableError as problem:
-            found.append(TableFacts(name, problem=str(problem)))
+            found.append(TableSummary(name, problem=str(problem)))
     return found
 
 
-def facts(lake: str, name: str, table: "DeltaTable") -> TableFacts:
+def summarize(lake: str, name: str, table: "DeltaTable") -> TableSummary:
     """A table in numbers."""
     rows, files, size = _contents(table)
-    # Nothing of the entry is left if a checkpoint holds what it said.
-    steps = _steps(DeltaLog(_files(table_address(lake, name))), table.version())
-    last = next(iter(steps), None)
+    # The entry may have been deleted because a checkpoint covers it.
+    commits = _commits(DeltaLog(_files(table_address(lake, name))), table.version())
+    last = next(iter(commits), None)
     metadata = table.metadata()
-    return TableFacts(
+    return TableSummary(
         table=name,
         rows=rows,
         files=files,
@@ -263,7 +253,7 @@ def _contents(table: "DeltaTable") -> tuple[int, int, int]:
     size = sum(actions.column("size_bytes").to_pylist())
     counts = actions.column("num_records").to_pylist() if actions.num_rows else []
     if None in counts or "deletionVectors" in (table.protocol().reader_features or ()):
-        # Not every writer counts, and some delete rows without writing a file anew: these are read.
+        # Not every writer counts rows, and some delete rows without rewriting files: read those.
         reader = table.scan(columns=[table.schema().fields[0].name])
         rows = sum(batch.num_rows for batch in arrow.RecordBatchReader.from_stream(reader))
         return rows, actions.num_rows, size
@@ -271,17 +261,17 @@ def _contents(table: "DeltaTable") -> tuple[int, int, int]:
 
 
 def dataset_of(table: "DeltaTable") -> Any:
-    """The files of a table as an Arrow dataset, of which the log tells partitions and times.
+    """The files of a table as an Arrow dataset, with partitions and time bounds from the log.
 
-    deltalake's own goes by all statistics in the log, and takes a column that has none there for
-    one without values. Parquet's own statistics serve instead; but to read them each file has to be
-    opened, and who asks after the last hour of a year wants no others opened. So the bounds of
-    columns of times are told as well, where no value is missing: for each file of the newest
-    partitions, and for each older partition as a whole, because each is an expression to be made.
+    deltalake's own dataset uses all statistics of the log, and takes a column without statistics
+    for an empty one. Parquet's statistics are used instead. But to read them each file has to be
+    opened, which is too slow for a query about the last hour of a year. So time columns without
+    nulls also get bounds from the log: per file in the newest partitions, and per partition in
+    older ones, because each expression costs time.
     """
     dataset = need("pyarrow.dataset", extra="sql", by=_BY)
     arrow = need("pyarrow", extra="sql", by=_BY)
-    # It checks what the table asks of its readers, and knows how files are opened.
+    # It checks the reader features of the table, and has the file system and the format.
     found = table.to_pyarrow_dataset(file_pruning_predicate="1 = 0")
     actions = arrow.table(table.get_add_actions(flatten=True))
     # Pages that have checksums are verified as they are read.
@@ -322,7 +312,7 @@ def _by_age(
     modified: list[int],
     bounds: dict[str, list[tuple[int, int] | None]],
 ) -> list[tuple[Any, ...]]:
-    """The partitions, those with the newest rows last; if nobody knows, with the newest files."""
+    """The partitions, newest rows last; if the times are unknown, newest files last."""
     times = next((each for each in bounds.values() if None not in each), None)
 
     def age(key: tuple[Any, ...]) -> int:
@@ -335,7 +325,7 @@ def _by_age(
 
 
 def _bounds_of_times(actions: Any, schema: Any) -> dict[str, list[tuple[int, int] | None]]:
-    """By column of times and file: lowest and highest, as numbers; None: unknown, or nulls."""
+    """Lowest and highest value by time column and file; None if unknown, or with nulls."""
     arrow = need("pyarrow", extra="spark", by=_BY)
     found: dict[str, list[tuple[int, int] | None]] = {}
     for field in schema:
@@ -366,18 +356,18 @@ def _between(
     places: list[int],
     holds: Any,
 ) -> Any:
-    """What holds of all rows of some files, besides what is given."""
+    """An expression that is true for all rows of some files, in conjunction with `holds`."""
     arrow = need("pyarrow", extra="spark", by=_BY)
     for name, known in bounds.items():
         there = [known[place] for place in places]
-        firsts = [each[0] for each in there if each is not None]
-        lasts = [each[1] for each in there if each is not None]
-        if len(firsts) < len(there):
+        lowest = [each[0] for each in there if each is not None]
+        highest = [each[1] for each in there if each is not None]
+        if len(lowest) < len(there):
             continue
         kind = schema.field(name).type
-        first = arrow.scalar(min(firsts), kind)
-        # Writers may cut an upper bound to whole milliseconds.
-        last = arrow.scalar(max(lasts) + 1_000, kind)
+        first = arrow.scalar(min(lowest), kind)
+        # Writers may truncate an upper bound to milliseconds.
+        last = arrow.scalar(max(highest) + 1_000, kind)
         column = dataset.field(name)
         within = (column >= first) & (column <= last)
         holds = within if holds is None else holds & within
@@ -385,56 +375,55 @@ def _between(
 
 
 def stream_of(table: "DeltaTable") -> str | None:
-    """The stream whose rows a table takes, by its own numbers; None: it takes anything."""
-    from semel.pipeline.table import stream_id
+    """The stream whose rows a table takes, or None if it is not the table of a stream."""
+    from semel.pipeline.app_transactions import stream_id
 
     name = table.metadata().name or ""
     return name.removeprefix(stream_id("")) if name.startswith(stream_id("")) else None
 
 
-def behind(table: "DeltaTable | None", stream: str, catalog: "StreamCatalog") -> list[Behind]:
-    """How far a table (None: one that is not made yet) is with each node of a stream.
+def node_lags(table: "DeltaTable | None", stream: str, catalog: "StreamCatalog") -> list[NodeLag]:
+    """How far a table lags behind each node of a stream; None: it does not exist yet.
 
-    The record is looked at first, and then the table, which is brought up to date: what it has
-    landed by then is not counted.
+    The record is read first, then the table is updated: rows that land in between do not count.
     """
-    from semel.pipeline.table import positions_in
+    from semel.pipeline.app_transactions import positions_in
 
-    lasts = {record.node: record.last() for record in catalog.records(stream)}
+    last_seqs = {record.node: record.last() for record in catalog.records(stream)}
     if table is not None:
         table.update_incremental()
-    landed = {} if table is None else positions_in(table, stream, lasts)
+    landed = {} if table is None else positions_in(table, stream, last_seqs)
     root = catalog.root
     return [
-        Behind(node, landed.get(node, 0), last, root.trimmed(stream, node))
-        for node, last in lasts.items()
+        NodeLag(node, landed.get(node, 0), last, root.trimmed(stream, node))
+        for node, last in last_seqs.items()
     ]
 
 
-# --- how it came to be ----------------------------------------------------------------------------
+# --- history --------------------------------------------------------------------------------------
 
 
-def history(lake: str, table: str, *, limit: int | None = None) -> list[Step]:
-    """The commits that a table's log still has, newest first."""
+def history(lake: str, table: str, *, limit: int | None = None) -> list[TableCommit]:
+    """The commits that are still in the log of a table, newest first."""
     address = table_address(lake, table)
     opened = open_table(lake, table)
-    with naming(address):
-        return list(islice(_steps(DeltaLog(_files(address)), opened.version()), limit))
+    with table_errors(address):
+        return list(islice(_commits(DeltaLog(_files(address)), opened.version()), limit))
 
 
-def _steps(log: DeltaLog, newest: int) -> Iterator[Step]:
-    """The commits from `newest` back, as long as their entries are there."""
+def _commits(log: DeltaLog, newest: int) -> Iterator[TableCommit]:
+    """The commits from `newest` backwards, as long as their entries exist."""
     for entry in log.back(newest):
-        yield _step(log, entry)
+        yield _commit_of(log, entry)
 
 
-def _step(log: DeltaLog, entry: LogEntry) -> Step:
-    from semel.pipeline.table import stream_id
+def _commit_of(log: DeltaLog, entry: LogEntry) -> TableCommit:
+    from semel.pipeline.app_transactions import stream_id
 
     moment = entry.milliseconds
-    return Step(
+    return TableCommit(
         version=entry.version,
-        # If it does not say when it was made: when it was written.
+        # Without a timestamp in the entry: when its file was written.
         committed=int(log.written(entry.version) * 1e6) if moment is None else moment * 1000,
         operation=entry.operation,
         files_added=len(entry.added),
@@ -451,13 +440,14 @@ def _step(log: DeltaLog, entry: LogEntry) -> Step:
     )
 
 
-# --- keeping it in order --------------------------------------------------------------------------
+# --- maintenance ----------------------------------------------------------------------------------
 
 
 def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Optimized:
-    """Merge small files into such of about `target_bytes`, partition by partition.
+    """Merge small files into files of about `target_bytes`, partition by partition.
 
-    Safe beside a landing and beside itself. What it merged stays until a vacuum. Raises TableError.
+    Safe beside a landing and beside another optimize. The merged files stay until a vacuum. Raises
+    TableError.
     """
     opened = open_table(lake, table)
     from semel.pipeline.compaction import Overtaken, compact, list_files, plan_all
@@ -475,7 +465,7 @@ def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Opti
             if overtaken == ATTEMPTS:
                 raise TableError(
                     f"{without_secrets(address)}: other programs rewrote the same files"
-                    f" {ATTEMPTS} times meanwhile; is something else compacting this table?"
+                    f" {ATTEMPTS} times in a row; is something else compacting this table?"
                 ) from None
             groups = plan_all(list_files(opened), target_bytes)
     return Optimized(
@@ -490,9 +480,9 @@ def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Opti
 def vacuum(
     lake: str, table: str, *, run: bool = False, older_than: timedelta = LEAST_AGE
 ) -> Vacuumed:
-    """Delete the files that no version of the table of the last days needs, or say which.
+    """Delete files that no version since `older_than` needs; without `run`, only list them.
 
-    Raises TableError if files younger than LEAST_AGE are to go.
+    Raises TableError if `older_than` is less than LEAST_AGE.
     """
     if older_than < LEAST_AGE:
         raise TableError(
@@ -509,12 +499,12 @@ def vacuum(
             leaving = tuple(sorted(opened.vacuum(retention_hours=hours, dry_run=False, full=True)))
         return leaving, size
 
-    (files, size), _ = _committing(lake, table, clean)
+    (files, size), _ = _commit_with_retries(lake, table, clean)
     return Vacuumed(is_done=run, files=files, bytes=size)
 
 
 def _sizes(address: str, paths: Iterable[str]) -> int:
-    """The bytes of files of a table."""
+    """The total size of some files of a table."""
     wanted = {unquote(path) for path in paths}
     files = _files(address)
     size = 0
@@ -526,14 +516,16 @@ def _sizes(address: str, paths: Iterable[str]) -> int:
     return size
 
 
-def _committing(lake: str, table: str, change: "Callable[[DeltaTable], T]") -> tuple[T, int]:
-    """Do what commits to a table, again if others came first; the commits are on disk then."""
+def _commit_with_retries(
+    lake: str, table: str, change: "Callable[[DeltaTable], T]"
+) -> tuple[T, int]:
+    """Apply a change that commits, and retry if other commits are first; returns when durable."""
     deltalake = need("deltalake", extra="sql", by=_BY)
     address = table_address(lake, table)
     for attempt in range(1, ATTEMPTS + 1):
         opened = open_table(lake, table)
         before = opened.version()
-        with naming(address):
+        with table_errors(address):
             try:
                 done = change(opened)
             except deltalake.exceptions.CommitFailedError:
@@ -541,25 +533,27 @@ def _committing(lake: str, table: str, change: "Callable[[DeltaTable], T]") -> t
                     raise
                 continue
             opened.update_incremental()
-        _settle(address, before + 1, opened.version())
+        _fsync_versions(address, before + 1, opened.version())
         return done, opened.version()
     raise AssertionError
 
 
-def _settle(address: str, first: int, last: int) -> None:
+def _fsync_versions(address: str, first: int, last: int) -> None:
     for version in range(first, last + 1):
         try:
-            settle_log(address, version, files=True)
+            fsync_commit(address, version, files=True)
         except FileNotFoundError:
-            # A checkpoint holds what it says, and it was cleaned away.
+            # A checkpoint covers it, and it was deleted.
             continue
         except OSError as problem:
             shown = without_secrets(address)
-            raise TableError(f"{shown}: version {version} may not last: {problem}") from problem
+            raise TableError(
+                f"{shown}: version {version} may not be on disk: {problem}"
+            ) from problem
 
 
-def beside(lake: str) -> Path | None:
-    """The data folder that a lake lies in, as `semel up` lays them out; None: in none."""
+def data_folder_of(lake: str) -> Path | None:
+    """The data folder that contains a lake, as `semel up` lays it out, or None."""
     from semel.store.folder import STORE
 
     folder = local_folder(lake)

@@ -2,12 +2,12 @@
 
     segments ─▶ format("mqtt") ─▶ all columns, and the date ─▶ format("semel_delta") ─▶ table
 
-Spark decides when a batch begins and which rows it has, and keeps that in its checkpoint. What is
-in the table decides what is landed: a new checkpoint starts with the positions that the table has,
-and an old one is checked against them by each commit (`table.py`). So a checkpoint can be lost,
-copied, or be another's.
+Spark decides when a batch begins and which rows it has, and records that in its checkpoint. The
+table decides what has landed: a new checkpoint starts from the positions in the table, and each
+commit compares an old one with them (`table.py`). So a checkpoint may be lost, copied, or belong to
+another table.
 
-Who runs a landing is told of it by events, plain dictionaries, which a command prints.
+A landing reports its progress as events: dictionaries, which `semel land --json` prints as JSON.
 """
 
 import json
@@ -27,8 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.extras import need
 from semel.pipeline.errors import PipelineError, sentence_of
+from semel.pipeline.lake_address import (
+    checkpoint_folder,
+    local_folder,
+    split_address,
+    table_address,
+)
 from semel.pipeline.maintenance_process import Maintenance, Policy, describe
-from semel.pipeline.places import checkpoint_folder, local_folder, split_address, table_address
 from semel.pipeline.settings import LandSettings
 from semel.pipeline.stream_check import check_landed, check_recorded
 from semel.store.landing_notes import write_landing_note
@@ -43,22 +48,22 @@ LOG: Final = logging.getLogger("semel.pipeline")
 
 CHECKPOINTS: Final = "_checkpoints"
 DATE: Final = "date"
-# The day of `received` in UTC. Spark's to_date() gives that of the session's time zone, and the
-# session may be the user's.
+# The day of `received` in UTC. Spark's to_date() uses the time zone of the session, which may be
+# the user's.
 UTC_DATE: Final = """
     date_from_unix_date(cast(
         (unix_micros(received) - pmod(unix_micros(received), 86400000000)) div 86400000000 as int))
 """
-LOOK_SECONDS: Final = 0.1
-# How long an end may take until all that is sealed has landed; the rest is for the next start.
+POLL_SECONDS: Final = 0.1
+# How long a shutdown waits for sealed rows to land; the next start lands the rest.
 DRAIN_SECONDS: Final = 30.0
 SHOWN_CHARACTERS: Final = 300
-# How long to wait after each query, without a batch in between, whose worker started too late.
+# Delays between retries of a query whose Python worker did not start in time; reset by a batch.
 RETRY_SECONDS: Final = (2.0, 10.0, 30.0)
-# Seconds between two notes under the root of how far the landing is.
+# Seconds between two landing notes under the root.
 NOTE_SECONDS: Final = 10.0
 
-# In what Spark says: two queries with one checkpoint, and notes that it cannot make sense of.
+# Messages of Spark: two queries use one checkpoint; a checkpoint cannot be parsed.
 _OTHER_LANDING: Final = (
     "CONCURRENT_STREAM_LOG_UPDATE",
     "CONCURRENT_QUERY",
@@ -73,21 +78,21 @@ _DAMAGED: Final = (
     "metadata file",
 )
 _NO_SPACE: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded")
-# A reader's process has 10 seconds to connect, a task's 60, and neither can be set.
+# The worker of a reader has 10 seconds to connect, that of a task 60. Neither can be configured.
 _LATE: Final = (
     "Python worker failed to connect back",
     "Timed out while waiting for the Python worker to connect back",
     "Python daemon failed to launch worker",
 )
 _ENDING: Final = ("SparkContext was shut down", "stopped SparkContext", "cleanupQueryJobs")
-# What Java says of a Python process that is gone; sometimes it has no words at all.
+# Messages of Java about a Python process that has ended; some have only an SQLSTATE.
 _CUT: Final = re.compile(
     r"\s*(SQLSTATE|Stream closed|Broken pipe|Connection reset|Socket closed|Socket is closed"
     r"|Python worker exited unexpectedly|java\.io\.EOFException|java\.net\.SocketException)"
 )
-# What Spark adds for programs.
+# The code that Spark appends for programs.
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
-# What stands before Spark's own words about a query.
+# Spark's prefix of the error that ended a query.
 _ENDED: Final = re.compile(r"\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL)
 
 Event = dict[str, Any]
@@ -95,10 +100,10 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class LandingPlan:
-    """What is landed where, checked."""
+    """Checked settings of a landing."""
 
     root: Root
-    # As the user gave it: what is secret in it is for Spark's workers alone.
+    # As the user gave it; it may contain secrets, which Spark's workers need.
     root_address: str = field(repr=False)
     stream: str
     table: str = field(repr=False)
@@ -107,129 +112,130 @@ class LandingPlan:
     max_rows: int
     master: str | None
     fail_on_data_loss: bool
-    # None: nobody looks after the table.
+    # None: the table is not maintained.
     maintenance: Policy | None = None
 
     @property
     def shown(self) -> str:
-        """The table, for people."""
+        """The address of the table without secrets."""
         return without_secrets(self.table)
 
 
-def make_plan(wanted: LandSettings) -> LandingPlan:
-    """What these settings mean. Raises PipelineError."""
-    if wanted.root is None:
-        raise PipelineError("say where the segments are: --root DIR, or an object store")
+def make_plan(settings: LandSettings) -> LandingPlan:
+    """Check the settings of a landing. Raises PipelineError."""
+    if settings.root is None:
+        raise PipelineError("--root is missing: give the folder or object store of the segments")
     try:
-        root = open_root(wanted.root)
+        root = open_root(settings.root)
     except RootError as problem:
         raise PipelineError(f"--root: {problem}") from None
-    address = wanted.root
+    address = settings.root
     if isinstance(root, LocalRoot):
-        # Spark's workers may have another folder.
+        # Spark's workers may have another working directory.
         address = str(Path(root.address).absolute())
-    table = landing_table(wanted.lake, wanted.table)
-    lake = local_folder(wanted.lake)
-    checkpoint = wanted.checkpoint
+    table = landing_table(settings.lake, settings.table)
+    lake = local_folder(settings.lake)
+    checkpoint = settings.checkpoint
     if checkpoint is None:
         if lake is None:
             raise PipelineError(
-                f"{without_secrets(wanted.lake)} is no folder of this machine: say by --checkpoint"
-                " where Spark's notes are"
+                f"{without_secrets(settings.lake)} is not a local folder: give --checkpoint, a"
+                " folder for Spark's checkpoint"
             )
-        checkpoint = lake / CHECKPOINTS / wanted.table
+        checkpoint = lake / CHECKPOINTS / settings.table
     folder = checkpoint_folder(str(checkpoint))
     if folder is None:
-        raise PipelineError(f"--checkpoint {checkpoint} is no folder of this machine: give one")
+        raise PipelineError(f"--checkpoint {checkpoint} is not a local folder: give one")
     return LandingPlan(
         root=root,
         root_address=address,
-        stream=wanted.stream,
+        stream=settings.stream,
         table=table,
         checkpoint=folder.absolute(),
-        interval=wanted.interval,
-        max_rows=wanted.max_rows,
-        master=wanted.master,
-        fail_on_data_loss=wanted.fail_on_data_loss,
-        maintenance=policy_of(wanted),
+        interval=settings.interval,
+        max_rows=settings.max_rows,
+        master=settings.master,
+        fail_on_data_loss=settings.fail_on_data_loss,
+        maintenance=policy_of(settings),
     )
 
 
-def policy_of(wanted: LandSettings) -> Policy | None:
-    """How the table is maintained; None: it is not."""
-    if not wanted.maintenance:
+def policy_of(settings: LandSettings) -> Policy | None:
+    """How the table is maintained, or None if it is not."""
+    if not settings.maintenance:
         return None
     return Policy(
-        target_file_size=wanted.target_file_size,
-        small_files=wanted.small_files,
-        file_retention=wanted.file_retention,
-        log_entries=wanted.log_entries,
+        target_file_size=settings.target_file_size,
+        small_files=settings.small_files,
+        file_retention=settings.file_retention,
+        log_entries=settings.log_entries,
     )
 
 
 def landing_table(lake: str, table: str) -> str:
-    """The address of a table that is landed in. Raises PipelineError."""
+    """The address of the table of a landing. Raises PipelineError."""
     address = table_address(lake, table)
     split_address(address)
     folder = local_folder(lake)
     return address if folder is None else str(folder / table)
 
 
-def check_can_be_made(folder: Path) -> None:
-    """Raise PipelineError unless there is a folder to write in, or one can be made."""
+def check_can_be_created(folder: Path) -> None:
+    """Raise PipelineError unless the folder is writable, or can be created."""
     at = folder
     try:
         while not at.exists() and at != at.parent:
             at = at.parent
         is_folder = at.is_dir()
     except OSError as problem:
-        raise PipelineError(f"{folder} cannot be looked at: {problem.strerror}") from None
+        raise PipelineError(f"{folder} cannot be accessed: {problem.strerror}") from None
     if not is_folder:
-        raise PipelineError(f"{folder}: {at} is no folder but a file")
+        raise PipelineError(f"{folder}: {at} is not a folder but a file")
     if not os.access(at, os.W_OK | os.X_OK):
-        raise PipelineError(f"{folder} cannot be written: there is no right to write in {at}")
+        raise PipelineError(f"{folder} cannot be written: no permission to write in {at}")
 
 
 class Landing:
-    """One landing. `run` lasts until `stop`, or with `once` until all that was there has landed."""
+    """A landing. `run` returns after `stop`, or with `once` when all sealed rows have landed."""
 
-    def __init__(self, plan: LandingPlan, tell: Callable[[Event], None]) -> None:
+    def __init__(self, plan: LandingPlan, emit: Callable[[Event], None]) -> None:
         self.plan = plan
-        self._tell = tell
+        self._emit = emit
         self._stopping = threading.Event()
-        self._hurry = threading.Event()
-        self._telling = threading.Lock()
+        self._stop_now = threading.Event()
+        self._emitting = threading.Lock()
         self._maintenance: Maintenance | None = None
-        # Rows landed since the start, as the log tells, and up to which version it was read.
+        # Rows landed since the start according to the log, and the version it was read up to.
         self._landed = 0
         self._version = -1
         self._is_ready = False
-        # What is noted under the root, and when that is done again.
+        # The content of the landing note under the root, and when to write it next.
         self._positions: dict[str, int] = {}
         self._note_at = float("-inf")
         self._is_noted = True
 
     def stop(self) -> None:
-        """Land what is sealed, for a while, and end; called again, end at once."""
+        """Shut down after landing the sealed rows, for a limited time; the second call at once."""
         if self._stopping.is_set():
-            self._hurry.set()
+            self._stop_now.set()
         self._stopping.set()
 
     def run(self, *, once: bool = False, spark: "SparkSession | None" = None) -> None:
-        """Land, in a session that is given or in one of its own.
+        """Land, in the given Spark session or in a new one.
 
-        Raises PipelineError; what has landed stays, and nothing is lost.
+        Raises PipelineError. Rows that have landed stay, and nothing is lost.
         """
         plan = self.plan
         self._check_root(once=once)
         check_recorded(plan.root, plan.stream)
         for folder in filter(None, (local_folder(plan.table), plan.checkpoint)):
-            check_can_be_made(folder)
+            check_can_be_created(folder)
         self._event("starting", table=plan.shown, stream=plan.stream, root=plan.root.address)
         need("deltalake", extra="spark", by="semel land")
+        from semel.pipeline.commit_probe import probe
         from semel.pipeline.resuming import check_resumable
         from semel.pipeline.stream_record import StreamRecord
-        from semel.pipeline.table import Table, probe
+        from semel.pipeline.table import Table
 
         self._drop_torn_checkpoint()
         check_landed(plan.table, plan.stream)
@@ -243,10 +249,10 @@ class Landing:
         )
         probe(plan.table)
         if spark is not None:
-            with _explained(plan):
+            with _spark_errors(plan):
                 self._land(spark, once=once)
             return
-        # Slow to import, and a plan that cannot be carried out needs none of it.
+        # Slow to import, so only after the checks.
         from semel.pipeline.session import close, session
 
         try:
@@ -260,11 +266,11 @@ class Landing:
                 raise
             raise PipelineError(f"Spark did not start, nothing is lost: {problem}") from None
         try:
-            with _explained(plan):
+            with _spark_errors(plan):
                 self._land(made, once=once)
         finally:
             with suppress(Exception):
-                # Its Java may be dead, and then there is nothing to stop.
+                # Its Java process may have died: then there is nothing to stop.
                 close(made)
 
     def _check_root(self, *, once: bool) -> None:
@@ -275,14 +281,14 @@ class Landing:
             root.streams()
             is_there = Path(root.address).is_dir()
         except NotADirectoryError:
-            raise PipelineError(f"{root.address} is no root but a file") from None
+            raise PipelineError(f"{root.address} is not a root but a file") from None
         except OSError as problem:
             raise PipelineError(f"--root {root.address}: {problem.strerror}") from None
         if not is_there:
             if once:
-                raise PipelineError(f"{root.address} is no root: there is no such folder")
-            check_can_be_made(Path(root.address))
-            LOG.warning("%s is not there yet: waiting for it", root.address)
+                raise PipelineError(f"{root.address} is not a root: there is no such folder")
+            check_can_be_created(Path(root.address))
+            LOG.warning("%s does not exist yet: waiting for it", root.address)
             Path(root.address).mkdir(parents=True, exist_ok=True)
 
     # --- the query --------------------------------------------------------------------------------
@@ -298,8 +304,8 @@ class Landing:
             if failures > len(RETRY_SECONDS):
                 raise problem
             LOG.warning(
-                "a Python worker of Spark did not start within 10 seconds, because the machine has"
-                " too much to do: trying again in %d s",
+                "a Python worker of Spark did not start within 10 seconds, because the machine is"
+                " overloaded: retrying in %d s",
                 RETRY_SECONDS[failures - 1],
             )
             self._stopping.wait(RETRY_SECONDS[failures - 1])
@@ -309,32 +315,32 @@ class Landing:
     def _run_query(
         self, spark: "SparkSession", there: "DeltaTable | None", *, once: bool
     ) -> Exception | None:
-        """Run a query to its end; what was raised if one of its Python workers started too late.
+        """Run a query until it ends. Returns the error if a Python worker started too late.
 
-        Then nothing is wrong with the query: another one, with the same checkpoint, goes on.
+        Then nothing is wrong with the query, and a new one with the same checkpoint continues.
         """
         query: StreamingQuery | None = None
         try:
             query = self._start(spark, once=once)
-            self._tell_ready(there)
+            self._report_ready(there)
             with self._maintained(once=once):
                 self._watch(query)
         except Exception as problem:
             if is_worker_late(problem):
                 return problem
-            # Who ends a service may end all of its processes at once, Spark's Java among them.
+            # A service manager may end all processes at once, including Spark's Java.
             if not self._stopping.is_set() or not is_spark_gone(problem):
                 raise
-            LOG.warning("Spark ended before all that is sealed had landed: the next start goes on")
+            LOG.warning("Spark ended before all sealed rows had landed: the next start continues")
         finally:
             if query is not None:
                 with suppress(Exception):
                     query.stop()
         return None
 
-    def _tell_ready(self, there: "DeltaTable | None") -> None:
-        """Tell, with the first query, what the table had before it."""
-        from semel.pipeline.table import positions_in
+    def _report_ready(self, there: "DeltaTable | None") -> None:
+        """Report once that the first query runs, and what the table had before."""
+        from semel.pipeline.app_transactions import positions_in
 
         if self._is_ready:
             return
@@ -358,15 +364,15 @@ class Landing:
             raise PipelineError(f"the log of {self.plan.shown}: {problem}") from None
         if torn is not None:
             LOG.warning(
-                "%s: the checkpoint of version %d was torn, by a power failure perhaps, and is"
-                " deleted; the log has all that it said",
+                "%s: deleted the incomplete checkpoint of version %d, probably caused by a power"
+                " failure; the log is complete without it",
                 self.plan.shown,
                 torn,
             )
 
     @contextmanager
     def _maintained(self, *, once: bool) -> Iterator[None]:
-        """Look after the table meanwhile; with `once` afterwards, in one pass, if it is large."""
+        """Maintain the table meanwhile; with `once`, afterwards in one pass if it is large."""
         policy = self.plan.maintenance
         if policy is None:
             yield
@@ -392,8 +398,8 @@ class Landing:
         from pyspark.sql import functions
 
         plan = self.plan
-        # Spark looks formats up in the session that is active in this thread, and a thread that
-        # did not make the session has none.
+        # Spark resolves formats with the active session of this thread. A thread that did not
+        # create the session has none.
         java = getattr(spark, "_jsparkSession", None)
         if java is not None:
             type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(java)
@@ -407,7 +413,7 @@ class Landing:
             .option("failOnDataLoss", _text(plan.fail_on_data_loss))
             .load()
         )
-        # Spark shows an observed time in the session's time zone, and a number as it is.
+        # As a number: Spark formats an observed time in the time zone of the session.
         newest = functions.max(functions.unix_micros("received"))
         rows = source.withColumn(DATE, functions.expr(UTC_DATE)).observe(
             "landing", newest.alias("newest")
@@ -429,44 +435,44 @@ class Landing:
         return writer.start()
 
     def _first(self) -> str:
-        """Where a new checkpoint begins: after what the table has, and with what is not in it."""
+        """Option `start` for a new checkpoint: the first rows that the table lacks."""
         plan = self.plan
         landed = self._table.positions(plan.stream, plan.root.nodes(plan.stream))
         after = {node: last + 1 for node, last in landed.items()}
         return json.dumps(after) if after else "earliest"
 
     def _watch(self, query: "StreamingQuery") -> None:
-        """Tell of each batch, until the query ends or is to end."""
+        """Report each batch until the query ends or is stopped."""
         seen = _Seen()
         draining: threading.Thread | None = None
         end = 0.0
-        # Parts of a second are right; PySpark has declared whole ones.
-        while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]
-            self._tell_batches(query, seen)
+        # PySpark declares an int, but accepts fractions of a second.
+        while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
+            self._report_batches(query, seen)
             if self._stopping.is_set() and draining is None:
                 end = time.monotonic() + DRAIN_SECONDS
                 draining = threading.Thread(target=_drain, args=(query,), daemon=True)
                 draining.start()
             if draining is not None:
                 late = time.monotonic() >= end
-                if not draining.is_alive() or late or self._hurry.is_set():
+                if not draining.is_alive() or late or self._stop_now.is_set():
                     break
-        self._tell_batches(query, seen)
+        self._report_batches(query, seen)
 
-    def _tell_batches(self, query: "StreamingQuery", seen: "_Seen") -> None:
+    def _report_batches(self, query: "StreamingQuery", seen: "_Seen") -> None:
         last = query.lastProgress
         if last is None or last.timestamp == seen.timestamp:
-            return  # what is asked for ten times a second has to be little
+            return  # cheap, because this runs ten times a second
         seen.timestamp = last.timestamp
-        # Spark keeps a hundred, and each takes a call.
+        # Spark keeps a hundred reports, and each costs a call to Java.
         is_next = last.batchId == seen.batch + 1 and last.numInputRows
         for progress in [last] if is_next else query.recentProgress:
             found: dict[str, Any] = json.loads(progress.json)
             if found["batchId"] > seen.batch and found["numInputRows"]:
                 seen.batch = found["batchId"]
-                self._tell_batch(found)
+                self._report_batch(found)
 
-    def _tell_batch(self, progress: dict[str, Any]) -> None:
+    def _report_batch(self, progress: dict[str, Any]) -> None:
         seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         nodes = _offset(progress["sources"][0].get("endOffset")) or {}
         rows, positions = self._new_rows(nodes)
@@ -488,8 +494,8 @@ class Landing:
     # --- what has landed --------------------------------------------------------------------------
 
     def _new_rows(self, nodes: Iterable[str]) -> tuple[int, dict[str, int]]:
-        """Rows that came into the table since the last look, and its last seq of these nodes."""
-        from semel.pipeline.table import positions_in
+        """Rows added to the table since the last call, and its positions of these nodes."""
+        from semel.pipeline.app_transactions import positions_in
 
         table = self._table.load()
         if table is None:
@@ -504,7 +510,7 @@ class Landing:
         return sum(each.rows_landed for each in commits), positions
 
     def _note(self, positions: dict[str, int], *, is_last: bool = False) -> None:
-        """Note under the root what has landed: retention keeps the rest. Not with every batch."""
+        """Write the landing note, so that retention keeps other rows; not with every batch."""
         self._positions |= positions
         now = time.monotonic()
         if now < self._note_at and not is_last:
@@ -517,24 +523,23 @@ class Landing:
             self._is_noted = True
         except (OSError, RootError) as problem:
             if self._is_noted:
-                said = " ".join(str(problem).split())
                 LOG.warning(
-                    "it cannot be noted under %s how far the landing is, and so retention does not"
-                    " know what it may delete: %s",
+                    "the landing note under %s cannot be written, so retention does not know what"
+                    " has landed: %s",
                     plan.root.address,
-                    said,
+                    " ".join(str(problem).split()),
                 )
             self._is_noted = False
 
     def _event(self, event: str, **facts: Any) -> None:
-        # The maintenance tells from a thread of its own.
-        with self._telling:
-            self._tell({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
+        # Maintenance reports from its own thread.
+        with self._emitting:
+            self._emit({"at": datetime.now(UTC).isoformat(), "event": event, **facts})
 
 
 @dataclass
 class _Seen:
-    """How far the progress of a query was told."""
+    """The last batch of a query that was reported."""
 
     batch: int = -1
     timestamp: str = ""
@@ -542,7 +547,7 @@ class _Seen:
 
 @contextmanager
 def _keeping_interrupt() -> Iterator[None]:
-    """PySpark takes Ctrl-C for itself when it starts: who runs a landing has it back then."""
+    """Restore the SIGINT handler, which PySpark replaces when it starts."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -552,7 +557,7 @@ def _keeping_interrupt() -> Iterator[None]:
 
 
 def _drain(query: "StreamingQuery") -> None:
-    # What goes wrong with the query is told by who watches it.
+    # `_watch` reports errors of the query.
     with suppress(Exception):
         query.processAllAvailable()
 
@@ -562,7 +567,7 @@ def _text(value: bool) -> str:
 
 
 def _behind(source: dict[str, Any]) -> int | None:
-    """Rows that are sealed and were not in the batch."""
+    """Sealed rows after the end of the batch."""
     latest, end = (_offset(source.get(name)) for name in ("latestOffset", "endOffset"))
     if latest is None or end is None:
         return None
@@ -579,12 +584,12 @@ def _age(newest: int) -> float:
     return time.time() - newest / 1_000_000
 
 
-# --- what goes wrong ------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _explained(plan: LandingPlan) -> Iterator[None]:
-    """What Spark raises comes out as a PipelineError with one sentence."""
+def _spark_errors(plan: LandingPlan) -> Iterator[None]:
+    """Turn errors of Spark into a PipelineError with one sentence."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -595,12 +600,12 @@ def _explained(plan: LandingPlan) -> Iterator[None]:
 
 
 def explain(problem: BaseException, plan: LandingPlan) -> str:
-    """What a query ended with, in one sentence that says what to do."""
+    """One sentence that says why a query ended and what to do."""
     text = _ENDED.sub("", str(problem), count=1)
     if any(sign in text for sign in _NO_SPACE):
         return (
-            f"no space is left for {plan.shown}, its checkpoint or Spark's own files: make room,"
-            " and landing goes on where it was; nothing is lost"
+            f"no space is left for {plan.shown}, its checkpoint or Spark's temporary files: free"
+            " space, and landing continues; nothing is lost"
         )
     sentence = sentence_of(text)
     if sentence is not None:
@@ -609,14 +614,14 @@ def explain(problem: BaseException, plan: LandingPlan) -> str:
         return f"another landing uses the checkpoint {plan.checkpoint}: give one of them another"
     if any(sign in text for sign in _DAMAGED):
         return (
-            f"the checkpoint {plan.checkpoint} cannot be read: remove it, and landing goes on"
+            f"the checkpoint {plan.checkpoint} cannot be read: remove it, and landing continues"
             f" from what {plan.shown} has ({_first_line(text)})"
         )
     if is_worker_late(problem):
         return (
-            "a Python worker of Spark did not start in time, again and again: the machine has too"
-            " little processor time or memory for it; give Spark fewer cores (--master local[1]) or"
-            " the machine less to do, and start the landing again: nothing is lost"
+            "a Python worker of Spark did not start in time, repeatedly: the machine lacks CPU time"
+            " or memory; give Spark fewer cores (--master local[1]) or reduce the load, and start"
+            " the landing again: nothing is lost"
         )
     if is_java_dead(problem):
         return "the Java process of Spark has ended: nothing is lost, start the landing again"
@@ -626,17 +631,17 @@ def explain(problem: BaseException, plan: LandingPlan) -> str:
 
 
 def is_worker_late(problem: BaseException) -> bool:
-    """Whether a Python process of Spark's did not start in the time that Spark gives it."""
+    """Whether a Python worker of Spark did not start in time."""
     return any(sign in str(problem) for sign in _LATE)
 
 
 def is_spark_gone(problem: BaseException) -> bool:
-    """Whether Spark has ended, or is ending, under a query."""
+    """Whether Spark ended while a query was running."""
     return is_java_dead(problem) or any(sign in str(problem) for sign in _ENDING)
 
 
 def is_java_dead(problem: BaseException) -> bool:
-    """Whether nobody is there who could answer a call."""
+    """Whether the Java process of Spark no longer answers."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -648,6 +653,6 @@ def is_java_dead(problem: BaseException) -> bool:
 def _first_line(text: str) -> str:
     lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        # What Java said comes after what the bridge to it says.
+        # The message of Java follows that of Py4J.
         lines = lines[1:]
     return _STATE.sub("", lines[0])[:SHOWN_CHARACTERS] if lines else "Spark gave no reason"

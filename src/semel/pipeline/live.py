@@ -1,23 +1,22 @@
-"""Reading a live broker: the ingest beside the driver, and how queries come to it.
+"""Queries over a live broker: they share one ingest process beside the Spark driver.
 
-    worker of a query ──attach──▶ is one at work? ──no──▶ starts it ──▶ waits for its first word
-      (one for each)                └─ yes, with the same options: reads what that one records
-                    ──check───▶ is it still? before each batch is planned
+    worker of a query ──attach──▶ is an ingest running? ──no──▶ start it ──▶ wait for its status
+      (one per query)               └─ yes, with the same options: read what it records
+                      ──check───▶ is it still running? before each batch is planned
 
-The ingest (`live_ingest`) is a process of its own with nothing of Spark's: no descriptor, no
-session, no process group. So it outlives the Python processes that Spark starts and ends as it
-likes, and ends with the driver, whose number it is given: the JVM that has started this process.
-Everything else goes through the locks and files of a `Place`.
+The ingest (`live_ingest`) is a separate process that shares nothing with Spark: no descriptor, no
+session, no process group. It survives the Python workers that Spark starts and stops, and ends with
+the driver: the JVM above this process, whose process ID it is given. Everything else is coordinated
+through the locks and files of a `LiveFolder`.
 
-- One ingest for a store: who finds one at work with the same options starts none.
+- A store has one ingest. A query that finds one with the same options uses it.
 - While a query reads, its process holds a shared lock. Options that differ from those of the last
-  ingest are refused as long as anybody else reads, also if that ingest is gone: who reads starts it
-  again. If nobody does, the old one is ended and one with the new options begins.
-- Who comes takes that lock only when it is their turn to start one. So whoever holds it has come
-  to the last ingest, and queries that come at once with new options do not hinder each other.
-- One that failed has said why, and the query fails with that sentence. One that is gone without a
-  word, or ended with the driver that had started it, is started again. A query that has failed
-  holds nothing.
+  ingest are refused while any other query reads, even if that ingest has ended: its readers will
+  start it again. Without other readers the old ingest is stopped and replaced.
+- A query takes the shared lock only while it has the right to start an ingest. So every holder
+  belongs to the last ingest, and new queries with new options do not block each other.
+- If an ingest failed, the query fails with its message. If it was killed, or ended with the driver
+  that had started it, it is started again. A failed query releases its lock.
 """
 
 import json
@@ -34,103 +33,103 @@ from secrets import token_hex
 from typing import Final
 
 from semel.pipeline.errors import OptionError, PipelineError
-from semel.pipeline.live_ingest import one_line, started_at
-from semel.pipeline.live_options import LiveOptions, read_options
-from semel.pipeline.live_place import (
-    AT_WORK,
+from semel.pipeline.live_folder import (
     CONNECTED,
     FAILED,
-    TRY_SECONDS,
+    RETRY_SECONDS,
+    RUNNING_STATES,
     IngestStatus,
-    Place,
+    LiveFolder,
 )
+from semel.pipeline.live_ingest import printable, started_at
+from semel.pipeline.live_options import LiveOptions, read_options
 
 LOG: Final = logging.getLogger("semel.live")
 
 # How long to wait for a connection before the query begins without one.
 READY_SECONDS: Final = 15.0
-# How long an ingest may take to begin, or to end: a large store takes its time.
-PATIENCE: Final = 120.0
-# What the driver's process is called.
+# How long an ingest may take to start or to end; a large store needs a while.
+INGEST_TIMEOUT: Final = 120.0
+# The name of the driver's process.
 JAVA: Final = "java"
 
-# Of a query: its options, where its segments are, and the stream.
+# Options, root and stream of a query.
 Key = tuple[frozenset[tuple[str, str]], str, str]
 
 
 @dataclass
 class LiveReading:
-    """A process that reads for a query: what it holds, and what it has told of the ingest."""
+    """This process as a reader for a query: its lock, and what it has logged about the ingest."""
 
-    place: Place
-    wanted: LiveOptions
+    folder: LiveFolder
+    options: LiveOptions
     descriptor: int
-    # The ingest, if this process has started it: to be waited for when it ends.
+    # The ingest, if this process started it and has to reap it.
     process: "subprocess.Popen[bytes] | None" = None
     run: str = ""
     warning: int = 0
     is_in_trouble: bool = False
 
 
-# What this process holds until it ends or its query fails: so others know that somebody reads.
+# The queries for which this process holds the shared lock.
 _READING: Final[dict[Key, LiveReading]] = {}
 
 
 def attach(live: Mapping[str, str], *, root: str, stream: str) -> None:
-    """There is an ingest with these options when this returns, and it stays while we read.
+    """Start an ingest with these options, or use a running one, and keep it while we read.
 
-    On the driver, before the first offset. Raises OptionError for options that are wrong or not
-    those of the ingest that others read from, and PipelineError if there can be none. A broker
-    that cannot be reached now is no error: the ingest goes on trying, and the log says so.
+    Called on the driver before the first offset. Raises OptionError if options are wrong or differ
+    from those of an ingest that others read from, and PipelineError if the ingest cannot start. A
+    broker that cannot be reached is not an error: the ingest retries, and the log says so.
     """
     key = _key(live, root, stream)
     try:
-        wanted = read_options(live, root=root, stream=stream)
-        assert wanted.plan.store.data is not None
-        place = Place(wanted.plan.store.data)
-        with _explained(place):
-            place.make()
-            with place.starting():
+        options = read_options(live, root=root, stream=stream)
+        assert options.plan.store.data is not None
+        folder = LiveFolder(options.plan.store.data)
+        with _folder_errors(folder):
+            folder.create()
+            with folder.starting():
                 reading = _READING.get(key)
                 if reading is None:
-                    reading = _READING[key] = LiveReading(place, wanted, place.hold())
-                if not _is_there(reading):
+                    reading = _READING[key] = LiveReading(folder, options, folder.add_reader())
+                if not _is_running(reading):
                     _start(reading, {"options": dict(live), "root": root, "stream": stream})
-            status = place.status()
+            status = folder.status()
     except BaseException:
         _release(key)
         raise
     if status is not None:
-        _tell(reading, status)
+        _log_warnings(reading, status)
 
 
 def check(live: Mapping[str, str], *, root: str, stream: str) -> None:
-    """Whether the ingest is still there: a look at two small files, before each batch.
+    """Check before each batch that the ingest is running; this reads two small files.
 
-    One that ended with another driver or was killed is started again. Raises PipelineError with
-    what it said, if it has failed, and if one with other options is in its place. In a process that
-    has not attached, this does.
+    An ingest that was killed, or that ended with another driver, is started again. Raises
+    PipelineError if the ingest failed, or if one with other options has replaced it. Attaches, if
+    this process has not attached yet.
     """
     key = _key(live, root, stream)
     reading = _READING.get(key)
     if reading is None:
         attach(live, root=root, stream=stream)
         return
-    place = reading.place
+    folder = reading.folder
     if reading.process is not None:
         reading.process.poll()
-    with _explained(place):
-        is_alive = place.is_alive()
-        status = place.status()
+    with _folder_errors(folder):
+        is_alive = folder.is_alive()
+        status = folder.status()
     if is_alive:
         if status is None:
             return
-        unlike = reading.wanted.unlike(status.identity)
-        if unlike and status.state in AT_WORK:
-            # Our locks allow nobody that; but what is missing must not be missed in silence.
+        different = reading.options.differences(status.identity)
+        if different and status.state in RUNNING_STATES:
+            # The locks prevent this. But if it happens, missing rows must not go unnoticed.
             _release(key)
-            raise PipelineError(_replaced(unlike, status, reading.wanted))
-        _tell(reading, status)
+            raise PipelineError(_replaced(different, status, reading.options))
+        _log_warnings(reading, status)
         return
     if status is not None and status.state == FAILED:
         _release(key)
@@ -144,125 +143,127 @@ def _key(live: Mapping[str, str], root: str, stream: str) -> Key:
 
 
 def _release(key: Key) -> None:
-    """This process does not read for that query any more."""
+    """Release the shared lock that this process holds for a query."""
     reading = _READING.pop(key, None)
     if reading is not None:
         os.close(reading.descriptor)
 
 
-# --- one that is there ----------------------------------------------------------------------------
+# --- a running ingest -----------------------------------------------------------------------------
 
 
-def _is_there(reading: LiveReading) -> bool:
-    """Whether an ingest with these options is at work. One with others is ended.
+def _is_running(reading: LiveReading) -> bool:
+    """Whether an ingest with these options is running. One with other options is stopped.
 
-    Raises OptionError if others read from one with other options, or wait for it to be started
-    again: it would be theirs in the store and in the broker's session.
+    Raises OptionError if other queries use an ingest with other options, or will start it again:
+    both would share the store and the broker's session.
     """
-    place, wanted = reading.place, reading.wanted
+    folder, options = reading.folder, reading.options
     asked = ""
-    end = time.monotonic() + PATIENCE
-    while place.is_alive():
-        status = place.status()
-        if status is not None and status.state in AT_WORK and status.run != asked:
-            unlike = wanted.unlike(status.identity)
-            if not unlike:
+    end = time.monotonic() + INGEST_TIMEOUT
+    while folder.is_alive():
+        status = folder.status()
+        if status is not None and status.state in RUNNING_STATES and status.run != asked:
+            different = options.differences(status.identity)
+            if not different:
                 return True
-            if not place.is_alone(reading.descriptor):
-                raise OptionError(_refusal(unlike, status, wanted))
+            if not folder.is_only_reader(reading.descriptor):
+                raise OptionError(_refusal(different, status, options))
             asked = status.run
-            place.ask_to_end(asked)
+            folder.ask_to_end(asked)
         if time.monotonic() > end:
-            raise PipelineError(f"an ingest is at work that does not end; its log is {place.log}")
-        time.sleep(TRY_SECONDS)
-    last = place.status()
-    unlike = [] if last is None else wanted.unlike(last.identity)
-    if last is not None and unlike and not place.is_alone(reading.descriptor):
-        raise OptionError(_refusal(unlike, last, wanted))
+            raise PipelineError(f"another ingest does not end; its log is {folder.log}")
+        time.sleep(RETRY_SECONDS)
+    last = folder.status()
+    different = [] if last is None else options.differences(last.identity)
+    if last is not None and different and not folder.is_only_reader(reading.descriptor):
+        raise OptionError(_refusal(different, last, options))
     return False
 
 
-def _refusal(unlike: list[str], status: IngestStatus, wanted: LiveOptions) -> str:
+def _refusal(different: list[str], status: IngestStatus, options: LiveOptions) -> str:
     return (
-        f"{_named(unlike)}: another query reads from the ingest of the store"
-        f" {wanted.plan.store.data}, which has {_given(unlike, status)}; give the same, or another"
+        f"{_named(different)}: another query uses the ingest of the store"
+        f" {options.plan.store.data} with {_given(different, status)}; give the same, or another"
         " stream or root, or stop that query first"
     )
 
 
-def _replaced(unlike: list[str], status: IngestStatus, wanted: LiveOptions) -> str:
+def _replaced(different: list[str], status: IngestStatus, options: LiveOptions) -> str:
     return (
-        f"{_named(unlike)}: another ingest is in the place of this query's, in the store"
-        f" {wanted.plan.store.data}, and has {_given(unlike, status)}; what only this query asked"
-        " for is not recorded meanwhile. Give the same to both queries, or another stream or root"
-        " to one of them"
+        f"{_named(different)}: another ingest has replaced that of this query in the store"
+        f" {options.plan.store.data} and has {_given(different, status)}; topics that only this"
+        " query asked for are not recorded. Give both queries the same options, or one of them"
+        " another stream or root"
     )
 
 
-def _named(unlike: list[str]) -> str:
-    return f"{'options' if len(unlike) > 1 else 'option'} {' and '.join(unlike)}"
+def _named(different: list[str]) -> str:
+    return f"{'options' if len(different) > 1 else 'option'} {' and '.join(different)}"
 
 
-def _given(unlike: list[str], status: IngestStatus) -> str:
-    return ", ".join(f"{each} {status.identity.get(each, 'by default')}" for each in unlike)
+def _given(different: list[str], status: IngestStatus) -> str:
+    return ", ".join(f"{each} {status.identity.get(each, 'by default')}" for each in different)
 
 
-# --- one that is not ------------------------------------------------------------------------------
+# --- starting an ingest ---------------------------------------------------------------------------
 
 
 def _start(reading: LiveReading, task: Mapping[str, object]) -> None:
-    """Start it, and wait until it is connected, or cannot be for now. Raises PipelineError."""
-    place = reading.place
+    """Start an ingest, and wait until it has tried to connect. Raises PipelineError."""
+    folder = reading.folder
     run = token_hex(8)
-    who = {"driver": driver(), "run": run, "identity": dict(reading.wanted.identity)}
-    with open(place.crash, "wb", opener=_private) as crash:
+    who = {"driver": driver(), "run": run, "identity": dict(reading.options.identity)}
+    with open(folder.crash, "wb", opener=_private) as crash:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "semel.pipeline.live_ingest", str(place.store)],
+            [sys.executable, "-P", "-m", "semel.pipeline.live_ingest", str(folder.store)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=crash,
             env=_environment(),
-            # It outlives this process, and Ctrl-C is not for it.
+            # It must survive this process, and not receive Ctrl-C.
             start_new_session=True,
         )
     reading.process = process
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin:
         process.stdin.write(json.dumps({**task, **who}).encode())
-    _await_first_word(place, process, run)
+    _wait_until_connected(folder, process, run)
 
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _await_first_word(place: Place, process: "subprocess.Popen[bytes]", run: str) -> None:
+def _wait_until_connected(folder: LiveFolder, process: "subprocess.Popen[bytes]", run: str) -> None:
     begun = time.monotonic()
     while True:
         has_ended = process.poll() is not None
-        status = place.status()
-        # Not by its process number: one that failed long ago may have had the same.
+        status = folder.status()
+        # By `run`, not by process ID: an earlier ingest may have had the same one.
         if status is not None and status.run == run:
             if status.state == CONNECTED or status.trouble:
                 return
             if status.state == FAILED:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(PATIENCE)
+                    process.wait(INGEST_TIMEOUT)
                 raise PipelineError(_failure(status))
             if status.counters and time.monotonic() - begun > READY_SECONDS:
-                LOG.warning("the ingest: the broker has not answered yet, and is waited for")
+                LOG.warning("the ingest: waiting for the broker, which has not answered yet")
                 return
         if has_ended:
             raise PipelineError(
-                f"the ingest ended before it began: {_last_words(place)}; its log is {place.log}"
+                f"the ingest ended while starting: {_last_error(folder)}; its log is {folder.log}"
             )
-        if time.monotonic() - begun > PATIENCE:
-            raise PipelineError(f"the ingest does not begin; its log is {place.log}")
-        time.sleep(TRY_SECONDS)
+        if time.monotonic() - begun > INGEST_TIMEOUT:
+            raise PipelineError(
+                f"the ingest did not start within {INGEST_TIMEOUT:.0f} s; its log is {folder.log}"
+            )
+        time.sleep(RETRY_SECONDS)
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with all places where this process finds its modules, and without Spark's secrets."""
+    """The environment of this process, with its module path and without Spark's secrets."""
     found = {
         name: value
         for name, value in os.environ.items()
@@ -273,16 +274,16 @@ def _environment() -> dict[str, str]:
 
 
 def driver() -> tuple[int, int]:
-    """The process that everything ends with, and when it was started.
+    """The process ID and the start time of the driver, with which the ingest ends.
 
-    It is the nearest process above this one that is a Java; between may be a daemon of Spark's. If
-    there is none, it is the process that has started this one.
+    It is the nearest Java process above this one; a daemon of Spark may be between them. Without
+    one it is the parent process.
     """
     parent = os.getppid()
     pid = parent
     while pid > 0:
         try:
-            # What the kernel calls it, and which process has started that.
+            # Its name, and the process ID of its parent.
             name, _, rest = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")
         except OSError:
             break
@@ -292,11 +293,11 @@ def driver() -> tuple[int, int]:
     return parent, started_at(parent)
 
 
-# --- words ----------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
-def _tell(reading: LiveReading, status: IngestStatus) -> None:
-    """What is new of the ingest goes to the driver's log, once."""
+def _log_warnings(reading: LiveReading, status: IngestStatus) -> None:
+    """Log new warnings of the ingest on the driver, each once."""
     if status.run != reading.run:
         reading.run, reading.warning, reading.is_in_trouble = status.run, 0, False
     for number, text in status.warnings:
@@ -306,27 +307,29 @@ def _tell(reading: LiveReading, status: IngestStatus) -> None:
     if status.trouble and not reading.is_in_trouble:
         LOG.warning("the ingest: %s", status.trouble)
     elif reading.is_in_trouble and not status.trouble:
-        LOG.warning("the ingest: the broker is connected again")
+        LOG.warning("the ingest: connected to the broker again")
     reading.is_in_trouble = bool(status.trouble)
 
 
 def _failure(status: IngestStatus) -> str:
-    return f"the ingest of option url has failed: {status.problem}"
+    return f"the ingest for option url failed: {status.problem}"
 
 
-def _last_words(place: Place) -> str:
-    """The last line that went to standard error."""
+def _last_error(folder: LiveFolder) -> str:
+    """The last line of the ingest's standard error."""
     with suppress(OSError):
-        lines = place.crash.read_text("utf-8", "replace").split("\n")
-        return next((one_line(each) for each in reversed(lines) if each.strip()), "without a word")
-    return "without a word"
+        lines = folder.crash.read_text("utf-8", "replace").split("\n")
+        return next(
+            (printable(each) for each in reversed(lines) if each.strip()), "no error message"
+        )
+    return "no error message"
 
 
 @contextmanager
-def _explained(place: Place) -> Iterator[None]:
-    """What the system has against the place, in a sentence."""
+def _folder_errors(folder: LiveFolder) -> Iterator[None]:
+    """Turn an OSError about the folder into a PipelineError."""
     try:
         yield
     except OSError as problem:
-        where = problem.filename or place.folder
+        where = problem.filename or folder.folder
         raise PipelineError(f"{where} cannot be used: {problem.strerror or problem}") from problem

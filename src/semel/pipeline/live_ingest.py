@@ -1,20 +1,20 @@
-"""The ingest beside a driver: a process that `semel.pipeline.live` starts for queries.
+"""The ingest process that `semel.pipeline.live` starts beside a Spark driver.
 
-It is `semel.client.ingest`, with three things around it that `semel ingest` has no need of:
+It runs `semel.client.ingest`, with three additions:
 
-- it says in `status.json` how it stands, because nobody reads what it prints;
-- it ends by itself: when the driver is gone, when a starter asks it to, and when nobody has read
-  from it for a while. What it has received is stored and acknowledged then, and the broker keeps
-  the session;
-- it holds the lock of its place to the last, so that whoever finds that free finds a last word.
+- it publishes its status in `status.json`, because nothing reads its output;
+- it ends by itself when the driver has ended, when another process asks it to, or when no query has
+  read from it for a while. It first stores and acknowledges what it has received; the broker keeps
+  its session;
+- it keeps the lock of its folder until it exits: when the lock is free, its status is final.
 
-What to do comes on standard input, as one JSON object, because others can see command lines:
+Its task is one JSON object on standard input, because other users can see command lines:
 
-    {"options": {…}, "root": "…", "stream": "…", "driver": [pid, when it was started],
+    {"options": {…}, "root": "…", "stream": "…", "driver": [pid, start time],
      "run": "…", "identity": {…}}
 
-`run` and `identity` are for its status: by the one its starter knows its words from those of
-others, by the other whoever comes knows what it was asked to do.
+`run` and `identity` are copied into the status: `run` tells the starter that the status is that of
+its own process, `identity` tells others which options it has.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from typing import Final
 
 from semel.client.errors import Disconnected, Refused
 from semel.client.ingest import Ingest
+from semel.client.outbox import OtherClientId
 from semel.extras import MissingExtra
 from semel.mqtt.violation import Violation
 from semel.pipeline.errors import OptionError
-from semel.pipeline.live_options import LiveOptions, read_options
-from semel.pipeline.live_place import (
+from semel.pipeline.live_folder import (
     CONNECTED,
     DRAINING,
     ENDED,
@@ -46,28 +46,28 @@ from semel.pipeline.live_place import (
     LOG_BYTES,
     STARTING,
     IngestStatus,
-    Place,
+    LiveFolder,
 )
-from semel.store.schema import Unusable
+from semel.pipeline.live_options import LiveOptions, read_options
+from semel.store.schema import StoreInUse, Unusable
 
 LOG: Final = logging.getLogger("semel.live")
 
-# How often it looks around: at first, while somebody waits for it, and later.
+# How often the status is updated: while a query waits for the connection, and later.
 FIRST_SECONDS: Final = 0.05
-LOOK_SECONDS: Final = 0.5
-# How long it waits for the lock, which others have for a moment when they look.
+POLL_SECONDS: Final = 0.5
+# How long to wait for the lock, which others hold briefly when they check for an ingest.
 LOCK_SECONDS: Final = 5.0
-# Warnings that are kept for those who read.
+# Warnings in the status.
 MOST_WARNINGS: Final = 20
-# What may end it that no other attempt would change; anything else is a mistake of ours.
+# Errors that a retry does not cure. Any other error is a bug.
 EXPECTED: Final = (Refused, Disconnected, Unusable, Violation, OptionError, MissingExtra)
-WHOSE: Final = "use that clientId, or another folder by option data"
-# Where the connection's troubles are logged.
+# The logger that reports why a connection failed.
 CONNECTION: Final = "semel.client"
 
 
-class News(logging.Handler):
-    """Warnings, for those who read: what is wrong with the connection, and all others."""
+class WarningCollector(logging.Handler):
+    """Collects warnings for the status: the state of the connection, and all others."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -77,9 +77,8 @@ class News(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == LOG.name:
-            # Who reads hears that otherwise.
-            return
-        text = one_line(record.getMessage())
+            return  # these are in the status already
+        text = printable(record.getMessage())
         if record.name == CONNECTION:
             self.trouble = text
         else:
@@ -87,76 +86,76 @@ class News(logging.Handler):
             self.warnings.append((self._number, text))
 
 
-class Watch:
-    """Looks around while an Ingest is at work: who still wants it, and how it stands."""
+class IngestWatch:
+    """Publishes the status of a running Ingest, and stops it when it is no longer needed."""
 
     def __init__(
-        self, place: Place, status: IngestStatus, driver: tuple[int, int], linger: float
+        self, folder: LiveFolder, status: IngestStatus, driver: tuple[int, int], linger: float
     ) -> None:
-        self.place = place
+        self.folder = folder
         self.status = status
         self._driver = driver
         self._linger = linger
         self._unread_since: float | None = None
 
-    async def keep_watch(self, work: Ingest, news: News) -> None:
-        """Until it is cancelled. Ends `work` when it is time."""
+    async def run(self, work: Ingest, warnings: WarningCollector) -> None:
+        """Run until cancelled. Stops `work` when it is no longer needed."""
         while True:
-            self._say(work, news)
+            self._update_status(work, warnings)
             if self.status.state != DRAINING:
-                self._judge(work)
-            is_awaited = self.status.state not in (CONNECTED, DRAINING) and not news.trouble
-            await asyncio.sleep(FIRST_SECONDS if is_awaited else LOOK_SECONDS)
+                self._stop_if_unneeded(work)
+            is_awaited = self.status.state not in (CONNECTED, DRAINING) and not warnings.trouble
+            await asyncio.sleep(FIRST_SECONDS if is_awaited else POLL_SECONDS)
 
-    def _say(self, work: Ingest, news: News) -> None:
+    def _update_status(self, work: Ingest, warnings: WarningCollector) -> None:
         counters = work.counters
-        # Before the store is open there is nothing to be told.
+        # Before the store is open there is no node.
         if counters.node and self.status.state != DRAINING:
             self.status.state = counters.state
         if counters.state == CONNECTED:
-            news.trouble = ""
-        self.status.trouble = news.trouble
-        self.status.warnings = list(news.warnings)
+            warnings.trouble = ""
+        self.status.trouble = warnings.trouble
+        self.status.warnings = list(warnings.warnings)
         self.status.counters = asdict(counters)
-        self.put()
+        self.write_status()
 
-    def put(self) -> None:
-        """The status is where others see it. A disk that is full is no reason to end."""
+    def write_status(self) -> None:
+        """Publish the status. A full disk does not end the ingest."""
         try:
-            self.place.say(self.status)
+            self.folder.write_status(self.status)
         except OSError as problem:
             LOG.warning("the status cannot be written: %s", problem)
 
-    def _judge(self, work: Ingest) -> None:
-        why = ""
+    def _stop_if_unneeded(self, work: Ingest) -> None:
+        reason = ""
         if not is_running(self._driver):
-            why = "the driver is gone"
-        elif self.place.is_asked_to_end(self.status.run):
-            why = "another ingest takes its place"
-        if why:
-            self._drain(work, why)
+            reason = "the driver has ended"
+        elif self.folder.is_asked_to_end(self.status.run):
+            reason = "another ingest replaces it"
+        if reason:
+            self._drain(work, reason)
             return
-        with self.place.nobody_reads() as is_unread:
+        with self.folder.without_readers() as is_unread:
             now = time.monotonic()
             if not is_unread:
                 self._unread_since = None
             elif self._unread_since is None:
                 self._unread_since = now
             if self._unread_since is not None and now - self._unread_since >= self._linger:
-                # Said while nobody can begin to read: who does next, knows that this one ends.
+                # Published while no reader can register: the next one sees that this one ends.
                 self._drain(work, "no query reads from it any more")
 
-    def _drain(self, work: Ingest, why: str) -> None:
-        LOG.info("it is time to end: %s", why)
+    def _drain(self, work: Ingest, reason: str) -> None:
+        LOG.info("shutting down: %s", reason)
         self.status.state = DRAINING
-        self.put()
+        self.write_status()
         work.stop()
 
 
 def started_at(pid: int) -> int:
-    """When a process was started, in the system's own count; 0: it is gone, or nobody can tell."""
+    """When a process was started, in clock ticks since boot; 0 if it is gone or unknown."""
     try:
-        # The name, in brackets, may have anything in it.
+        # The name, in parentheses, may contain any character.
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
         return 0
@@ -164,7 +163,7 @@ def started_at(pid: int) -> int:
 
 
 def is_running(process: tuple[int, int]) -> bool:
-    """Whether this process is there, and not another that has got its number."""
+    """Whether this process is running, and not a later one with the same process ID."""
     pid, started = process
     if started:
         return started_at(pid) == started
@@ -177,21 +176,21 @@ def is_running(process: tuple[int, int]) -> bool:
     return True
 
 
-def one_line(text: str) -> str:
-    """A sentence for a log: what a peer has put into it does no harm there."""
+def printable(text: str) -> str:
+    """A message that is safe to log: control characters from a peer are escaped."""
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
 # --- the process ----------------------------------------------------------------------------------
 
 
-async def ingest(wanted: LiveOptions, watch: Watch, news: News) -> None:
-    """Until it is time to end, or there is no use in going on."""
-    work = Ingest(wanted.plan)
+async def ingest(options: LiveOptions, watch: IngestWatch, warnings: WarningCollector) -> None:
+    """Ingest until stopped, or until a retry is pointless."""
+    work = Ingest(options.plan)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, work.stop)
-    watching = loop.create_task(watch.keep_watch(work, news))
+    watching = loop.create_task(watch.run(work, warnings))
     watching.add_done_callback(lambda _: work.stop())
     try:
         await work.run()
@@ -202,9 +201,9 @@ async def ingest(wanted: LiveOptions, watch: Watch, news: News) -> None:
         watch.status.counters = asdict(work.counters)
 
 
-def run(wanted: LiveOptions, watch: Watch, news: News) -> None:
-    """Ingest on the quickest loop there is."""
-    ingesting = ingest(wanted, watch, news)
+def run(options: LiveOptions, watch: IngestWatch, warnings: WarningCollector) -> None:
+    """Ingest, on uvloop if it is installed."""
+    ingesting = ingest(options, watch, warnings)
     try:
         uvloop = import_module("uvloop")
     except ImportError:
@@ -213,66 +212,69 @@ def run(wanted: LiveOptions, watch: Watch, news: News) -> None:
         uvloop.run(ingesting)
 
 
-def problem_of(problem: Exception, place: Place) -> str:
-    """Why it failed, in a sentence that says what to do."""
-    said = one_line(str(problem))
+def describe_failure(problem: Exception, folder: LiveFolder) -> str:
+    """One or two sentences that say why the ingest failed and what to do."""
+    sentence = printable(str(problem))
     if isinstance(problem, Disconnected) and problem.is_final:
         return (
-            f"{said}. Take another clientId and a new folder by option data; or run `semel ingest`"
-            " once with --start-clean for this store, and give up what the broker has kept"
+            f"{sentence}. Use another clientId and a new folder (option data); or run `semel"
+            " ingest` once with --start-clean for this store, which gives up the messages that the"
+            " broker has queued"
         )
-    if isinstance(problem, Unusable) and "in use by another process" in said:
-        return f"{said}. If that is an ingest, leave out option url to read what it records"
-    if isinstance(problem, Unusable):
-        # As the option is called.
-        return said.replace("use that client_id, or another folder", WHOSE)
+    if isinstance(problem, StoreInUse):
+        return f"{sentence}. If that is an ingest, leave out option url to read what it records"
+    if isinstance(problem, OtherClientId):
+        return printable(
+            f"{problem.folder} belongs to the client {problem.client_id!r}: use that clientId, or"
+            " another folder by option data"
+        )
     if isinstance(problem, EXPECTED):
-        return said
-    return f"the ingest failed ({one_line(repr(problem))}); its log is {place.log}"
+        return sentence
+    return f"the ingest failed ({printable(repr(problem))}); its log is {folder.log}"
 
 
-def set_up_log(place: Place) -> News:
-    """The log, of a bounded size, and what of it is for those who read."""
-    lines = RotatingFileHandler(place.log, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
+def set_up_log(folder: LiveFolder) -> WarningCollector:
+    """Log to a file of bounded size, and collect warnings for the status."""
+    lines = RotatingFileHandler(folder.log, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
     lines.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    news = News()
-    logging.basicConfig(handlers=[lines, news], level=logging.INFO)
+    warnings = WarningCollector()
+    logging.basicConfig(handlers=[lines, warnings], level=logging.INFO)
     logging.captureWarnings(True)
-    # A log that cannot be written must not fill another file with that.
+    # If the log cannot be written, do not print that to standard error for each line.
     logging.raiseExceptions = False
-    return news
+    return warnings
 
 
 def main() -> int:
-    """Work for who has started this; the exit code."""
+    """Run the ingest that standard input describes; returns the exit code."""
     try:
         (store,) = sys.argv[1:]
         task = json.load(sys.stdin)
         driver = (int(task["driver"][0]), int(task["driver"][1]))
-        options, root, stream = task["options"], task["root"], task["stream"]
+        given, root, stream = task["options"], task["root"], task["stream"]
         status = IngestStatus(task["run"], os.getpid(), driver[0], STARTING, dict(task["identity"]))
     except (ValueError, LookupError, TypeError):
         print('semel.pipeline.live_ingest is started by format("mqtt")', file=sys.stderr)
         return 2
     os.umask(0o077)
-    place = Place(Path(store))
-    if place.take(LOCK_SECONDS) is None:
+    folder = LiveFolder(Path(store))
+    if folder.lock(LOCK_SECONDS) is None:
         print("another ingest has the lock", file=sys.stderr)
         return 3
-    news = set_up_log(place)
-    watch = Watch(place, status, driver, 0.0)
+    warnings = set_up_log(folder)
+    watch = IngestWatch(folder, status, driver, 0.0)
     try:
-        wanted = read_options(options, root=root, stream=stream)
-        watch = Watch(place, status, driver, wanted.linger)
-        place.say(status)
-        run(wanted, watch, news)
+        options = read_options(given, root=root, stream=stream)
+        watch = IngestWatch(folder, status, driver, options.linger)
+        folder.write_status(status)
+        run(options, watch, warnings)
     except Exception as problem:
-        # Whatever it is, who reads is told, and nothing goes on.
-        status.problem = problem_of(problem, place)
+        # Every error ends the ingest, and goes to the queries by the status.
+        status.problem = describe_failure(problem, folder)
         LOG.error("%s", status.problem, exc_info=not isinstance(problem, EXPECTED))
     status.state = FAILED if status.problem else ENDED
-    status.warnings = list(news.warnings)
-    watch.put()
+    status.warnings = list(warnings.warnings)
+    watch.write_status()
     return 1 if status.problem else 0
 
 

@@ -1,25 +1,25 @@
-"""Maintenance of the table of a landing: one pass, in a process of its own.
+"""Maintenance of the table of a landing: one pass, in a separate process.
 
-    compaction    small files become large ones                      compaction.py
-    checkpoint    the log is summed up, every hundred commits or so
-    log cleanup   entries that a checkpoint covers are deleted, but for the newest `log_entries`
-    vacuum        files that no version of the last `file_retention` needs are deleted
+    compaction    merges small files into large ones                 compaction.py
+    checkpoint    summarizes the log, about every hundred commits
+    log cleanup   deletes entries that a checkpoint covers, except the newest `log_entries`
+    vacuum        deletes files that no version of the last `file_retention` needs
 
-Without it the cost of a commit and of a query grows without end: each has to list the log and to
-know all live files. A pass does only what is due, and tells of each thing that it did by an event.
+Without it the cost of commits and queries grows without limit: each lists the log and loads all
+live files. A pass does only what is due, and emits an event for each action.
 
-It may be killed at any moment. Nothing is deleted before what replaces it is on disk: the files of
-a compaction are synced before its commit, a checkpoint is synced, and read, before entries of the
-log go that it covers, and before a vacuum all of the log is synced. (A checkpoint itself is synced
-right after delta-rs has written it; one that a power failure in between has torn is dropped.) The
-positions of a landing are app transactions, which checkpoints contain.
+It may be killed at any time. Nothing is deleted before its replacement is on disk: the files of a
+compaction are synced before its commit, a checkpoint is synced and read before the entries that it
+covers are deleted, and the whole log is synced before a vacuum. (A checkpoint is synced right after
+delta-rs has written it. If a power failure leaves it incomplete, it is dropped.) The positions of a
+landing are app transactions, which checkpoints contain.
 
-Entries of the log are kept from the last commit of the landing on, however few that leaves to
-delete: they tell it whether somebody has restored an older version since.
+Log entries since the last commit of the landing are always kept: they show whether an older version
+has been restored since.
 
-The process is told what to do by one JSON object on its standard input, prints events as lines of
-JSON, and ends at once when the input does, because whoever started it has ended then. It runs at
-the lowest priority and on one processor.
+The process reads its task from standard input as one JSON object and prints events as JSON lines.
+It exits as soon as standard input is closed, because the landing has ended then. It runs with the
+lowest priority on one core.
 """
 
 import json
@@ -39,17 +39,12 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from semel.pipeline.compaction import DamagedFile, Overtaken, compact, list_files, plan_due
+from semel.pipeline.delta_errors import one_line, table_errors
+from semel.pipeline.delta_fsync import fsync_commit, fsync_path
 from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
 from semel.pipeline.errors import PipelineError
+from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.maintenance_process import Policy
-from semel.pipeline.places import (
-    local_folder,
-    naming,
-    said,
-    settle_log,
-    split_address,
-    sync,
-)
 from semel.store.roots import Root, RootError, open_root
 
 LOG: Final = "_delta_log"
@@ -60,74 +55,74 @@ CHECKPOINT_INTERVAL: Final = 1_000
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 INTERVAL: Final = "delta.checkpointInterval"
-# Files of the log: the version comes first. Checkpoints of other programs may have several parts.
+# Files of the log, which begin with the version. Other programs' checkpoints may have many parts.
 _LOG_FILE: Final = re.compile(r"([0-9]{20})\.(json|crc|checkpoint.*|[0-9]{20}\.compacted\.json)")
 _ENTRY: Final = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
 NICENESS: Final = 19
 
-Tell = Callable[[dict[str, Any]], None]
+Emit = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a pass is about."""
+    """The task of a pass."""
 
     table: str
     policy: Policy
-    # Whether files are to be looked for that nothing needs, which takes a listing of all.
+    # Whether to vacuum, which requires a listing of all files.
     vacuum: bool
 
 
-def run_pass(task: Task, tell: Tell, *, now: Callable[[], float] = time.time) -> None:
-    """Do what is due. Raises PipelineError; what was done by then stays."""
+def run_pass(task: Task, emit: Emit, *, now: Callable[[], float] = time.time) -> None:
+    """Do what is due. Raises PipelineError; completed actions stay."""
     uri, storage = split_address(task.table)
-    with naming(task.table):
+    with table_errors(task.table):
         try:
             table = DeltaTable(uri, storage_options=storage or None)
         except TableNotFoundError:
             return
     set_properties(task, table)
-    damage = compact_due(task, table, tell, now())
-    with naming(task.table):
+    damage = compact_due(task, table, emit, now())
+    with table_errors(task.table):
         table.update_incremental()
     try:
         root = open_root(task.table)
-        write_checkpoint(task, table, root, tell)
-        clean_log(task, root, tell)
+        write_checkpoint(task, table, root, emit)
+        clean_log(task, root, emit)
     except (OSError, RootError, pa.ArrowException) as problem:
-        raise PipelineError(f"the log of the table: {said(problem)}") from problem
+        raise PipelineError(f"the log of the table: {one_line(problem)}") from problem
     if task.vacuum:
-        vacuum(task, table, tell)
+        vacuum(task, table, emit)
     if damage is not None:
         raise damage
 
 
 def set_properties(task: Task, table: DeltaTable) -> None:
-    """Let the table itself say how long removed files are kept: checkpoints name them as long."""
+    """Record in the table how long removed files are kept; checkpoints list them that long."""
     hours = -(-round(task.policy.file_retention) // 3600)
-    wanted = {FILE_RETENTION: f"interval {hours} hours", INTERVAL: str(CHECKPOINT_INTERVAL)}
+    properties = {FILE_RETENTION: f"interval {hours} hours", INTERVAL: str(CHECKPOINT_INTERVAL)}
     configuration = table.metadata().configuration
-    if all(configuration.get(key) == value for key, value in wanted.items()):
+    if all(configuration.get(key) == value for key, value in properties.items()):
         return
-    # Another commit that comes first makes this one fail: the next pass tries again.
+    # If another commit is first, this one fails, and the next pass tries again.
     with suppress(DeltaError):
         table.alter.set_table_properties(
-            wanted,
+            properties,
             raise_if_not_exists=False,
             commit_properties=CommitProperties(max_commit_retries=0),
         )
-    with naming(task.table):
+    with table_errors(task.table):
         table.update_incremental()
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
-def compact_due(task: Task, table: DeltaTable, tell: Tell, now: float) -> DamagedFile | None:
-    """Merge what is worth it, a commit for each new file.
+def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> DamagedFile | None:
+    """Merge files where it is worthwhile, with one commit per new file.
 
-    Returns the first damage that was found: its file stays as it is, and others are merged.
+    Returns the first damaged file that was found. It stays as it is; other files are merged.
     """
     policy = task.policy
     damage: DamagedFile | None = None
@@ -139,12 +134,12 @@ def compact_due(task: Task, table: DeltaTable, tell: Tell, now: float) -> Damage
         try:
             done = compact(task.table, table, [group])
         except Overtaken:
-            tell({"action": "overtaken", "files": len(group)})
+            emit({"action": "overtaken", "files": len(group)})
             continue
         except DamagedFile as problem:
             damage = damage or problem
             continue
-        tell(
+        emit(
             {
                 "action": "compacted",
                 "files_removed": done.files_removed,
@@ -159,8 +154,8 @@ def compact_due(task: Task, table: DeltaTable, tell: Tell, now: float) -> Damage
     return damage
 
 
-def vacuum(task: Task, table: DeltaTable, tell: Tell) -> None:
-    """Delete files that are older than the retention and that no version since then needs."""
+def vacuum(task: Task, table: DeltaTable, emit: Emit) -> None:
+    """Delete files older than the retention that no version since then needs."""
     began = time.monotonic()
     hours = -(-round(task.policy.file_retention) // 3600)
 
@@ -169,19 +164,19 @@ def vacuum(task: Task, table: DeltaTable, tell: Tell) -> None:
             retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
         )
 
-    with naming(task.table):
+    with table_errors(task.table):
         table.update_incremental()
         if not clean(dry_run=True):
             return
-        # What replaced these files is on disk, and so is what says that it did.
+        # Make sure that the commits which replaced these files are on disk.
         _sync_log(task.table)
         before = table.version()
         files = clean(dry_run=False)
         table.update_incremental()
     for version in range(before + 1, table.version() + 1):
         with suppress(FileNotFoundError):
-            settle_log(task.table, version)
-    tell({"action": "vacuumed", "files": len(files), "seconds": _since(began)})
+            fsync_commit(task.table, version)
+    emit({"action": "vacuumed", "files": len(files), "seconds": _since(began)})
 
 
 def _sync_log(address: str) -> None:
@@ -190,24 +185,24 @@ def _sync_log(address: str) -> None:
         return
     for path in (folder / LOG).iterdir():
         with suppress(FileNotFoundError):
-            sync(path)
-    sync(folder / LOG)
+            fsync_path(path)
+    fsync_path(folder / LOG)
 
 
 # --- the log --------------------------------------------------------------------------------------
 
 
-def write_checkpoint(task: Task, table: DeltaTable, root: Root, tell: Tell) -> None:
-    """Sum the log up, if that was done long ago; the checkpoint is on disk then."""
+def write_checkpoint(task: Task, table: DeltaTable, root: Root, emit: Emit) -> None:
+    """Write a checkpoint, durably, if the last one is old."""
     names = [entry.name for entry in root.entries(LOG)]
     last = max(checkpoints_in(names), default=0)
     if table.version() - last < CHECKPOINT_COMMITS:
         return
     began = time.monotonic()
-    with naming(task.table):
+    with table_errors(task.table):
         table.create_checkpoint()
-    settle_log(task.table, table.version())
-    tell(
+    fsync_commit(task.table, table.version())
+    emit(
         {
             "action": "checkpointed",
             "version": table.version(),
@@ -218,12 +213,12 @@ def write_checkpoint(task: Task, table: DeltaTable, root: Root, tell: Tell) -> N
 
 
 def drop_torn_checkpoint(address: str) -> int | None:
-    """Delete a checkpoint that a power failure has left torn; its version, or None.
+    """Delete a checkpoint that a power failure left incomplete; returns its version, or None.
 
-    delta-rs does not sync what it writes, and a table whose newest checkpoint is empty or cut off
-    cannot be read, although its log is whole: entries are deleted only when a checkpoint that
-    covers them is on disk and was read. Only for a folder of this machine; one file of others'
-    checkpoints in several parts is left to them.
+    delta-rs does not call fsync. A table whose newest checkpoint is incomplete cannot be read,
+    although its log is complete: entries are deleted only after a checkpoint that covers them was
+    synced and read. Only for a local folder, and not for checkpoints in several parts, which other
+    programs write.
     """
     folder = local_folder(address)
     if folder is None:
@@ -242,15 +237,15 @@ def drop_torn_checkpoint(address: str) -> int | None:
             return None
     except (OSError, pa.ArrowException):
         pass
-    # The hint first: without it any checkpoint is looked for, and an empty one passed over.
+    # The hint first: without it readers search for a checkpoint, and skip an empty one.
     hint.unlink(missing_ok=True)
     checkpoint.unlink(missing_ok=True)
-    sync(folder / LOG)
+    fsync_path(folder / LOG)
     return version
 
 
-def clean_log(task: Task, root: Root, tell: Tell) -> None:
-    """Delete the entries that a checkpoint covers, but for the newest."""
+def clean_log(task: Task, root: Root, emit: Emit) -> None:
+    """Delete log entries that a checkpoint covers, except the newest."""
     began = time.monotonic()
     names = [entry.name for entry in root.entries(LOG)]
     versions = sorted(_versions(names))
@@ -266,36 +261,36 @@ def clean_log(task: Task, root: Root, tell: Tell) -> None:
     covered = [name for name in names if _version_of(name, default=base) < base]
     if not covered:
         return
-    # A checkpoint that is torn would leave nothing of what it was made of.
+    # If the checkpoint were incomplete, the deleted entries would be lost.
     path = f"{LOG}/{base:020}.checkpoint.parquet"
     root.fsync(path)
     with root.read(path) as file, pq.ParquetFile(file) as opened:
         if not opened.metadata.num_rows:
             return
-    # The oldest first: what is left is always a log without a gap.
+    # The oldest first, so that the log never has a gap.
     for name in sorted(covered):
         root.delete(f"{LOG}/{name}")
-    tell({"action": "cleaned log", "entries": len(covered), "seconds": _since(began)})
+    emit({"action": "cleaned log", "entries": len(covered), "seconds": _since(began)})
 
 
 def checkpoints_in(names: Iterable[str]) -> list[int]:
-    """The versions of the checkpoints that are one file."""
+    """The versions of checkpoints that are a single file."""
     return [int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))]
 
 
 def _version_of(name: str, *, default: int) -> int:
-    """The version that a file of the log is about; the default if it is about none."""
+    """The version in the name of a log file, or the default if it has none."""
     found = _LOG_FILE.fullmatch(name)
     return default if found is None else int(found[1])
 
 
 def _versions(names: Iterable[str]) -> list[int]:
-    """The commits that have an entry."""
+    """The versions that have a log entry."""
     return [int(found[1]) for name in names if (found := _ENTRY.fullmatch(name))]
 
 
 def _last_landed(root: Root, versions: list[int]) -> int | None:
-    """The last commit of a landing that has an entry; None: none has."""
+    """The last commit of a landing that has a log entry, or None."""
     for version in reversed(versions):
         with root.read(f"{LOG}/{log_entry(version)}") as entry:
             if COMMIT_MARKER.encode() in bytes(entry.read()):
@@ -311,24 +306,24 @@ def _since(began: float) -> float:
 
 
 def main() -> None:
-    """One pass, as the object on standard input says."""
+    """Run the pass that the object on standard input describes."""
     os.nice(NICENESS)
     pa.set_cpu_count(1)
-    told = json.loads(sys.stdin.readline())
+    given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
 
-    def tell(event: dict[str, Any]) -> None:
+    def emit(event: dict[str, Any]) -> None:
         print(json.dumps(event), flush=True)
 
-    task = Task(told["table"], Policy(**told["policy"]), told["vacuum"])
+    task = Task(given["table"], Policy(**given["policy"]), given["vacuum"])
     try:
-        run_pass(task, tell)
+        run_pass(task, emit)
     except PipelineError as problem:
-        tell({"action": "failed", "problem": " ".join(str(problem).split())})
+        emit({"action": "failed", "problem": " ".join(str(problem).split())})
 
 
 def _end_with_input() -> None:
-    # Whoever started us has ended, or wants us to. There is nothing to finish.
+    # The landing has ended, or stops maintenance. A pass can be interrupted at any point.
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os._exit(1)

@@ -1,13 +1,12 @@
-"""A landing's side of maintenance: when a pass is due, and the process that makes it.
+"""Maintenance as a landing sees it: when a pass is due, and the process that runs it.
 
-`Schedule` decides by its arguments alone. A pass is due when as many commits were made since the
-last one as compaction wants small files, when some time has passed since the last commit or pass,
-and never when nothing can have become due: a table that nobody writes to is left alone once its
-removed files are deleted.
+`Schedule` depends only on its arguments. A pass is due after `small_files` commits, or some time
+after the last commit or pass. It is not due when there can be nothing to do: a table without new
+commits is left alone once its removed files are deleted.
 
-`Maintenance` runs the passes, one at a time, on a thread that does nothing but wait for them: the
-work is done by a process of the lowest priority (maintenance.py), so that a batch never waits for
-it. The process ends with ours, however that happens, and what it leaves undone is for the next.
+`Maintenance` runs passes, one at a time. Its thread only waits: a process of the lowest priority
+(maintenance.py) does the work, so that batches do not wait for it. The process ends with the
+landing, however that ends, and the next pass does what is left.
 """
 
 import json
@@ -27,18 +26,18 @@ from semel.store.sealing import environment_for_python
 
 LOGGER: Final = logging.getLogger("semel.pipeline")
 
-LOOK_SECONDS: Final = 1.0
-# How long after the last pass another one is due, if there were commits; and if there were none.
+POLL_SECONDS: Final = 1.0
+# Seconds from one pass to the next, with and without commits in between.
 PASS_SECONDS: Final = 600.0
-# How long after the start of a landing, which has enough to do then.
-FIRST_SECONDS: Final = 60.0
 QUIET_SECONDS: Final = 3600.0
+# Seconds from the start of a landing, which is busy then, to the first pass.
+FIRST_SECONDS: Final = 60.0
 VACUUM_SECONDS: Final = 3600.0
-# A wall clock that goes wrong by more than this has jumped.
+# A larger change of the wall clock counts as a jump.
 JUMP_SECONDS: Final = 60.0
-# How long after a pass that failed.
+# Seconds after a failed pass.
 RETRY_SECONDS: Final = 60.0
-# How long a process may take to notice that it is to end.
+# How long to wait for the process to end before it is killed.
 STOP_SECONDS: Final = 5.0
 MODULE: Final = "semel.pipeline.maintenance"
 
@@ -47,7 +46,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Policy:
-    """How a table is kept; what each number means is written beside the settings of [land]."""
+    """How a table is maintained; see the settings of [land]."""
 
     # In bytes.
     target_file_size: int
@@ -58,12 +57,11 @@ class Policy:
 
 
 class Schedule:
-    """When a pass is due; `now` in seconds of any clock that only goes forward."""
+    """Decides when a pass is due; `now` is in seconds of a monotonic clock."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        # The version and the time of the last pass (None: there was none yet), and of the last
-        # vacuum.
+        # Version and time of the last pass (None: there was none), and the time of the last vacuum.
         self._version = -1
         self._at: float | None = None
         self._vacuum_at = float("-inf")
@@ -75,7 +73,7 @@ class Schedule:
         self._failed = False
 
     def is_due(self, version: int, now: float) -> bool:
-        """Whether a pass is to be made of a table that has this version."""
+        """Whether a pass is due for a table at this version."""
         if version != self._seen:
             self._seen, self._changed_at = version, now
         if version < 0:
@@ -89,15 +87,15 @@ class Schedule:
             return True
         if version != self._version:
             return since >= PASS_SECONDS
-        # Partitions become complete, and removed files old enough to be deleted.
+        # Without commits, partitions become complete, and removed files old enough to delete.
         quiet = now - self._changed_at
         return since >= QUIET_SECONDS and quiet < self._policy.file_retention + 2 * QUIET_SECONDS
 
     def wants_vacuum(self, now: float, wall: float) -> bool:
-        """Whether a pass that is made now is to look for files that nothing needs.
+        """Whether a pass that starts now should vacuum.
 
         Not soon after the wall clock, `wall`, has jumped or the machine was suspended: a file that
-        a landing is about to commit would look old then.
+        a landing is about to commit would look old.
         """
         ahead = wall - now
         if self._ahead is not None and abs(ahead - self._ahead) > JUMP_SECONDS:
@@ -106,22 +104,22 @@ class Schedule:
         return now - self._vacuum_at >= VACUUM_SECONDS
 
     def passed(self, version: int, now: float, *, vacuum: bool, failed: bool) -> None:
-        """A pass was made of a table that had this version when it began."""
+        """Record a pass over a table that was at this version when the pass began."""
         self._version, self._at, self._failed = version, now, failed
         if vacuum:
             self._vacuum_at = now
 
 
 class Maintenance:
-    """Passes over one table, as they become due, until `stop`.
+    """Runs passes over one table as they become due, until `stop`.
 
-    `tell` is called, on a thread of ours, with an event for each thing that was done.
+    `emit` is called on the maintenance thread, with an event for each action.
     """
 
-    def __init__(self, table: str, policy: Policy, tell: Callable[[Event], None]) -> None:
+    def __init__(self, table: str, policy: Policy, emit: Callable[[Event], None]) -> None:
         self._table = table
         self._policy = policy
-        self._tell = tell
+        self._emit = emit
         self._schedule = Schedule(policy)
         self._version = -1
         self._stopping = threading.Event()
@@ -132,24 +130,24 @@ class Maintenance:
 
     @property
     def pid(self) -> int | None:
-        """The process of the pass that is being made, if one is."""
+        """The process ID of the running pass, if any."""
         process = self._process
         return None if process is None else process.pid
 
     def start(self) -> None:
-        """Begin to look whether a pass is due."""
+        """Start the thread that runs passes."""
         self._thread.start()
 
     def note_version(self, version: int) -> None:
-        """The table has this version now. Returns at once."""
+        """Set the current version of the table. Does not block."""
         self._version = version
 
     def run_once(self) -> None:
-        """One pass, now; until it is done or `stop` is called from elsewhere."""
+        """Run one pass now; returns when it is done or `stop` is called."""
         self._pass(self._version, vacuum=True)
 
     def stop(self) -> None:
-        """End, and the pass that is being made with it."""
+        """Stop, and end a running pass."""
         self._stopping.set()
         with self._lock:
             process = self._process
@@ -164,7 +162,7 @@ class Maintenance:
     # --- on the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_SECONDS):
+        while not self._stopping.wait(POLL_SECONDS):
             now = time.monotonic()
             version = self._version
             if self._schedule.is_due(version, now):
@@ -176,12 +174,12 @@ class Maintenance:
         if self._stopping.is_set():
             return
         if problem and problem != self._problem:
-            LOGGER.warning("maintenance of the table failed, and is tried again: %s", problem)
+            LOGGER.warning("maintenance of the table failed, and will be retried: %s", problem)
         self._problem = problem
         self._schedule.passed(version, time.monotonic(), vacuum=vacuum, failed=bool(problem))
 
     def _work(self, *, vacuum: bool) -> str:
-        """Run a process from its start to its end; what went wrong, or nothing."""
+        """Run a maintenance process; returns what went wrong, or an empty string."""
         task = {"table": self._table, "policy": asdict(self._policy), "vacuum": vacuum}
         try:
             process = subprocess.Popen(
@@ -190,7 +188,7 @@ class Maintenance:
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment_for_python(os.environ),
-                # Ctrl-C is for the landing, which then ends this one.
+                # Ctrl-C goes to the landing, which then ends this process.
                 process_group=0,
             )
         except OSError as problem:
@@ -201,7 +199,7 @@ class Maintenance:
             self._process = process
         found = ""
         with process.stdout, suppress(ValueError, OSError):
-            # The address of the table may have a key in it, and others can see command lines.
+            # Not as an argument: the address may contain a key, and command lines are public.
             process.stdin.write(json.dumps(task) + "\n")
             process.stdin.flush()
             if self._stopping.is_set():
@@ -211,7 +209,7 @@ class Maintenance:
                 if event["action"] == "failed":
                     found = str(event["problem"])
                 else:
-                    self._tell(event)
+                    self._emit(event)
         process.wait()
         with self._lock:
             self._process = None
@@ -223,7 +221,7 @@ class Maintenance:
 
 
 def describe(event: Event) -> str:
-    """What maintenance did, in one line."""
+    """An action of maintenance as one line."""
     action = event["action"]
     seconds = f"in {event['seconds']:.1f} s" if "seconds" in event else ""
     if action == "compacted":

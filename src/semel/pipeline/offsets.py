@@ -1,17 +1,17 @@
-"""Offsets of a stream: how far a query has come on each node, and how far it may go next.
+"""Offsets of a stream: how far a query has read each node, and how far the next batch goes.
 
-An offset is `{node: seq}`: every row up to seq is done. A node that it does not name has nothing
-done, and so one that appears later is read from its beginning. A batch is the rows after its start
-and up to its end, and whatever is sealed, merged or added meanwhile, these are the same rows.
+An offset is `{node: seq}`: every row up to seq is done. Nothing is done of a node that it does not
+name, so a node that appears later is read from its beginning. A batch is the rows after its start
+offset up to its end offset: the same rows, whatever is sealed, merged or added in the meantime.
 
-What there is of a node is an `NodeExtent`, from a listing of its folder. From an offset and extents
-`next_offset` makes the next offset: fairly, if not all rows may be taken, and without a clock or
-chance. Rows that are not there although they were, are a loss: it is told to the `Losses` that the
-caller gives, which raises DataLoss, or warns and lets reading go on behind the loss.
+A `NodeExtent` is what exists of a node, from a listing of its folder. `next_offset` computes the
+next offset from an offset and extents. It is deterministic, and fair to all nodes if the batch is
+limited. Rows that existed and are gone are a loss: `Losses` raises DataLoss, or warns and lets the
+query continue after the loss.
 
-A node whose record does not begin with row 1 (its rows before were deleted, or it had another name
-then) enters an offset first with what comes before its first row, and is read by the next batch:
-from then on the offset says where it began, also if more is deleted.
+A node whose record does not begin with row 1 (earlier rows were deleted, or had another node name)
+first enters an offset with the seq before its first row, and is read by the next batch. From then
+on the offset says where it began, even if more rows are deleted.
 """
 
 import logging
@@ -27,7 +27,7 @@ from semel.store.segment_names import Range
 from semel.store.segments import LISTINGS
 
 Offset = dict[str, int]
-# The first row of what there is of a node that was received at a time or later, or None.
+# The first row of an extent that was received at or after a time, or None.
 Since = Callable[["NodeExtent", int], int | None]
 
 _LOG: Final = logging.getLogger("semel.pipeline.source")
@@ -35,22 +35,22 @@ _LOG: Final = logging.getLogger("semel.pipeline.source")
 
 @dataclass(frozen=True)
 class NodeExtent:
-    """What there is of a stream on one node."""
+    """The rows of a stream that exist on one node."""
 
     node: str
-    # Rows up to this one were deleted; 0: none.
+    # Rows up to this one were deleted; 0 if none were.
     trimmed: int
-    # Those that a reader reads, ascending.
+    # The segments that a reader reads, ascending.
     segments: tuple[Segment, ...]
 
     @property
     def last(self) -> int:
-        """The last row that there is or was; 0: none."""
+        """The last row that exists or existed; 0 if there never was one."""
         return max(self.trimmed, self.segments[-1].last if self.segments else 0)
 
     @property
     def first(self) -> int:
-        """The first row that there is; one more than the last if there is none."""
+        """The first row that exists; last + 1 if there is none."""
         return self.segments[0].first if self.segments else self.last + 1
 
     def after(self, done: int) -> list[Segment]:
@@ -58,12 +58,12 @@ class NodeExtent:
         return [each for each in self.segments if each.last > done]
 
     def next_after(self, done: int) -> int | None:
-        """The first row after `done` that there is; None: there is none."""
+        """The first row after `done` that exists, or None."""
         following = self.after(done)
         return max(following[0].first, done + 1) if following else None
 
     def reach(self, done: int) -> int:
-        """Up to which row all rows after `done` are there; `done`: not even the next one."""
+        """The last row before the first gap after `done`; `done` if the next row is missing."""
         at = done
         for segment in self.after(done):
             if segment.first > at + 1:
@@ -73,18 +73,18 @@ class NodeExtent:
 
     @property
     def has_no_gap(self) -> bool:
-        """Whether all rows from the first to the last are there."""
+        """Whether all rows from the first to the last exist."""
         return self.reach(self.first - 1) == self.last
 
     def lost_after(self, done: int) -> tuple[int, int] | None:
-        """First and last of the rows right after `done` that were there and are not."""
+        """First and last of the rows right after `done` that existed and are gone."""
         following = self.next_after(done)
         if following is None:
             return (done + 1, self.trimmed) if self.trimmed > done else None
         return (done + 1, following - 1) if following > done + 1 else None
 
     def pieces(self, first: int, last: int) -> Iterator[tuple[int, int, Segment]]:
-        """What each segment has of the rows first to last, ascending: first, last, segment."""
+        """The part of rows first to last in each segment, ascending: first, last, segment."""
         at = first
         for segment in self.after(first - 1):
             begins = max(at, segment.first)
@@ -94,13 +94,13 @@ class NodeExtent:
             yield begins, at - 1, segment
 
 
-def look(root: Root, stream: str, nodes: Iterable[str]) -> dict[str, NodeExtent]:
-    """What there is of a stream on these nodes, sorted; one listing for each."""
+def list_extents(root: Root, stream: str, nodes: Iterable[str]) -> dict[str, NodeExtent]:
+    """The extents of these nodes of a stream, sorted; one listing per node."""
     return {node: _extent(root, stream, node) for node in sorted(nodes)}
 
 
-def look_at_all(root: Root, stream: str) -> dict[str, NodeExtent]:
-    """What there is of a stream on all of its nodes, sorted; on an object store in one listing."""
+def list_all_extents(root: Root, stream: str) -> dict[str, NodeExtent]:
+    """The extents of all nodes of a stream, sorted; on an object store with one listing."""
     found = {}
     for node, entries in sorted(root.entries_by_node(stream).items()):
         extent = _extent_in(node, entries)
@@ -109,7 +109,7 @@ def look_at_all(root: Root, stream: str) -> dict[str, NodeExtent]:
 
 
 def _extent(root: Root, stream: str, node: str) -> NodeExtent:
-    """One listing. It is not one moment: one with a gap is not believed at once."""
+    """List a node. A listing is not atomic: one that shows a gap is repeated."""
     found = NodeExtent(node, 0, ())
     for _ in range(LISTINGS):
         found = _extent_in(node, root.entries(root.folder(stream, node)))
@@ -125,55 +125,58 @@ def _extent_in(node: str, entries: list[RootEntry]) -> NodeExtent:
 
 
 class Losses:
-    """What happens when rows are gone: DataLoss, or a warning, once for each loss."""
+    """Reports lost rows: raises DataLoss, or warns once per loss."""
 
-    def __init__(self, stream: str, place: str, *, fail: bool) -> None:
+    def __init__(self, stream: str, root: str, *, fail: bool) -> None:
+        """`root` is its address, for messages."""
         self.stream = stream
-        self.place = place
+        self.root = root
         self.fail = fail
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
-    def gone(self, extent: NodeExtent, first: int, last: int) -> None:
-        """Rows that a query needs were deleted, or are missing."""
+    def report_missing(self, extent: NodeExtent, first: int, last: int) -> None:
+        """Report that rows which a query needs were deleted or are missing."""
         rows = f"{row_label(first, last)} of stream {self.stream}, node {extent.node}"
         verb = "was" if first == last else "were"
         if last <= extent.trimmed:
             why = f"{verb} deleted, by retention or by `semel stream trim`"
         else:
-            why = f"{'is' if first == last else 'are'} missing from {self.place}"
-        self.told(f"{rows}, which this query still needs, {why}")
+            why = f"{'is' if first == last else 'are'} missing from {self.root}"
+        self.report_loss(f"{rows}, which this query still needs, {why}")
 
-    def backwards(self, extent: NodeExtent, done: int) -> None:
-        """An offset is ahead of the record: it is another record, or an older copy of it."""
-        there = f"has its rows up to {extent.last} only" if extent.last else "has nothing of it"
-        self.told(
-            f"this query has done the rows up to {done} of stream {self.stream}, node "
-            f"{extent.node}, but {self.place} {there}: it is another root, or an older copy",
+    def report_ahead(self, extent: NodeExtent, done: int) -> None:
+        """Report that an offset is ahead of the record: it is another record, or an older copy."""
+        there = f"has only rows up to {extent.last}" if extent.last else "has none of its rows"
+        self.report_loss(
+            f"this query has processed the rows up to {done} of stream {self.stream}, node "
+            f"{extent.node}, but {self.root} {there}: it is another root, or an older copy",
             f"waits for row {done + 1}",
         )
 
-    def told(self, sentence: str, otherwise: str = "reads on with the first row there is") -> None:
+    def report_loss(
+        self, sentence: str, otherwise: str = "reads on with the first row there is"
+    ) -> None:
         """Raise DataLoss with what to do, or warn."""
         if self.fail:
             raise DataLoss(f"{sentence}; failOnDataLoss=false {otherwise}")
-        if sentence not in self._said:
-            self._said.add(sentence)
-            _LOG.warning("%s; reading goes on, because failOnDataLoss is false", sentence)
+        if sentence not in self._reported:
+            self._reported.add(sentence)
+            _LOG.warning("%s; the query continues, because failOnDataLoss is false", sentence)
 
 
-# --- where to begin and to end --------------------------------------------------------------------
+# --- where to start and to end --------------------------------------------------------------------
 
 
 def first_offset(
     points: Points, extents: Mapping[str, NodeExtent], since: Since, losses: Losses
 ) -> Offset:
-    """The offset of a query that begins at these places.
+    """The first offset of a query with these starting points.
 
-    A node that has had no rows is not in it, unless a row of its own was asked for: it enters when
-    it has some, wherever its numbers begin.
+    It leaves out a node that never had rows, unless a row of that node was requested: the node
+    enters later, wherever its numbers begin.
     """
     absent = {node: NodeExtent(node, 0, ()) for node in points.by_node if node not in extents}
-    # A number that is for all nodes: those that have not come so far yet begin with what comes.
+    # A seq for all nodes: nodes that have not reached it begin with their next row.
     furthest = max((each.last for each in extents.values()), default=0)
     found = {
         node: _before(
@@ -191,9 +194,9 @@ def first_offset(
 
 
 def _before(point: Point, extent: NodeExtent, since: Since, losses: Losses, *, is_met: bool) -> int:
-    """What is done if a query begins at a place of a node.
+    """The seq before the starting point of a node.
 
-    `is_met`: a number that this node has not reached was meant for another one.
+    `is_met`: another node has reached the requested seq, so this one need not.
     """
     if point.name == EARLIEST:
         return extent.first - 1
@@ -207,21 +210,21 @@ def _before(point: Point, extent: NodeExtent, since: Since, losses: Losses, *, i
     if done > extent.last and is_met:
         return extent.last
     if done > extent.last:
-        there = f"there are rows up to {extent.last} only" if extent.last else "there are none yet"
-        losses.told(
+        there = f"the last row is {extent.last}" if extent.last else "it has no rows yet"
+        losses.report_loss(
             f"option start is row {point.seq} of stream {losses.stream}, node {extent.node}, but "
-            f"{there}: earliest and latest begin with what there is",
+            f"{there}: use earliest or latest to start with existing rows",
             "waits for that row",
         )
         return done
     if done < extent.trimmed and done < extent.first - 1:
-        losses.gone(extent, point.seq, extent.first - 1)
-    # Without a note that they were deleted: rows before the first never were on this node.
+        losses.report_missing(extent, point.seq, extent.first - 1)
+    # Without a record of deletion, earlier rows never existed on this node.
     return max(done, extent.first - 1)
 
 
 def last_offset(points: Points | None, extents: Mapping[str, NodeExtent], since: Since) -> Offset:
-    """The offset at which a batch read ends; a row is included, a time is not."""
+    """The offset at which a batch read ends: inclusive for a seq, exclusive for a time."""
     return {
         node: extent.last if points is None else _through(points.of(node), extent, since)
         for node, extent in sorted(extents.items())
@@ -233,7 +236,7 @@ def _through(point: Point, extent: NodeExtent, since: Since) -> int:
         return extent.first - 1
     if point.time is not None:
         found = since(extent, point.time)
-        # What was sealed since the look at it is for the next read.
+        # Rows sealed after the listing are for the next read.
         return extent.last if found is None else min(found - 1, extent.last)
     if point.seq is not None:
         return min(point.seq, extent.last)
@@ -246,11 +249,11 @@ def _through(point: Point, extent: NodeExtent, since: Since) -> int:
 def spans_of(
     start: Mapping[str, int], end: Mapping[str, int], extents: Mapping[str, NodeExtent]
 ) -> dict[str, Range]:
-    """First and last row of a batch on each node that has any in it."""
+    """First and last row of a batch on each node that has rows in it."""
     spans = {}
     for node, extent in extents.items():
         if node not in start and not extent.trimmed and end[node] < extent.first:
-            continue  # it enters the offset: these rows never were on this node
+            continue  # the node enters the offset: these rows never existed on it
         first = start.get(node, 0) + 1
         if first <= end[node]:
             spans[node] = (first, end[node])
@@ -264,30 +267,30 @@ def next_offset(
     losses: Losses,
     target: Mapping[str, int] | None = None,
 ) -> Offset:
-    """The offset to which the next batch goes; equal to `start` if there is nothing to read.
+    """The end offset of the next batch; equal to `start` if there is nothing to read.
 
-    `limit` is the rows that it may have; None: all. Nodes of `start` that are not in `extents` are
-    left as they are. With a target, nothing goes beyond it.
+    `limit` is the maximum number of rows, or None. Nodes of `start` that are not in `extents` stay
+    as they are. No node goes beyond `target`, if there is one.
     """
     ends: Offset = dict(start)
-    # What each node could give: the rows after the first number, up to the second.
+    # The rows available on each node: after the first number, up to the second.
     ready: dict[str, tuple[int, int]] = {}
     for node, extent in sorted(extents.items()):
         done = start.get(node, 0)
         if extent.last < done:
-            losses.backwards(extent, done)
+            losses.report_ahead(extent, done)
             continue
         if target is not None and node not in target:
             continue
         furthest = extent.last if target is None else min(extent.last, target[node])
         if node not in start and extent.first > 1 and extent.last:
             if extent.trimmed:
-                losses.gone(extent, 1, extent.first - 1)
+                losses.report_missing(extent, 1, extent.first - 1)
             ends[node] = min(extent.first - 1, furthest)
             continue
         lost = extent.lost_after(done)
         if lost is not None:
-            losses.gone(extent, *lost)
+            losses.report_missing(extent, *lost)
             done = lost[1]
         last = min(extent.reach(done), furthest)
         if last > done:
@@ -304,25 +307,25 @@ def next_offset(
 
 
 def share(have: Mapping[str, int], limit: int, *, turn: int) -> dict[str, int]:
-    """Up to `limit` rows, shared so that no node gets fewer because another has more.
+    """Divide `limit` rows among the nodes, so that a large backlog does not displace a small one.
 
-    What is left over when all want more goes to one after another, from the node that `turn` says:
-    the number of rows done so far, so that it is another one's turn with each batch.
+    A remainder is given out row by row, beginning with the node that `turn` selects: the number of
+    rows done so far, so that it is another node's turn in each batch.
     """
     given = dict.fromkeys(have, 0)
-    hungry = sorted(node for node in have if have[node])
+    waiting = sorted(node for node in have if have[node])
     left = limit
-    while hungry and left:
-        each, over = divmod(left, len(hungry))
-        content = [node for node in hungry if have[node] <= each]
-        if not content:
-            begin = turn % len(hungry)
-            lucky = {hungry[(begin + at) % len(hungry)] for at in range(over)}
-            for node in hungry:
-                given[node] = each + (node in lucky)
+    while waiting and left:
+        each, over = divmod(left, len(waiting))
+        satisfied = [node for node in waiting if have[node] <= each]
+        if not satisfied:
+            begin = turn % len(waiting)
+            extra = {waiting[(begin + at) % len(waiting)] for at in range(over)}
+            for node in waiting:
+                given[node] = each + (node in extra)
             break
-        for node in content:
+        for node in satisfied:
             given[node] = have[node]
             left -= have[node]
-        hungry = [node for node in hungry if node not in content]
+        waiting = [node for node in waiting if node not in satisfied]
     return given

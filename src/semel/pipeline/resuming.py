@@ -1,11 +1,11 @@
 """Before a landing starts: do table, checkpoint and record belong together?
 
-A commit compares each batch with what the table has, but it comes only when there are rows to land.
-Until then a table that was deleted, or brought back from a backup, looks like one that is up to
-date, because the checkpoint says that everything was landed. So both are compared at the start.
+A commit compares each batch with the table, but there is no commit until there are rows to land.
+Until then a table that was deleted or restored from a backup seems to be up to date, because the
+checkpoint says that everything has landed. So both are compared at the start.
 
-Before a batch begins Spark notes in `offsets/<batch>` up to where it goes, and when it is done that
-in `commits/<batch>`. One that is not done is done again, from the end of the one before it.
+Spark writes the end offset of a batch to `offsets/<batch>` before the batch begins, and writes
+`commits/<batch>` when it is done. A batch that is not done is repeated.
 """
 
 import json
@@ -13,19 +13,20 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from semel.pipeline.app_transactions import positions_in, stream_id
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.offsets import Offset
-from semel.pipeline.stream_record import StreamRecord, said_runs
-from semel.pipeline.table import Table, positions_in, stream_id
+from semel.pipeline.stream_record import StreamRecord, runs_label
+from semel.pipeline.table import Table
 from semel.store.reading import row_label
 
 LOGGER: Final = logging.getLogger("semel.pipeline")
 
 
 def committed_offset(checkpoint: Path) -> Offset | None:
-    """Up to where the query of a checkpoint takes rows for landed.
+    """The offset up to which a checkpoint says that rows have landed.
 
-    None: it has landed nothing, or what it says cannot be read, of which Spark tells.
+    None if nothing has landed, or if the checkpoint cannot be read, which Spark will report.
     """
     planned = _batches(checkpoint / "offsets")
     if not planned:
@@ -45,7 +46,7 @@ def _batches(folder: Path) -> list[int]:
 
 
 def _offset(file: Path) -> Offset | None:
-    """The last line of a note of Spark's: the offset of the one source that a landing has."""
+    """The offset in the last line of a file in `offsets`; a landing has one source."""
     try:
         found = json.loads(file.read_text("utf-8").splitlines()[-1])
     except (OSError, ValueError, IndexError):
@@ -58,16 +59,15 @@ def _offset(file: Path) -> Offset | None:
 def check_resumable(
     table: Table, record: StreamRecord, stream: str, checkpoint: Path, *, may_skip: bool
 ) -> None:
-    """Refuse a table that lacks rows which it, or the checkpoint, takes for landed.
+    """Check that the table has all rows that its log and the checkpoint claim.
 
-    Raises TableError for one that was restored or whose log is damaged, DataLoss for one that was
-    deleted or is older than the checkpoint. With `may_skip` rows may be missing that the record
-    does not have either.
+    Raises TableError if the table was restored or its log is damaged, DataLoss if it was deleted or
+    is older than the checkpoint. With `may_skip`, rows may be missing that the record lacks too.
     """
     loaded = table.load()
     if loaded is not None:
         if loaded.metadata().name != stream_id(stream):
-            return  # it is no table of this stream: the commit says what is wrong with it
+            return  # it is not a table of this stream: the commit reports that
         table.check_log()
         table.check_not_restored(loaded, stream)
     done = committed_offset(checkpoint) or {}
@@ -76,30 +76,30 @@ def check_resumable(
         at = landed.get(node)
         if through <= (at or 0):
             continue
-        held = record.held_within(node, (at or 0) + 1, through)
-        if not held and (may_skip or (at is None and loaded is not None)):
-            # Nobody has them; or it had none when it was first seen, with the numbers before its
-            # first row taken for done. A table that lost all rows of a node looks the same.
+        existing = record.ranges_within(node, (at or 0) + 1, through)
+        if not existing and (may_skip or (at is None and loaded is not None)):
+            # The rows may be skipped; or they never existed: a new node enters the checkpoint with
+            # the seq before its first row. A table that lost all rows of a node looks the same.
             LOGGER.warning(
-                "%s lacks %s of stream %s, node %s, which the checkpoint takes for landed, and the"
-                " record lacks them as well: landing goes on after them",
+                "%s lacks %s of stream %s, node %s, which have landed according to the checkpoint,"
+                " and the record lacks them as well: landing continues after them",
                 table.shown,
                 row_label((at or 0) + 1, through),
                 stream,
                 node,
             )
             continue
-        first = held[0][0] if held and at is None else (at or 0) + 1
-        # Without them in the record nothing can bring them back but a backup of the table.
+        first = existing[0][0] if existing and at is None else (at or 0) + 1
+        # If the record lacks them, only a backup of the table has them.
         advice = (
-            f"the record has {said_runs(held)} of them: remove the checkpoint, and landing goes on"
-            " from what the table has"
-            if held
-            else "the record lacks them as well: bring the table back from a backup, or leave them"
-            " out (--no-fail-on-data-loss)"
+            f"the record has {runs_label(existing)} of them: remove the checkpoint, and landing"
+            " continues from what the table has"
+            if existing
+            else "the record lacks them as well: restore the table from a backup, or skip them"
+            " (--no-fail-on-data-loss)"
         )
         raise DataLoss(
             f"{table.shown} lacks {row_label(first, through)} of stream {stream}, node {node},"
-            f" which the checkpoint {checkpoint} takes for landed: the table was deleted or is an"
-            f" older copy, or the checkpoint is that of another table; {advice}"
+            f" which have landed according to the checkpoint {checkpoint}: the table was deleted or"
+            f" is an older copy, or the checkpoint belongs to another table; {advice}"
         )

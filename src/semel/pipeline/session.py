@@ -1,14 +1,12 @@
-"""A SparkSession: the one that there is, or a quiet local one.
+"""A SparkSession: the existing one, or a quiet local one.
 
-A session that exists is returned as it is, whoever made it: spark-submit, a notebook, Spark
-Connect, the program itself. Otherwise one is started, and all that Spark would do by default and
-that does not suit a command or a test is set: it binds to this machine only, serves no web page,
-prints errors only, keeps time in UTC, writes nothing into the working folder, runs this very
-Python and a Java that can be found (`semel.pipeline.java`). Settings that a user gives, in
-`settings` or in Spark's own files, win over ours.
+An existing session is returned unchanged, whoever created it: spark-submit, a notebook, Spark
+Connect, the program itself. Otherwise one is started with defaults that suit commands and tests: it
+binds to localhost, serves no web page, logs only errors, uses UTC, writes nothing into the working
+directory, and runs this Python and the Java that `semel.pipeline.java` finds. Settings of the user,
+in `settings` or in Spark's own files, take precedence.
 
-The environment of the process is changed while Spark starts, because that is where Spark's scripts
-look, and is put back afterwards.
+Spark's scripts read the environment, so it is changed while Spark starts, and restored afterwards.
 """
 
 import atexit
@@ -36,77 +34,45 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-# What is printed: errors, on stderr. The gateway is named because Spark announces another level if
-# it has none of its own. What is off tells, with the stacks of the JVM and once for each attempt,
-# what the exception says that the query ends with.
-_LOG: Final = b"""\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} spark %p %c{1}: %m%n%ex{2}
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = error
-logger.executor.name = org.apache.spark.executor.Executor
-logger.executor.level = off
-logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
-logger.tasks.level = off
-logger.writes.name = org.apache.spark.sql.execution.datasources.v2
-logger.writes.level = off
-logger.queries.name = org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
-logger.queries.level = off
-logger.context.name = org.apache.spark.SparkContext
-logger.context.level = error
-logger.context.filter.start.type = RegexFilter
-logger.context.filter.start.regex = Error initializing SparkContext.*
-logger.context.filter.start.onMatch = DENY
-logger.context.filter.start.onMismatch = NEUTRAL
-logger.util.name = org.apache.spark.util.Utils
-logger.util.level = error
-logger.util.filter.aborts.type = RegexFilter
-logger.util.filter.aborts.regex = Aborting task.*
-logger.util.filter.aborts.onMatch = DENY
-logger.util.filter.aborts.onMismatch = NEUTRAL
-"""
+# The logging configuration of sessions that we start.
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 
-# For every session that is started.
+# Settings of every session that we start.
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Without a web page they are kept all the same. A landing runs for months, in small steps.
+    # Spark keeps these even without a web page. A landing runs for months, in small batches.
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "50",
-    # Tables of the session only: no metastore, and none of its files.
+    # Temporary tables only: no metastore, and no files of one.
     "spark.sql.catalogImplementation": "in-memory",
-    # Micro-batches are small and many: keep the notes of few, and do not ask the source every 10 ms
-    # whether there is more. Batches without data stay enabled: without them a watermark closes no
-    # window until more data comes. A landing has no state, and Spark makes none for it.
+    # Micro-batches are small and many: keep the metadata of few, and do not poll the source every
+    # 10 ms. Batches without data stay enabled: without them a watermark closes no window until more
+    # data arrives. Spark makes none for a landing, which has no state.
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.streaming.pollingDelay": "100ms",
-    # A writer in Python gets record batches of this many rows. Spark could bound them by bytes, but
-    # would ask for the size of a batch after each row, which takes ten times as long as all else:
-    # what bounds them are the bytes of a partition of `format("mqtt")` (source_partitions).
+    # A Python writer gets record batches of this many rows. Spark could limit their bytes, but
+    # would measure the batch after each row, which takes ten times as long as everything else.
+    # Instead, partitions of `format("mqtt")` are limited in bytes (source_partitions).
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    # Batch reads of `format("mqtt")` skip what a filter rules out.
+    # Batch reads of `format("mqtt")` skip rows that a filter excludes.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
-# Spark says what it thinks of any other with a stack on stderr.
+# For any other master Spark prints a Java stack to stderr.
 _MASTER: Final = re.compile(
     r"local(\[(\*|[1-9]\d*)(, *[1-9]\d*)?\])?|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]"
     r"|spark://[^\s:/]+:\d+(,[^\s:/]+:\d+)*|yarn|k8s://\S+"
 )
-# A cluster whose master listens on this machine only.
+# A cluster whose master listens on localhost only.
 _HERE: Final = re.compile(r"spark://(127\.0\.0\.1|localhost):\d+$")
 _FORMATS: Final = ("mqtt", "semel_delta")
 _STARTING: Final = threading.Lock()
-# How long Java may take to end when it is told to.
-_PATIENCE: Final = 60.0
+# How long Java may take to exit.
+_JAVA_STOP_TIMEOUT: Final = 60.0
 
 
 def session(
@@ -114,9 +80,9 @@ def session(
 ) -> "SparkSession":
     """A session that knows `format("mqtt")` and `format("semel_delta")`.
 
-    One that exists is returned, and `name`, `master` and `settings` are for one that has to be
-    started: by default with all cores of this machine (`master="local[*]"`). Raises MissingExtra
-    without pyspark, PipelineError if there is no Java or Spark does not start.
+    Returns an existing session. Otherwise one is started with `name`, `master` and `settings`, by
+    default with all cores of this machine (`master="local[*]"`). Raises MissingExtra without
+    pyspark, PipelineError if there is no Java or Spark does not start.
     """
     need("pyspark.sql", extra="spark", by="semel.pipeline.session()")
     with _STARTING:
@@ -129,10 +95,10 @@ def session(
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("mqtt")` and `format("semel_delta")` known to `spark`.
+    """Register `format("mqtt")` and `format("semel_delta")` with `spark`.
 
-    A session of an environment that has semel finds both by itself. This is for one that does
-    not: its Python workers see another environment, or the packages came after it.
+    A session in an environment with semel finds both by itself. This is for other sessions: their
+    Python workers have another environment, or semel was installed after they started.
     """
     from semel.pipeline.sink import DeltaSink
     from semel.pipeline.source import MqttSource
@@ -142,35 +108,35 @@ def register(spark: "SparkSession") -> None:
 
 
 def close(spark: "SparkSession") -> None:
-    """Stop `spark`, end the Java process that was started for it, and wait for that.
+    """Stop `spark`, and wait until the Java process that was started for it has ended.
 
-    `spark.stop()` alone leaves the process to the end of the program. After this, the next session
+    `spark.stop()` alone keeps the process until the program ends. After this, the next session
     starts a new one, with its own environment and memory.
     """
     accumulators = getattr(getattr(spark, "_sc", None), "_accumulatorServer", None)
     spark.stop()
     if accumulators is not None:
-        accumulators.server_close()  # which stop() does not do
+        accumulators.server_close()  # stop() does not
     _end_java()
 
 
 def trial() -> dict[str, str | list[str]]:
-    """Start a session, have a Python worker answer, end it; what was seen on the way.
+    """Start a session, run a Python worker, stop the session; returns the versions found.
 
-    For `semel doctor`, in a process of its own. Raises PipelineError, or what a query fails with.
+    For `semel doctor`, in a separate process. Raises PipelineError, or the error of a query.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     spark = session("semel doctor", master="local[1]", settings={"spark.driver.memory": "1g"})
     try:
-        rows = spark.range(1).mapInArrow(_who_works, "python string, semel string").collect()
+        rows = spark.range(1).mapInArrow(_worker_versions, "python string, semel string").collect()
         faults = []
         for name in _FORMATS:
             try:
                 spark.read.format(name).load()
             except (Py4JError, PySparkException) as problem:
-                # Without options it has to complain, and in our words.
+                # Without options it must fail, with our message.
                 if sentence_of(problem) is None:
                     faults.append(f"format {name}: {str(problem).splitlines()[0]}")
         java_version = getattr(spark._jvm, "java.lang.System").getProperty("java.version")
@@ -180,8 +146,8 @@ def trial() -> dict[str, str | list[str]]:
         close(spark)
 
 
-def _who_works(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
-    """A row about what runs this, for each batch."""
+def _worker_versions(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+    """For each batch, a row that says which Python and semel run here."""
     import pyarrow
 
     for _ in batches:
@@ -194,7 +160,7 @@ def _existing() -> "SparkSession | None":
 
     active = SparkSession.getActiveSession()
     if active is None and SparkContext._active_spark_context is not None:
-        # Active is what this thread has used. Without options this changes nothing in it.
+        # A session is active only in threads that used it. Without options this changes nothing.
         return SparkSession.builder.getOrCreate()
     return active
 
@@ -211,16 +177,18 @@ def _start(name: str, master: str | None, settings: dict[str, str]) -> "SparkSes
         chosen = os.environ["SPARK_REMOTE"]
         everything = {"spark.app.name": name} | settings
     else:
-        elsewhere = _settings_elsewhere()
-        chosen = master or settings.get("spark.master") or elsewhere.get("spark.master", "local[*]")
+        user_settings = _user_settings()
+        chosen = (
+            master or settings.get("spark.master") or user_settings.get("spark.master", "local[*]")
+        )
         if _MASTER.fullmatch(chosen) is None:
             raise PipelineError(
-                f"there is no Spark master {chosen}: give local[*] (all cores of this machine), "
+                f"{chosen} is not a Spark master: give local[*] (all cores of this machine), "
                 "local[N], spark://HOST:PORT, yarn or k8s://ADDRESS"
             )
         everything = {"spark.app.name": name} | settings | {"spark.master": chosen}
         for key, value in _defaults(chosen).items():
-            if key not in elsewhere:
+            if key not in user_settings:
                 everything.setdefault(key, value)
         changes = _worker_environment(chosen)
         if not running and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -232,37 +200,37 @@ def _start(name: str, master: str | None, settings: dict[str, str]) -> "SparkSes
         with _environment(changes):
             return builder.getOrCreate()
     except (OSError, Py4JError, PySparkException) as problem:
-        sentence = _why_not(problem, chosen)  # before the process goes that it has to ask
+        sentence = _describe_failure(problem, chosen)  # needs the Java process
         if not running:
             _end_java()
         raise PipelineError(sentence) from problem
 
 
 def _end_java() -> None:
-    """End the Java process that this program has started, if it has."""
+    """End the Java process, if this program started it."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:
-        return  # none, or somebody else's, such as that of spark-submit
+        return  # there is none, or spark-submit started it
     with SparkContext._lock:
         SparkContext._gateway = None
         SparkContext._jvm = None
     gateway.shutdown()
-    process.stdin.close()  # which tells it to end
+    process.stdin.close()  # makes it exit
     try:
-        process.wait(_PATIENCE)
+        process.wait(_JAVA_STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
 def _defaults(master: str) -> dict[str, str]:
-    """Our settings for a session that has to be started."""
+    """The default settings of a new session."""
     defaults = _ALWAYS | {"spark.sql.warehouse.dir": _temporary_folder().as_uri()}
     if _is_local(master):
-        # A partition for each core; 200, the default, are for a cluster, and cost a task each.
+        # One partition per core: the default of 200 suits a cluster, and each costs a task.
         cores = re.fullmatch(r"local(?:\[(\d+)(?:,.*)?\])?", master)
         partitions = len(os.sched_getaffinity(0)) if cores is None else int(cores[1] or 1)
         defaults |= {
@@ -270,32 +238,32 @@ def _defaults(master: str) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(partitions),
         }
     if _is_local(master) or _HERE.match(master) is not None:
-        # Nobody on another machine has to reach the driver.
+        # No other machine has to reach the driver.
         defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    places = _source_folders()
-    if places:
-        # For executors; the planner beside the driver has it from the environment.
-        defaults["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(places)
+    folders = _source_folders()
+    if folders:
+        # For executors; Python processes beside the driver inherit it.
+        defaults["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(folders)
     return defaults
 
 
 def _is_local(master: str) -> bool:
-    """Whether the driver is all there is of Spark."""
+    """Whether everything runs in the driver."""
     return master == "local" or master.startswith("local[")
 
 
 @cache
 def _temporary_folder() -> Path:
-    """A folder of this process, for tables that a session may make; it goes with the process."""
+    """A folder for tables that a session creates; it is deleted when the process ends."""
     folder = tempfile.mkdtemp(prefix="semel-warehouse-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def _driver_memory() -> int:
-    """MiB for the JVM of a local session: a quarter of the machine's or container's memory.
+    """MiB for the JVM of a local session: a quarter of the memory of the machine or container.
 
-    At least 1 GiB, Spark's default, and at most 4: rows are in the Python workers, beside it.
+    At least 1 GiB, Spark's default, and at most 4 GiB: rows are mostly in the Python workers.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
@@ -308,40 +276,41 @@ def _driver_memory() -> int:
 
 
 def _worker_environment(master: str) -> dict[str, str]:
-    """What the start of a context reads, whoever has started its JVM."""
+    """Environment variables for a new context, whoever started its JVM."""
     if _is_local(master) or "PYSPARK_PYTHON" not in os.environ:
         return {"PYSPARK_PYTHON": sys.executable}
     return {}
 
 
 def _jvm_environment() -> dict[str, str]:
-    """What a JVM that has to be started is told, beside its settings."""
+    """Environment variables for a new JVM."""
     changes = {"PYSPARK_DRIVER_PYTHON": sys.executable}
-    changes["JAVA_HOME"] = os.fspath(java.java_home(java.find()))
-    places = [*_source_folders(), *filter(None, [os.environ.get("PYTHONPATH")])]
-    if places:
-        changes["PYTHONPATH"] = os.pathsep.join(places)
+    changes["JAVA_HOME"] = os.fspath(java.java_home(java.require_java()))
+    folders = [*_source_folders(), *filter(None, [os.environ.get("PYTHONPATH")])]
+    if folders:
+        changes["PYTHONPATH"] = os.pathsep.join(folders)
     if _settings_folder() is None:
-        changes["SPARK_CONF_DIR"] = os.fspath(_quiet_folder())
+        changes["SPARK_CONF_DIR"] = os.fspath(_logging_folder())
     return changes
 
 
-def _quiet_folder() -> Path:
-    """A settings folder of ours for Spark: it says what to log, and nothing else."""
+def _logging_folder() -> Path:
+    """A configuration folder for Spark that contains only the logging configuration."""
+    content = _LOG4J.read_bytes()
     for folder in java.private_folders():
-        settings = folder / f"conf-{java.digest(_LOG)}"
+        settings = folder / f"conf-{java.digest(content)}"
         try:
-            java.put(settings / "log4j2.properties", _LOG)
+            java.write_private(settings / _LOG4J.name, content)
         except OSError:
             continue
         return settings
     raise PipelineError(
-        "Spark needs a folder for its settings: give XDG_CACHE_HOME or TMPDIR a folder that you own"
+        "Spark needs a configuration folder: set XDG_CACHE_HOME or TMPDIR to a folder that you own"
     )
 
 
 def _settings_folder() -> Path | None:
-    """The folder with the user's own settings for Spark, if there is one."""
+    """The folder with the user's Spark configuration, if there is one."""
     if os.environ.get("SPARK_CONF_DIR"):
         return Path(os.environ["SPARK_CONF_DIR"])
     folder = Path(os.environ.get("SPARK_HOME", ""), "conf")
@@ -351,8 +320,8 @@ def _settings_folder() -> Path | None:
     return folder if any((folder / file).is_file() for file in files) else None
 
 
-def _settings_elsewhere() -> dict[str, str]:
-    """What spark-submit was told, or what the user's spark-defaults.conf says."""
+def _user_settings() -> dict[str, str]:
+    """The settings of spark-submit, or of the user's spark-defaults.conf."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         from pyspark import SparkConf, SparkContext
 
@@ -374,10 +343,10 @@ def _settings_elsewhere() -> dict[str, str]:
 
 
 def _source_folders() -> list[str]:
-    """Folders that the Python workers need on their path to import what we have imported.
+    """Folders that Python workers need on their path to import our packages.
 
-    None if semel is installed: they run the same Python. A source tree may have come onto our
-    path in a way that they do not know.
+    None if semel is installed, because they run the same Python. A source tree may be on our path
+    for a reason that does not apply to them.
     """
     installed = {os.path.realpath(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
     folders = []
@@ -393,7 +362,7 @@ def _source_folders() -> list[str]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """The environment of this process with `changes`, for a while."""
+    """Change environment variables of this process temporarily."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -407,7 +376,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _knows_formats(spark: "SparkSession") -> bool:
-    """Whether `spark` has both formats; False also if it cannot say (Spark Connect)."""
+    """Whether `spark` has both formats; False if it cannot be asked (Spark Connect)."""
     from py4j.protocol import Py4JError
 
     try:
@@ -417,11 +386,11 @@ def _knows_formats(spark: "SparkSession") -> bool:
         return False
 
 
-def _why_not(problem: Exception, master: str) -> str:
-    """One sentence about a Spark that did not start."""
+def _describe_failure(problem: Exception, master: str) -> str:
+    """One sentence that says why Spark did not start."""
     cause = getattr(problem, "java_exception", None)
     words = str(problem if cause is None else cause.getMessage()).strip().splitlines()
     if words and "stopped SparkContext" in words[0]:
-        # All that is left of a master that never answered.
-        words = ["nobody answers there, or it has ended the program at once"]
+        # The only message for a master that never answered.
+        words = ["it does not answer, or ended the application at once"]
     return f"Spark did not start with master {master}: {words[0] if words else problem!r}"

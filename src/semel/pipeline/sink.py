@@ -1,12 +1,12 @@
-"""`format("semel_delta")`: rows of Spark into a Delta table, each batch once.
+"""`format("semel_delta")`: writes rows of Spark to a Delta table, each batch once.
 
     executors    write(batches) ─▶ Parquet files with statistics, synced ─▶ a message for the driver
     driver       commit(messages, batch) ─▶ one Delta commit
 
-Spark makes a writer anew for each step, in processes of its own, so that a writer holds nothing but
-its options. What `abort` is called for may have been committed: Spark calls it also when `commit`
-failed after the log entry was there. So nothing is deleted in it; files that no commit names are
-orphans, and `semel lake vacuum` removes them.
+Spark creates a new writer for each step, in its own processes, so a writer has no state except its
+options. `abort` does not delete files, because they may have been committed: Spark also calls it
+when `commit` failed after the log entry was written. Files that no commit names are orphans, which
+`semel lake vacuum` deletes.
 """
 
 import json
@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from semel.pipeline.errors import OptionError
-from semel.pipeline.places import checkpoint_folder
+from semel.pipeline.lake_address import checkpoint_folder
 from semel.pipeline.sink_options import SinkOptions, parse_sink_options
 from semel.pipeline.source_columns import without_table_options
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from semel.pipeline.files import DataFile
     from semel.pipeline.table import LandingBatch
 
-# Those of Delta, as Spark names them.
+# The types of Delta, as Spark names them.
 TYPES: Final = frozenset(
     {
         "binary",
@@ -51,16 +51,16 @@ TYPES: Final = frozenset(
         "timestamp_ntz",
     }
 )
-# Where a checkpoint says which it is.
+# The file of a checkpoint with its ID.
 METADATA: Final = "metadata"
-# What Delta does not allow in the name of a column, and what can tell a partition.
+# Characters that Delta does not allow in column names, and the types of partition columns.
 NOT_IN_NAMES: Final = " ,;{}()\n\t="
 PARTITION_TYPES: Final = TYPES - {"binary", "decimal", "double", "float"}
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task has written."""
+    """The files that one task has written."""
 
     files: "list[DataFile]"
 
@@ -74,7 +74,7 @@ class DeltaSink(DataSource):
 
     def schema(self) -> str:
         raise OptionError(
-            "semel_delta writes: read the table with `semel sql`, delta-rs, DuckDB or Polars"
+            "semel_delta only writes: read the table with `semel sql`, delta-rs, DuckDB or Polars"
         )
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
@@ -85,7 +85,7 @@ class DeltaSink(DataSource):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("semel_delta")`: append, or overwrite all that is there."""
+    """`df.write.format("semel_delta")`: appends, or overwrites the table."""
 
     def __init__(self, options: Mapping[str, str], schema: "StructType", *, overwrite: bool):
         self.options = parse_sink_options(options)
@@ -94,11 +94,11 @@ class BatchWriter(DataSourceArrowWriter):
         check_columns(self.options, schema, overwrite=overwrite)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        return written(self.options, iterator)
+        return write_rows(self.options, iterator)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
-        # It needs no name: if its answer is lost it is made again with the same files, and a file
-        # is in a table once.
+        # No app transaction is needed: if the answer is lost, Spark repeats the commit with the
+        # same files, and a file is in a table once.
         commit(batch_of(self.options, self.schema, messages, self.overwrite), self.options)
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
@@ -117,16 +117,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
             if self.options.checkpoint is None:
                 raise OptionError(
                     "give option checkpointLocation on the query itself (a default of the session"
-                    " does not reach the table), or option appId with a name of its own"
+                    " does not reach the sink), or option appId with a unique name"
                 )
             if checkpoint_folder(self.options.checkpoint) is None:
                 raise OptionError(
-                    f"checkpointLocation {self.options.checkpoint} is no folder of this machine,"
-                    " and its id cannot be read: give option appId with a name of its own"
+                    f"checkpointLocation {self.options.checkpoint} is not a local folder, so its ID"
+                    " cannot be read: give option appId with a unique name"
                 )
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        return written(self.options, iterator)
+        return write_rows(self.options, iterator)
 
     def commit(
         self,
@@ -152,12 +152,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def check_columns(options: SinkOptions, schema: "StructType", *, overwrite: bool) -> None:
-    """Refuse at once what could only fail later."""
+    """Raise OptionError now for what would fail later."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     lower = [name.lower() for name in types]
     for name in types:
         if lower.count(name.lower()) > 1:
-            raise OptionError(f"two columns are called {name}: Delta does not tell case apart")
+            raise OptionError(f"two columns are called {name}: Delta ignores case")
     for field in schema.fields:
         if any(sign in field.name for sign in NOT_IN_NAMES):
             raise OptionError(f"column {field.name!r}: Delta allows none of ' ,;{{}}()=' in a name")
@@ -169,20 +169,22 @@ def check_columns(options: SinkOptions, schema: "StructType", *, overwrite: bool
             raise OptionError(f"partitionBy: there is no column {name}")
         kind = schema[name].dataType
         if kind.typeName() not in PARTITION_TYPES:
-            raise OptionError(f"partitionBy: {name} is {kind.simpleString()}, which tells no part")
+            raise OptionError(
+                f"partitionBy: {name}: cannot partition by a {kind.simpleString()} column"
+            )
     if options.partition_by and len(options.partition_by) == len(types):
         raise OptionError("partitionBy: a table cannot be partitioned by all of its columns")
     if options.stream is not None:
         if overwrite:
             raise OptionError("option stream: rows of a stream are appended, never overwritten")
         if types.get("node") != "string" or types.get("seq") != "bigint":
-            raise OptionError("option stream: its rows have the columns node STRING and seq BIGINT")
+            raise OptionError("option stream requires columns node STRING and seq BIGINT")
         if {"node", "seq"} & set(options.partition_by):
-            raise OptionError("partitionBy: with option stream, node and seq are in the files")
+            raise OptionError("partitionBy: with option stream, node and seq cannot be partitions")
 
 
 def foreign_type(kind: "DataType") -> str | None:
-    """What in a type is none of Delta's; None: nothing."""
+    """The part of a type that Delta does not have, or None."""
     inner: list[DataType] = []
     if isinstance(kind, StructType):
         inner = [field.dataType for field in kind.fields]
@@ -195,9 +197,9 @@ def foreign_type(kind: "DataType") -> str | None:
     return next((found for each in inner if (found := foreign_type(each)) is not None), None)
 
 
-def written(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Written:
+def write_rows(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Written:
     """Write the rows of one task."""
-    # Here and below: pyarrow and deltalake are slow to import, and a planner needs neither.
+    # Here and below: pyarrow and deltalake are slow to import, and planning needs neither.
     from semel.pipeline.files import TableLayout, write_files
 
     layout = TableLayout(options.path, options.partition_by, is_numbered=options.stream is not None)
@@ -213,7 +215,7 @@ def batch_of(
     query: str | None = None,
     number: int | None = None,
 ) -> "LandingBatch":
-    """What the tasks have written, for the commit."""
+    """The batch that the tasks have written, for the commit."""
     from semel.pipeline.stream_record import StreamRecord
     from semel.pipeline.table import LandingBatch
 
@@ -236,15 +238,15 @@ def batch_of(
 
 
 def commit(batch: "LandingBatch", options: SinkOptions) -> None:
-    """Commit it, or find that it was."""
-    from semel.pipeline.table import kept_table
+    """Commit a batch, unless it is committed already."""
+    from semel.pipeline.table import cached_table
 
     if batch.files or batch.overwrite:
-        kept_table(options.path).commit(batch)
+        cached_table(options.path).commit(batch)
 
 
 def query_of(options: SinkOptions) -> str:
-    """What tells this query from others: its checkpoint's own id, or what the user says."""
+    """The identity of this query: option appId, or the ID of its checkpoint."""
     if options.app_id is not None:
         return options.app_id
     assert options.checkpoint is not None
@@ -254,6 +256,6 @@ def query_of(options: SinkOptions) -> str:
         return str(json.loads((folder / METADATA).read_text("utf-8"))["id"])
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise OptionError(
-            f"checkpointLocation: {folder} does not say which query it is of: {problem}; give"
-            " option appId with a name that no other query has"
+            f"checkpointLocation: the ID in {folder} cannot be read: {problem}; give option appId"
+            " with a unique name"
         ) from None

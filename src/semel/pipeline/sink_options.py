@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from semel.pipeline.errors import OptionError
-from semel.pipeline.places import split_address
+from semel.pipeline.lake_address import split_address
 from semel.pipeline.source_options import boolean, near
 from semel.store.roots import LocalRoot, RootError, open_root
 from semel.store.settings import stream_name_problem
@@ -21,28 +21,28 @@ KNOWN: Final = (
     "root",
     "failOnDataLoss",
 )
-# What Spark itself adds for a streaming query, or reads from the same options.
+# Options that Spark itself adds for a streaming query, or reads.
 SPARKS: Final = ("queryname", "outputmode", "triggerinterval")
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where rows go, and by what they are told apart."""
+    """Parsed options of a sink."""
 
     path: str = field(repr=False)
     partition_by: tuple[str, ...]
     merge_schema: bool
     app_id: str | None
     checkpoint: str | None
-    # The stream whose rows these are; None: rows without numbers of their own.
+    # The stream whose rows these are; None for rows without numbers of their own.
     stream: str | None
-    # Its root: what of it there is, for nodes that the table does not know yet.
+    # The root of the stream, to find out where a new node begins.
     root: str | None = field(repr=False)
     fail_on_data_loss: bool
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """The options as Spark gives them: texts, in any case of their names. Raises OptionError."""
+    """Parse options: strings with case-insensitive names. Raises OptionError."""
     names = {name.lower(): name for name in KNOWN}
     values: dict[str, str] = {}
     for name, value in given.items():
@@ -83,7 +83,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _root(address: str) -> str:
-    """A root that Spark's processes understand alike."""
+    """A root that does not depend on the working directory of a process."""
     try:
         root = open_root(address)
     except RootError as problem:

@@ -1,16 +1,16 @@
-"""`format("mqtt")`: the record of a stream as a source of Spark, for batches and for streams.
+"""`format("mqtt")`: the record of a stream as a Spark source, for batch and streaming queries.
 
     spark.readStream.format("mqtt").option("root", "data/streams").option("stream", "all").load()
 
-What is read are segments, through the store's own functions, so that Spark itself never opens a
-root. Offsets are those of `offsets`: `{node: seq}`. The driver asks for them and cuts a batch into
-partitions; a task reads a partition, and depends on nothing but it: rows by their numbers, each
-once and in order, from whichever segments hold them then, as Arrow batches whose schema is Spark's.
+Segments are read with the functions of the store; Spark itself never opens a root. An offset is
+`{node: seq}` (`offsets`). The driver splits a batch into partitions. A task reads one partition and
+depends on nothing else: rows by their numbers, each once and in order, from whichever segments hold
+them at that time, as Arrow batches with Spark's schema.
 
-A stream reader lives in one process beside the driver for as long as its query does, and remembers
-there what it warned of, whether the live broker is attached, and where AvailableNow ends. The
-copies of it that go to tasks have none of this, and no options of a live broker; nor has the copy
-of the source that goes with them.
+A stream reader lives in one process beside the driver as long as its query runs. There it remembers
+what it has warned about, whether the live broker is attached, and where AvailableNow ends. The
+copies that Spark sends to tasks have none of this, and no options of a live broker; nor does the
+copy of the source that goes with them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -42,8 +42,8 @@ from semel.pipeline.offsets import (
     Offset,
     first_offset,
     last_offset,
-    look,
-    look_at_all,
+    list_all_extents,
+    list_extents,
     next_offset,
     spans_of,
 )
@@ -64,27 +64,27 @@ from semel.pipeline.source_options import (
     options_of_table,
     parse_source_options,
 )
-from semel.pipeline.source_partitions import Rows, SegmentPartition, partitions_of, there
+from semel.pipeline.source_partitions import Rows, SegmentPartition, locate_rows, partitions_of
 from semel.store.reading import MissingRows, NodeRecord, ReadOptions
 from semel.store.roots import LocalRoot, Root, RootError, open_root
 from semel.store.segment_names import Range
 from semel.store.segments import LISTINGS, RecordError, first_among
 
 NAME: Final = "mqtt"
-# Rows of an Arrow batch; a row group, which a batch never exceeds, is bounded by its bytes.
+# Rows in an Arrow batch. A batch never exceeds a row group, whose bytes are bounded.
 BATCH_ROWS: Final = 16_384
 
 
 class MqttSource(DataSource):
-    """What Spark makes of `format("mqtt")` and its options."""
+    """The data source that Spark creates for `format("mqtt")` and its options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Raises OptionError, so that a wrong option fails when `load()` is called.
+        """Raises OptionError, so that a wrong option fails in `load()`.
 
-        Without a root this may be the source of a query of a table: its schema has the options.
+        Without a root this may be a query of a catalog table, whose schema has the options.
         """
         super().__init__(options)
-        # Those of CREATE TABLE; None: this is something else.
+        # The options of CREATE TABLE; None for anything else.
         self._table = options_of_table(options)
         self._parsed: SourceOptions | None = None
         if self._table is not None:
@@ -96,7 +96,7 @@ class MqttSource(DataSource):
     def __getstate__(self) -> dict[str, Any]:
         if not self._has_reader:
             return self.__dict__
-        # Spark sends the source along with its reader to tasks, which ask it for its name alone.
+        # Spark sends the source with its reader to tasks, which only use its name.
         return {**self.__dict__, "options": {}, "_parsed": None}
 
     @classmethod
@@ -114,12 +114,12 @@ class MqttSource(DataSource):
 
     def streamReader(self, schema: StructType) -> "MqttStreamReader":  # noqa: N802
         reader = MqttStreamReader(self._options_for(schema), schema)
-        # What is pickled from now on goes to tasks.
+        # From now on the source is pickled for tasks.
         self._has_reader = True
         return reader
 
     def _options_for(self, schema: StructType) -> SourceOptions:
-        """The options of a query with this schema: its own, over those of its table."""
+        """The options of a query with this schema: its own override those of its table."""
         if self._parsed is not None:
             return self._parsed
         given = {name.lower(): value for name, value in self.options.items()}
@@ -130,8 +130,8 @@ class MqttSource(DataSource):
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """What is wrong with a root or a record comes out as a PipelineError with one sentence."""
+def root_errors() -> Iterator[None]:
+    """Turn errors of a root or a record into a PipelineError with one sentence."""
     try:
         yield
     except RootError as problem:
@@ -139,12 +139,12 @@ def explained() -> Iterator[None]:
     except (RecordError, MissingExtra) as problem:
         raise PipelineError(str(problem)) from None
     except OSError as problem:
-        said = " ".join(str(problem).split())
-        raise PipelineError(f"the root cannot be read: {said}") from problem
+        reason = " ".join(str(problem).split())
+        raise PipelineError(f"the root cannot be read: {reason}") from problem
 
 
 def stream_of(root: Root, options: SourceOptions, *, may_wait: bool) -> str | None:
-    """The stream to read; None: there is none yet. Raises OptionError if it cannot be meant."""
+    """The stream to read, or None if there is none yet. Raises OptionError for a wrong one."""
     if isinstance(root, LocalRoot) and not Path(root.address).is_dir():
         raise OptionError(f"option root: there is no folder {root.address}")
     if options.is_live:
@@ -152,7 +152,7 @@ def stream_of(root: Root, options: SourceOptions, *, may_wait: bool) -> str | No
     streams = root.streams()
     if options.stream is None:
         if len(streams) > 1:
-            raise OptionError(f"option stream is missing: {_said_streams(root, streams)}")
+            raise OptionError(f"option stream is missing: {_list_streams(root, streams)}")
         if streams or may_wait:
             return streams[0] if streams else None
         raise OptionError(f"option root: {root.address} has no streams")
@@ -161,19 +161,19 @@ def stream_of(root: Root, options: SourceOptions, *, may_wait: bool) -> str | No
     meant = near(options.stream, {each.lower(): each for each in streams})
     hint = f"; did you mean {meant}?" if meant else ""
     raise OptionError(
-        f"option stream: there is no stream {options.stream}: {_said_streams(root, streams)}{hint}"
+        f"option stream: there is no stream {options.stream}: {_list_streams(root, streams)}{hint}"
     )
 
 
 def check_is_record(root: Root, stream: str | None, extents: Mapping[str, NodeExtent]) -> None:
-    """Refuse folders that are no nodes: those of a root one level too high or too low."""
+    """Raise OptionError if folders are not nodes: the root is one level too high or too low."""
     if stream is None or any(extent.last for extent in extents.values()):
         return
     nodes = root.nodes(stream)
     if any(root.owners(stream, node) for node in nodes):
-        return  # there is nothing in it yet
-    if any(extent.last for extent in look(root, stream, nodes).values()):
-        return  # there is something on a node that is not read
+        return  # nothing has been sealed yet
+    if any(extent.last for extent in list_extents(root, stream, nodes).values()):
+        return  # a node that this query does not read has rows
     raise OptionError(
         f"option root: {root.address} has no segments of stream {stream}: give the folder that has"
         " <stream>/<node>/<segments> in it, such as data/streams"
@@ -181,7 +181,7 @@ def check_is_record(root: Root, stream: str | None, extents: Mapping[str, NodeEx
 
 
 def check_nodes(options: SourceOptions, nodes: Sequence[str]) -> None:
-    """Refuse names of nodes that are not there, for a read that does not wait for them."""
+    """Raise OptionError for unknown nodes; a batch read does not wait for them."""
     named = {"nodes": options.nodes or (), "start": options.start.by_node}
     named["end"] = {} if options.end is None else options.end.by_node
     for option, names in named.items():
@@ -192,7 +192,7 @@ def check_nodes(options: SourceOptions, nodes: Sequence[str]) -> None:
                 raise OptionError(f"option {option}: there is no node {name}: {hint}")
 
 
-def _said_streams(root: Root, streams: Sequence[str]) -> str:
+def _list_streams(root: Root, streams: Sequence[str]) -> str:
     if not streams:
         return f"{root.address} has none"
     return f"{root.address} has {', '.join(streams[:20])}{', …' if len(streams) > 20 else ''}"
@@ -201,7 +201,7 @@ def _said_streams(root: Root, streams: Sequence[str]) -> str:
 def read_rows(
     root: Root, stream: str, rows: Rows, read_options: ReadOptions, losses: Losses
 ) -> Iterator[Any]:
-    """The rows as Arrow tables. Those that vanish meanwhile are a loss."""
+    """Read rows as Arrow tables. Rows that disappear in the meantime are a loss."""
     record = NodeRecord(root, stream, rows.node)
     at = rows.first
     while at <= rows.last:
@@ -211,10 +211,10 @@ def read_rows(
             )
             return
         except MissingRows as missing:
-            extent = look(root, stream, [rows.node])[rows.node]
-            # With nothing of the record behind them, all that is left to read is gone.
+            extent = list_extents(root, stream, [rows.node])[rows.node]
+            # If the record ends before them, everything that is left to read is gone.
             last = rows.last if extent.last < missing.first else min(missing.last, rows.last)
-            losses.gone(extent, missing.first, last)
+            losses.report_missing(extent, missing.first, last)
             at = last + 1
 
 
@@ -224,15 +224,15 @@ def read_partition(
     partition: InputPartition,
     conditions: tuple[Condition, ...] = (),
 ) -> Iterator[Any]:
-    """The rows of a partition as record batches of Spark's schema."""
+    """The rows of a partition as record batches with Spark's schema."""
     if not isinstance(partition, SegmentPartition):
-        return  # Spark's own, for no partitions at all
+        return  # Spark's own partition for an empty batch
     columns = check_columns(schema, options.columns)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     read_options = ReadOptions(
         columns, BATCH_ROWS, RowSelection(conditions) if conditions else None
     )
-    with explained():
+    with root_errors():
         root = open_root(options.root)
         losses = Losses(partition.stream, root.address, fail=options.fail_on_data_loss)
         for rows in partition.rows:
@@ -243,68 +243,70 @@ def read_partition(
                 yield from kept.to_batches()
 
 
-class _Place:
-    """A root and a stream of it, and what there is, for the driver."""
+class _SourceStream:
+    """A root, the stream to read, and its extents; used on the driver."""
 
     def __init__(self, options: SourceOptions, *, may_wait: bool) -> None:
         self._options = options
         self.root = open_root(options.root)
         # None: the root has none yet.
-        self.stream = stream_of(self.root, options, may_wait=may_wait)
+        self.name = stream_of(self.root, options, may_wait=may_wait)
         self.losses = Losses(
-            self.stream or "(none yet)", self.root.address, fail=options.fail_on_data_loss
+            self.name or "(none yet)", self.root.address, fail=options.fail_on_data_loss
         )
 
-    def look(self, done: Mapping[str, int] | None = None) -> dict[str, NodeExtent]:
-        """What there is of the nodes that are read, and of those of which rows are done."""
+    def list_extents(self, done: Mapping[str, int] | None = None) -> dict[str, NodeExtent]:
+        """The extents of the nodes to read, and of those in the offset `done`."""
         before = done or {}
-        if self.stream is not None and self._options.nodes is None:
-            found = look_at_all(self.root, self.stream)
-            # A listing is not one moment: that rows are gone is not believed at once.
+        if self.name is not None and self._options.nodes is None:
+            found = list_all_extents(self.root, self.name)
+            # A listing is not atomic: list nodes again whose rows seem to be gone.
             behind = [
                 node
                 for node, last in before.items()
                 if node not in found or found[node].last < last
             ]
-            return dict(sorted((found | self.look_at(behind)).items()))
+            return dict(sorted((found | self.list_node_extents(behind)).items()))
         nodes = {*before}
-        if self.stream is not None:
-            nodes |= {*self.root.nodes(self.stream)}
+        if self.name is not None:
+            nodes |= {*self.root.nodes(self.name)}
         if self._options.nodes is not None:
             nodes &= {*self._options.nodes}
-        return self.look_at(nodes)
+        return self.list_node_extents(nodes)
 
-    def look_at(self, nodes: Iterable[str]) -> dict[str, NodeExtent]:
-        """What there is of these nodes."""
-        if self.stream is None:
+    def list_node_extents(self, nodes: Iterable[str]) -> dict[str, NodeExtent]:
+        """The extents of these nodes."""
+        if self.name is None:
             return {node: NodeExtent(node, 0, ()) for node in nodes}
-        return look(self.root, self.stream, nodes)
+        return list_extents(self.root, self.name, nodes)
 
     def since(self, extent: NodeExtent, time: int) -> int | None:
-        """The first row at or after a time."""
-        if self.stream is None:
+        """The first row that was received at or after a time, or None."""
+        if self.name is None:
             return None
         for _ in range(LISTINGS):
             ranges = [segment.range for segment in extent.segments]
             try:
-                return first_among(self.root, self.stream, extent.node, ranges, time)
+                return first_among(self.root, self.name, extent.node, ranges, time)
             except FileNotFoundError:
-                extent = look(self.root, self.stream, [extent.node])[extent.node]
+                extent = list_extents(self.root, self.name, [extent.node])[extent.node]
             except OSError as problem:
-                which = f"stream {self.stream}, node {extent.node}"
+                which = f"stream {self.name}, node {extent.node}"
                 raise RecordError(f"{which}: a segment cannot be read: {problem}") from problem
-        raise RecordError(f"stream {self.stream}, node {extent.node}: its segments come and go")
+        raise RecordError(
+            f"stream {self.name}, node {extent.node}: segments disappear while they are listed"
+        )
 
     def partitions(
         self, extents: dict[str, NodeExtent], spans: dict[str, Range]
     ) -> list[SegmentPartition]:
-        """The rows of these spans, cut for tasks."""
-        found = list(there(extents, spans, self.losses))
-        if self.stream is None:
+        """Partitions of the rows of these spans."""
+        found = list(locate_rows(extents, spans, self.losses))
+        if self.name is None:
             return []
         return partitions_of(
             self.root,
-            self.stream,
+            self.name,
             found,
             rows=self._options.rows_per_partition,
             least=self._options.min_partitions,
@@ -315,11 +317,11 @@ class _Place:
 
 
 class _PushFilters:
-    """`pushFilters` of a reader, in a session that pushes filters and in one that does not.
+    """`pushFilters` of a reader, for sessions with and without filter pushdown.
 
-    Spark refuses a reader with a method of that name unless spark.sql.python.filterPushdown.enabled
-    is true, which it is not by default. But every filter that is not pushed Spark applies itself,
-    and so nothing is wrong without the setting: what it asks for is told to be its own method.
+    Spark refuses a reader that overrides this method unless spark.sql.python.filterPushdown.enabled
+    is true, which is not the default. Without pushdown Spark applies all filters itself, so nothing
+    is wrong: `__func__` makes Spark believe that the method is not overridden.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -332,7 +334,7 @@ class _PushFilters:
 
 
 class MqttBatchReader(DataSourceReader):
-    """Reads a stream from a place to a place, once."""
+    """Reads a stream once, from one point to another."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         for value, name in ((options.is_live, "url"), (options.max_rows, "maxRowsPerBatch")):
@@ -345,7 +347,7 @@ class MqttBatchReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> Any:  # noqa: N802
-        """Called by Spark with filters; returns those that Spark has to apply itself."""
+        """Spark calls this with filters; it returns those that Spark has to apply itself."""
         return _PushFilters(self._take)
 
     def _take(self, filters: list[Any]) -> list[Any]:
@@ -354,21 +356,21 @@ class MqttBatchReader(DataSourceReader):
         return [given for given, each in found if each is None]
 
     def partitions(self) -> list[InputPartition]:
-        with explained():
-            place = _Place(self._options, may_wait=False)
-            assert place.stream is not None
-            extents = place.look()
-            check_nodes(self._options, place.root.nodes(place.stream))
-            check_is_record(place.root, place.stream, extents)
-            start = first_offset(self._options.start, extents, place.since, place.losses)
-            end = last_offset(self._options.end, extents, place.since)
+        with root_errors():
+            stream = _SourceStream(self._options, may_wait=False)
+            assert stream.name is not None
+            extents = stream.list_extents()
+            check_nodes(self._options, stream.root.nodes(stream.name))
+            check_is_record(stream.root, stream.name, extents)
+            start = first_offset(self._options.start, extents, stream.since, stream.losses)
+            end = last_offset(self._options.end, extents, stream.since)
             low, high = seqs_that_may_hold(self._conditions)
             spans = {
                 node: (max(start.get(node, 0) + 1, low), min(end[node], high))
                 for node in end
                 if node_may_hold(node, self._conditions)
             }
-            return list(place.partitions(extents, spans))
+            return list(stream.partitions(extents, spans))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, self._schema, partition, self._conditions)
@@ -378,19 +380,19 @@ class MqttBatchReader(DataSourceReader):
 
 
 class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream as it grows."""
+    """Reads a stream continuously."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.end is not None:
-            raise OptionError("option end is for read: readStream goes on for ever")
+            raise OptionError("option end is for read: readStream has no end")
         check_columns(schema, options.columns)
         self._options = options
         self._schema = schema
         self._forget()
 
     def _forget(self) -> None:
-        """What only the driver's reader has."""
-        self._found: _Place | None = None
+        """Reset the state that only the driver's reader has."""
+        self._found: _SourceStream | None = None
         self._seen: dict[str, NodeExtent] = {}
         self._latest: Offset | None = None
         self._target: Offset | None = None
@@ -403,32 +405,32 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = state["schema"]
         self._forget()
 
-    def _place(self) -> _Place:
-        """The root and the stream; of a live broker, with the ingest at work."""
+    def _open(self) -> _SourceStream:
+        """The stream to read; makes sure that the ingest of a live broker is running."""
         if self._options.is_live:
             from semel.pipeline.live import check
 
             assert self._options.stream is not None
             check(self._options.live, root=self._options.root, stream=self._options.stream)
-        if self._found is None or self._found.stream is None:
-            self._found = _Place(self._options, may_wait=True)
+        if self._found is None or self._found.name is None:
+            self._found = _SourceStream(self._options, may_wait=True)
         return self._found
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        with explained():
-            place = self._place()
-            extents = place.look()
+        with root_errors():
+            stream = self._open()
+            extents = stream.list_extents()
             if extents and not self._options.is_live:
-                check_is_record(place.root, place.stream, extents)
-            return first_offset(self._options.start, extents, place.since, place.losses)
+                check_is_record(stream.root, stream.name, extents)
+            return first_offset(self._options.start, extents, stream.since, stream.losses)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        with explained():
-            place = self._place()
-            extents = self._seen = place.look(start)
+        with root_errors():
+            stream = self._open()
+            extents = self._seen = stream.list_extents(start)
             self._latest = {node: extent.last for node, extent in extents.items()}
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-            return next_offset(start, extents, rows, place.losses, self._target)
+            return next_offset(start, extents, rows, stream.losses, self._target)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_rows is None:
@@ -436,8 +438,8 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        with explained():
-            extents = self._place().look()
+        with root_errors():
+            extents = self._open().list_extents()
             self._target = {node: extent.last for node, extent in extents.items()}
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
@@ -447,24 +449,24 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moved = [node for node, last in end.items() if last > start.get(node, 0)]
         if not moved:
             return []
-        with explained():
-            place = self._place()
-            # Mostly these rows were seen a moment ago. If a segment of them is gone by now, the
-            # task finds the one that has them.
+        with root_errors():
+            stream = self._open()
+            # Usually these rows were listed a moment ago. If a segment is gone by now, the task
+            # finds the one that replaced it.
             extents = {node: self._seen[node] for node in moved if node in self._seen}
             spans = spans_of(start, end, extents)
             if len(extents) < len(moved) or not all(
                 extents[node].reach(first - 1) >= last for node, (first, last) in spans.items()
             ):
-                extents = place.look_at(moved)
+                extents = stream.list_node_extents(moved)
                 spans = spans_of(start, end, extents)
-            return place.partitions(extents, spans)
+            return stream.partitions(extents, spans)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, self._schema, partition)
 
     def commit(self, end: Offset) -> None:
-        """Nothing: what was read stays, and this comes late or not at all."""
+        """Does nothing: rows are kept, and Spark may call this late or not at all."""
 
     def stop(self) -> None:
         self._forget()

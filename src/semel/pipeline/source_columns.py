@@ -1,11 +1,11 @@
 """The columns of `format("mqtt")`: those of the record, and which of them a query reads.
 
-Spark does not tell a source in Python which columns a query uses, and reads all that the source's
-schema has. So a query says it itself: by option `columns`, or by a schema of its own.
+Spark does not tell a Python source which columns a query uses, and reads all columns of its schema.
+So a query selects columns itself: with option `columns`, or with a schema.
 
-A table of the catalog (`CREATE TABLE … USING mqtt`) has a schema, and Spark hands it to the source
-of each query, but not the options that the table was created with. So they are kept in the schema,
-as metadata of its first column.
+For a catalog table (`CREATE TABLE … USING mqtt`) Spark passes the schema to the source of each
+query, but not the options of the table. So they are stored in the schema, as metadata of the first
+column.
 """
 
 import json
@@ -18,7 +18,7 @@ from semel.pipeline.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# The row of a segment in Spark's words; it is that of semel.store.segments.schema().
+# The columns of a segment as Spark types; they match semel.store.segments.schema().
 COLUMNS: Final = {
     "seq": "bigint",
     "node": "string",
@@ -39,7 +39,7 @@ COLUMNS: Final = {
     "message_expiry": "bigint",
     "user_properties": "array<struct<key:string,value:string>>",
 }
-# The name of the metadata that has the options of a table.
+# The key of the column metadata with the options of a table.
 TABLE_OPTIONS: Final = "semel.options"
 NEVER_NULL: Final = frozenset(
     ("seq", "node", "received", "topic", "payload", "qos", "retain", "dup")
@@ -47,7 +47,7 @@ NEVER_NULL: Final = frozenset(
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
-    """Option `columns`: names with commas between them. Raises OptionError."""
+    """Parse option `columns`: names separated by commas. Raises OptionError."""
     names = tuple(each.strip() for each in text.split(","))
     if not all(names):
         raise OptionError(
@@ -62,7 +62,7 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 
 def ddl_of(columns: Sequence[str] | None) -> str:
-    """The schema of some columns, in their order; None: all."""
+    """The schema of some columns, in their order; None means all."""
     return ", ".join(f"{name} {COLUMNS[name]}" for name in columns or COLUMNS)
 
 
@@ -80,7 +80,7 @@ def table_schema(columns: Sequence[str] | None, options: Mapping[str, str]) -> "
 
 
 def table_options(schema: "StructType") -> dict[str, str]:
-    """The options of the table whose schema this is; none: it is of no table."""
+    """The options of the table with this schema; empty if it is not that of a table."""
     for column in schema.fields:
         kept = column.metadata.get(TABLE_OPTIONS)
         if kept is not None:
@@ -90,7 +90,7 @@ def table_options(schema: "StructType") -> dict[str, str]:
 
 
 def without_table_options(schema: "StructType") -> "StructType":
-    """A schema for another table, whose columns may come from one of ours."""
+    """The schema without the options of a table that its columns may come from."""
     from pyspark.sql.types import StructField, StructType
 
     fields = []
@@ -101,9 +101,9 @@ def without_table_options(schema: "StructType") -> "StructType":
 
 
 def check_columns(schema: "StructType", chosen: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    """The columns to read. Raises OptionError for one that the record has not.
+    """The columns to read. Raises OptionError for a column that the record lacks.
 
-    `chosen` are those of option columns, which has to agree with the schema.
+    `chosen` is the value of option columns, which must agree with the schema.
     """
     if not schema.fields:
         raise OptionError("the schema has no columns")
@@ -129,7 +129,7 @@ def check_columns(schema: "StructType", chosen: tuple[str, ...] | None = None) -
 
 
 def _about_unknown(name: str) -> str:
-    """One sentence about a column that the record has not."""
+    """One sentence about a column that the record lacks."""
     meant = get_close_matches(name.lower(), COLUMNS, n=1)
     hint = f"did you mean {meant[0]}?" if meant else f"there is {', '.join(COLUMNS)}"
     return f"the record has no column {name}: {hint}"

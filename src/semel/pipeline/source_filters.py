@@ -1,10 +1,10 @@
-"""Conditions that Spark hands to a batch read: applied to the rows, and to whole row groups.
+"""Filters that Spark pushes down to a batch read; they apply to rows and to whole row groups.
 
-`condition_of` makes a `Condition` of one of Spark's filters if it can be applied exactly as Spark
-would: the column is a text, a number, a truth value or a time, and the value is of its type. What
-it makes nothing of stays with Spark. `Condition.mask` tells which rows meet it, with null for a
-comparison with null, as in SQL; a row is kept if it is true. `Condition.may_hold` tells from the
-least and the greatest value of a row group whether any row of it could meet it: when in doubt, yes.
+`condition_of` converts a filter of Spark to a `Condition` if it can be evaluated exactly as Spark
+would: the column is a string, a number, a boolean or a timestamp, and the value has its type. Spark
+evaluates all other filters itself. `Condition.mask` says which rows match: a comparison with null
+is null, as in SQL, and a row is kept if the result is true. `Condition.may_hold` says whether any
+row of a row group can match, given its lowest and highest value.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,7 +46,7 @@ _TEXTUAL: Final = ("starts", "ends", "contains")
 
 @dataclass(frozen=True)
 class Condition:
-    """What a row has to meet; times are microseconds, and the values of `in` a tuple."""
+    """A condition on a column; times are in microseconds, the values of `in` are a tuple."""
 
     column: str
     kind: str
@@ -54,7 +54,7 @@ class Condition:
     is_negated: bool = False
 
     def mask(self, column: Any) -> Any:
-        """Which values of the column meet it: true, false or null."""
+        """Which values of the column match: true, false or null."""
         # Slow to import, and not needed for streams.
         import pyarrow.compute as pc
 
@@ -72,7 +72,7 @@ class Condition:
         return pc.invert(found) if self.is_negated else found
 
     def may_hold(self, least: Any, greatest: Any) -> bool:
-        """Whether a value from `least` to `greatest` may meet it; texts are given as bytes."""
+        """Whether a value from `least` to `greatest` can match; strings are given as bytes."""
         if self.is_negated or self.kind in ("null", "ends", "contains"):
             return True
         if self.kind == "in":
@@ -88,7 +88,7 @@ class Condition:
 
 
 def condition_of(given: Any) -> Condition | None:
-    """One of Spark's filters as a condition; None: it is Spark's to apply."""
+    """A filter of Spark as a condition, or None if Spark has to apply it."""
     if isinstance(given, spark.Not):
         found = condition_of(given.child)
         if found is None or found.is_negated or isinstance(given.child, spark.EqualNullSafe):
@@ -103,7 +103,7 @@ def condition_of(given: Any) -> Condition | None:
         return Condition(column, "null", is_negated=True)
     if isinstance(given, spark.In):
         values = [_value(column, each) for each in given.value]
-        # With a null in the list it is null, not false, what is not in it.
+        # With a null in the list, `in` is null instead of false for other values.
         if not values or any(each is None for each in values):
             return None
         return Condition(column, "in", tuple(values))
@@ -117,7 +117,7 @@ def condition_of(given: Any) -> Condition | None:
 
 
 def _value(column: str, value: Any) -> Any:
-    """A value of the column's type; None: it is not."""
+    """The value if it has the type of the column, or None."""
     kind = schema().field(column).type
     if pa.types.is_string(kind):
         return value if isinstance(value, str) else None
@@ -132,7 +132,7 @@ def _value(column: str, value: Any) -> Any:
 
 
 def _kind_of(column: str) -> Any:
-    """The type to compare in: a number in a condition may be too large for the column."""
+    """The type for a comparison: a number in a condition may be too large for the column."""
     kind = schema().field(column).type
     return pa.int64() if pa.types.is_integer(kind) else kind
 
@@ -142,14 +142,14 @@ def _raw(value: Any) -> Any:
 
 
 def keep(batch: Any, conditions: Iterable[Condition]) -> Any:
-    """The rows of a table that meet all conditions."""
+    """The rows of a table that match all conditions."""
     for condition in conditions:
         batch = batch.filter(condition.mask(batch.column(condition.column)))
     return batch
 
 
 def seqs_that_may_hold(conditions: Iterable[Condition]) -> Range:
-    """The rows that conditions on `seq` leave, from and to."""
+    """The range of seq that conditions on it allow."""
     low, high = 1, MAXIMUM_SEQ
     for each in conditions:
         if each.column != "seq" or each.is_negated:
@@ -164,19 +164,19 @@ def seqs_that_may_hold(conditions: Iterable[Condition]) -> Range:
 
 
 def node_may_hold(node: str, conditions: Iterable[Condition]) -> bool:
-    """Whether rows of a node meet all conditions on `node`."""
+    """Whether rows of a node match all conditions on `node`."""
     name = pa.array([node], pa.string())
     return all(each.mask(name)[0].as_py() for each in conditions if each.column == "node")
 
 
 @dataclass(frozen=True)
 class RowSelection:
-    """Which row groups have to be looked at."""
+    """Selects the row groups that have to be read."""
 
     conditions: tuple[Condition, ...]
 
     def __call__(self, metadata: Any, group: int) -> bool:
-        """Whether a row of this row group may meet all conditions."""
+        """Whether a row of this row group can match all conditions."""
         return all(
             _group_may_hold(each, metadata.row_group(group))
             for each in self.conditions

@@ -1,13 +1,12 @@
 """The options of `format("mqtt")`, parsed once into one object.
 
-Spark gives options as texts and does not keep small and capital letters apart in their names; nor
-do we. What is unknown or wrong is refused at once by an OptionError that names the option, what it
-may be, and what may have been meant. Options of a live broker (`url`, `topics` …) are known by
-`live_options`, which is loaded only if there is one; here they are kept as they came, and never
-shown, because a password may be among them.
+Spark passes options as strings, with case-insensitive names. An unknown or wrong option raises an
+OptionError that names the option, the values that it may have, and a suggestion. `live_options`
+checks the options of a live broker (`url`, `topics` …) and is loaded only if there is one. Here
+they are kept as given and never shown, because a password may be among them.
 
-Where to start, and where a batch read ends, is a `Point` for each node: the oldest or newest row
-that there is, a row's number, or a time.
+A `Point` says where a query starts, or a batch read ends, on each node: at the oldest or newest
+row, at a seq, or at a time.
 """
 
 import json
@@ -34,7 +33,7 @@ from semel.store.segment_names import MAXIMUM_SEQ
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
-# All options but those of a live broker, as people write them.
+# All options except those of a live broker.
 KNOWN: Final = (
     "root",
     "path",
@@ -49,7 +48,7 @@ KNOWN: Final = (
     "minPartitions",
 )
 _NAMES: Final = {name.lower(): name for name in KNOWN}
-# What people know from other sources, and what it is called here.
+# Options of other sources, and the options that correspond to them here.
 _ELSEWHERE: Final = {
     "startingoffsets": "start",
     "startingtimestamp": "start",
@@ -69,7 +68,7 @@ _ELSEWHERE: Final = {
     "select": "columns",
     "fields": "columns",
 }
-# The stream that a live broker's messages go to, if nothing else is said.
+# The default stream for messages of a live broker.
 LIVE_STREAM: Final = "all"
 ROWS_PER_PARTITION: Final = 500_000
 _DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -77,7 +76,7 @@ _POINTS: Final = (
     "earliest, latest, a seq such as 1000, a time such as 2026-03-01T12:00:00Z, or one of these "
     'for each node as JSON: {"n1": 1000, "n2": "latest"}'
 )
-# What Spark puts before the name of an option among the properties of a table.
+# The prefix of options among the properties of a table.
 _TABLE_OPTION: Final = "option."
 _HADOOP_FOLDER: Final = re.compile(r"^file:/+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,58 +84,58 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Point:
-    """A place in a node's record: `name`, or the row `seq`, or the first at or after `time`."""
+    """A position in a node's record: `name`, the row `seq`, or the first row since `time`."""
 
     name: str | None = None
     seq: int | None = None
-    # Microseconds of the wall clock.
+    # Microseconds since 1970.
     time: int | None = None
 
 
 @dataclass(frozen=True)
 class Points:
-    """A place in the record of each node; `others` is for those that are not named."""
+    """A position in the record of each node; `others` is for nodes that are not named."""
 
     others: Point
     by_node: Mapping[str, Point] = field(default_factory=dict)
 
     def of(self, node: str) -> Point:
-        """The place in a node's record."""
+        """The position in a node's record."""
         return self.by_node.get(node, self.others)
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What to read, and how."""
+    """Parsed options of a source."""
 
-    # A folder, absolute, or an address, in which keys may be.
+    # An absolute path, or an address, which may contain keys.
     root: str = field(repr=False)
-    # None: the only one that the root has.
+    # None: the only stream of the root.
     stream: str | None
     # None: all.
     nodes: tuple[str, ...] | None
-    # None: all, or those of the schema that a query gives.
+    # None: all, or those of the query's schema.
     columns: tuple[str, ...] | None
     start: Points
-    # None: as far as there are rows.
+    # None: the last row.
     end: Points | None
-    # None: as many as there are.
+    # None: unlimited.
     max_rows: int | None
     fail_on_data_loss: bool
     rows_per_partition: int
-    # So many partitions are made if there are enough rows for them.
+    # The number of partitions if there are enough rows.
     min_partitions: int
-    # The options of a live broker, as they came; with a url, or empty.
+    # The options of a live broker, as given: empty, or with a url.
     live: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_live(self) -> bool:
-        """Whether an ingest beside the driver writes what is read."""
+        """Whether an ingest beside the driver writes the rows."""
         return bool(self.live)
 
 
 def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options as Spark gives them. Raises OptionError."""
+    """Parse the options of Spark. Raises OptionError."""
     values: dict[str, str] = {}
     live: dict[str, str] = {}
     for name, value in given.items():
@@ -147,8 +146,8 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
             live[_live_name(name)] = value
     if live and not live.get("url"):
         raise OptionError(
-            f"option {sorted(live)[0]} is for a live broker: say where it is by option url, such "
-            "as mqtt://host"
+            f"option {sorted(live)[0]} is for a live broker: give its address with option url, such"
+            " as mqtt://host"
         )
     root = _root(values)
     stream = _name("stream", values.get("stream")) if "stream" in values else None
@@ -185,12 +184,11 @@ def has_root(given: Mapping[str, str]) -> bool:
 
 
 def options_of_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options that a user has given to CREATE TABLE; None: this is no table.
+    """The options of CREATE TABLE, or None if this is not a table. Raises OptionError.
 
-    Spark hands over all properties of the table: its own (`provider`, `owner`, `comment` …), those
-    of TBLPROPERTIES, and the options twice, with `option.` before their names and without. Only the
-    former can be told from the rest. The place of LOCATION, or of option path, is `location`.
-    Raises OptionError.
+    Spark passes all properties of the table: its own (`provider`, `owner`, `comment` …), those of
+    TBLPROPERTIES, and the options twice, with and without the prefix `option.`. Only those with the
+    prefix can be distinguished from the rest. LOCATION, or option path, is the property `location`.
     """
     properties = {name.lower(): value for name, value in given.items()}
     if "provider" not in properties:
@@ -207,17 +205,17 @@ def options_of_table(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _local_path(location: str) -> str:
-    """A location as a root: Hadoop writes a folder as file:/folder, with nothing escaped."""
+    """A location as a root: Hadoop writes a folder as file:/folder, without escapes."""
     folder = _HADOOP_FOLDER.sub("/", location)
     if not folder.startswith("/") and "://" not in folder:
-        raise OptionError(f"LOCATION {location}: give the whole path of the folder")
+        raise OptionError(f"LOCATION {location}: give the absolute path of the folder")
     return folder
 
 
 def kept_options(given: Mapping[str, str], parsed: SourceOptions) -> dict[str, str]:
-    """The options of a table as they are kept with its schema, which is no secret.
+    """The options to store in the schema of a table, which is public.
 
-    Raises OptionError for what is one, and for what is no matter of a table.
+    Raises OptionError for secrets, and for options that do not apply to a table.
     """
     if parsed.is_live:
         raise OptionError(
@@ -233,7 +231,7 @@ def kept_options(given: Mapping[str, str], parsed: SourceOptions) -> dict[str, s
 
 
 def _has_key(root: str) -> bool:
-    """Whether the address of a root has a key in it."""
+    """Whether the address of a root contains a key."""
     if "://" not in root:
         return False
     parts = read_address(root)
@@ -246,7 +244,7 @@ def _has_key(root: str) -> bool:
 
 
 def _check_range(options: SourceOptions) -> None:
-    """Refuse places that cannot be meant together."""
+    """Raise OptionError for contradictory options."""
     for option, points in (("start", options.start), ("end", options.end)):
         for node in () if points is None else points.by_node:
             if options.nodes is not None and node not in options.nodes:
@@ -260,13 +258,13 @@ def _check_range(options: SourceOptions) -> None:
 
 
 def near(name: str, names: Mapping[str, str]) -> str | None:
-    """What may have been meant by a name: `names` has them in small letters."""
+    """The most similar name, or None; the keys of `names` are lowercase."""
     found = get_close_matches(name.lower(), names, n=1)
     return names[found[0]] if found else None
 
 
 def _live_name(name: str) -> str:
-    """The name of an option of a live broker, as people write it."""
+    """The spelling of an option of a live broker. Raises OptionError if there is none."""
     from semel.pipeline.live_options import OPTIONS
 
     names = {each.lower(): each for each in OPTIONS}
@@ -297,7 +295,7 @@ def _root(values: Mapping[str, str]) -> str:
         root = open_root(text)
     except RootError as problem:
         raise OptionError(f"option {name}: {problem}") from None
-    # Processes of one Spark may have different working folders.
+    # Processes of one Spark may have different working directories.
     return os.path.abspath(root.address) if isinstance(root, LocalRoot) else text
 
 
@@ -341,7 +339,7 @@ def boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
 
 def _points(option: str, text: str) -> Points:
     stripped = text.strip()
-    # By default, nodes that are not named are read from and to where they begin and end.
+    # By default, other nodes are read from their beginning to their end.
     others = Point(name=EARLIEST if option == "start" else LATEST)
     if not stripped.startswith("{"):
         return Points(_point(option, stripped, text))
@@ -382,5 +380,5 @@ def _point(option: str, word: str, shown: str) -> Point:
 
 
 def microseconds(time: datetime) -> int:
-    """A time as rows have it: microseconds since 1970, exactly."""
+    """A time as in rows: microseconds since 1970."""
     return (time - _EPOCH) // timedelta(microseconds=1)

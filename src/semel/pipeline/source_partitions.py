@@ -1,16 +1,15 @@
-"""Partitions: which rows of which segments one task of Spark reads.
+"""Partitions: the rows that one Spark task reads.
 
-The rows of a batch are cut at the borders of segments and of their row groups, so that nothing is
-decoded twice. Pieces that follow each other are gathered, of one node or of several, up to a number
-of rows and of bytes. A partition has plain data: rows by their numbers, and the files that held
-them when it was made. If a file is gone when the task runs, another one holds the rows, and the
-numbers find it.
+The rows of a batch are split at the boundaries of segments and row groups, so that nothing is
+decoded twice. Consecutive pieces, of one node or several, are combined up to a number of rows and
+of bytes. A partition is plain data: rows by their numbers, and the segments that held them when it
+was planned. If a segment is gone when the task runs, another one holds the rows, and is found by
+their numbers.
 
-The bytes of a partition bound the memory of its task. On their way to a sink in Python Spark
-gathers rows by their number alone (asking for their size costs ten times as much as all else), but
-never rows of two partitions. So what counts are the bytes that rows take in memory, which only the
-footer of a segment tells: a megabyte of zeros, or of properties that repeat, is a few bytes in a
-file.
+The bytes of a partition bound the memory of its task: on the way to a Python sink Spark batches
+rows by their number alone (to measure their size costs ten times as much as everything else), but
+never across partitions. What counts is therefore the size of the rows in memory, which is noted in
+the footer of a segment: a megabyte of zeros, or of repeated properties, is a few bytes in the file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,17 +24,17 @@ from semel.store.roots import LocalRoot, Root, Segment
 from semel.store.segment_names import Range
 from semel.store.segments import group_bytes, group_range, open_segment
 
-# Fewer rows are not worth a task.
+# A task with fewer rows is not worth its cost.
 LEAST_ROWS: Final = 20_000
-# Bytes in memory that are enough for a partition, however few its rows are.
+# Maximum size of a partition in memory, however few its rows are.
 PARTITION_BYTES: Final = 64 * 1024 * 1024
-# Footers that are read at a time from an object store.
+# Footers that are read concurrently from an object store.
 FOOTER_THREADS: Final = 8
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one node, first to last, and the files that hold them."""
+    """Rows of one node, first to last, and the segments that hold them."""
 
     node: str
     first: int
@@ -45,7 +44,7 @@ class Rows:
 
 @dataclass(frozen=True, init=False)
 class SegmentPartition(InputPartition):
-    """What one task reads, in this order."""
+    """The rows that one task reads, in this order."""
 
     stream: str
     rows: tuple[Rows, ...]
@@ -56,7 +55,7 @@ class SegmentPartition(InputPartition):
 
 
 class Located(NamedTuple):
-    """Rows that a segment holds."""
+    """Rows of a batch that a segment holds."""
 
     node: str
     first: int
@@ -86,23 +85,23 @@ class _Piece:
         return self.last - self.first + 1
 
 
-def there(
+def locate_rows(
     extents: Mapping[str, NodeExtent], spans: Mapping[str, Range], losses: Losses
 ) -> Iterator[Located]:
-    """The rows of these spans, as they lie in segments.
+    """Find the segments that hold the rows of these spans.
 
-    `losses` is told of all rows that are not there.
+    Missing rows are reported to `losses`.
     """
     for node, (first, last) in sorted(spans.items()):
         extent = extents.get(node) or NodeExtent(node, 0, ())
         at = first
         for begins, ends, segment in extent.pieces(first, last):
             if begins > at:
-                losses.gone(extent, at, begins - 1)
+                losses.report_missing(extent, at, begins - 1)
             yield Located(node, begins, ends, segment)
             at = ends + 1
         if at <= last:
-            losses.gone(extent, at, last)
+            losses.report_missing(extent, at, last)
 
 
 def partitions_of(
@@ -113,7 +112,7 @@ def partitions_of(
     rows: int,
     least: int,
 ) -> list[SegmentPartition]:
-    """Partitions of about so many rows; smaller ones if there would be fewer than `least`."""
+    """Partitions of about `rows` rows; smaller ones if there would be fewer than `least`."""
     spans = list(found)
     total = sum(each.last - each.first + 1 for each in spans)
     size = min(rows, max(LEAST_ROWS, -(-total // least)))
@@ -130,7 +129,7 @@ def partitions_of(
 
 
 def _is_full(pieces: list[_Piece], size: int) -> bool:
-    """Whether the last of some pieces is too much; it is taken if half of it or more has room."""
+    """Whether the last piece exceeds the partition by more than half of the piece."""
     before = pieces[:-1]
     rows = sum(each.rows for each in before)
     held = sum(each.bytes for each in before)
@@ -147,20 +146,20 @@ def _pieces(root: Root, stream: str, spans: list[Located]) -> Iterator[_Piece]:
 
 
 def _all_groups(root: Root, stream: str, spans: list[Located]) -> Iterable[list[_Group]]:
-    """The row groups of the segment of each span."""
+    """The row groups of the segment of each span, in the same order."""
 
     def groups(span: Located) -> list[_Group]:
         return _groups(root, stream, span.node, span.segment)
 
     if isinstance(root, LocalRoot) or len(spans) == 1:
         return map(groups, spans)
-    # A footer is a request or two, which takes a store its time.
+    # A footer takes one or two requests to an object store.
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         return list(pool.map(groups, spans))
 
 
 def _groups(root: Root, stream: str, node: str, segment: Segment) -> list[_Group]:
-    """The row groups of a segment; if it is gone, all rows as one."""
+    """The row groups of a segment; one for all of its rows if the segment is gone."""
     try:
         opened = open_segment(root, stream, node, first=segment.first, last=segment.last)
     except FileNotFoundError:
@@ -176,7 +175,7 @@ def _groups(root: Root, stream: str, node: str, segment: Segment) -> list[_Group
 
 
 def _partition(stream: str, pieces: list[_Piece]) -> SegmentPartition:
-    """Pieces of one node that follow each other become one."""
+    """A partition of these pieces; consecutive pieces of one node are joined."""
     joined: list[Rows] = []
     for piece in pieces:
         before = joined[-1] if joined else None

@@ -1,7 +1,7 @@
-"""Is the stream that is to be landed in the record, and the table one of that stream?
+"""Does the record have the stream, and does the table belong to it?
 
-Both are checked again when rows are read and committed; but that takes a Spark, and somebody who
-has mistyped a name should not have to wait for one.
+Both are checked again when rows are read and committed. But that needs Spark, and a mistyped name
+should be reported before Spark has started.
 """
 
 from difflib import get_close_matches
@@ -16,7 +16,7 @@ MOST_NAMED = 20
 def check_recorded(root: Root, stream: str) -> None:
     """Raise PipelineError if the record has streams, but not this one.
 
-    A root without any may be that of a broker that has sealed nothing yet.
+    A root without streams may be that of a broker that has not sealed anything yet.
     """
     try:
         streams = root.streams()
@@ -36,8 +36,9 @@ def check_recorded(root: Root, stream: str) -> None:
 
 
 def check_landed(address: str, stream: str) -> None:
-    """Raise TableError if the table at this address is there, and takes no rows of this stream."""
-    from semel.pipeline.table import Table, stream_id
+    """Raise TableError if there is a table at this address that is not of this stream."""
+    from semel.pipeline.app_transactions import stream_id
+    from semel.pipeline.table import Table
 
     table = Table(address)
     loaded = table.load()
@@ -54,6 +55,6 @@ def check_landed(address: str, stream: str) -> None:
             f"{other}, or another --table"
         )
     raise TableError(
-        f"{table.shown} is no table of stream {stream}, because no landing has made it: give "
+        f"{table.shown} is not a table of stream {stream}, because no landing created it: give "
         "another --table"
     )

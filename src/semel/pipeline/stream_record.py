@@ -1,8 +1,7 @@
-"""What a root has of a stream, as a commit asks for it: node by node, and only when it must know.
+"""The rows of a stream that a root has, for commits: listed per node, and only when needed.
 
-A commit mostly knows enough: the last seq that the table has of a node is right before the first of
-the batch. So the root is not listed for each commit. What has to be read each time is whose numbers
-a node's are, one small file for each node of the batch.
+Usually a commit needs no listing: the last seq of a node in the table is right before the first row
+of the batch. Only the owner of each node in the batch is read for every commit, from a small file.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,32 +13,30 @@ from semel.pipeline.files import Run
 from semel.store.reading import row_label, uncovered
 from semel.store.roots import LocalRoot, Root, RootError, open_root
 
-# Files that an object store is asked for at the same time.
+# Concurrent requests to an object store.
 REQUESTS: Final = 16
-
-
-# Runs that are named in a sentence.
+# The maximum number of runs that a message lists.
 SHOWN_RUNS: Final = 3
 
 
-def said_runs(runs: Sequence[Run]) -> str:
-    """Some rows, for people."""
+def runs_label(runs: Sequence[Run]) -> str:
+    """Row ranges for a message."""
     shown = ", ".join(row_label(*each) for each in runs[:SHOWN_RUNS])
     return f"{shown} and more" if len(runs) > SHOWN_RUNS else shown
 
 
 class StreamRecord:
-    """The record of a stream."""
+    """The record of a stream under a root."""
 
     def __init__(self, root: str, stream: str) -> None:
-        """`root` is its address. Nothing is read yet."""
+        """`root` is an address. Reads nothing yet."""
         self._address = root
         self._stream = stream
         self._root: Root | None = None
         self._known: dict[str, list[Run]] = {}
 
-    def held(self, node: str) -> list[Run]:
-        """The rows that there are of a node, ascending: first and last of each segment."""
+    def ranges(self, node: str) -> list[Run]:
+        """The rows of a node, ascending: first and last of each segment."""
         if node not in self._known:
             try:
                 segments = uncovered(self._open().segments(self._stream, node))
@@ -48,10 +45,10 @@ class StreamRecord:
             self._known[node] = [each.range for each in segments]
         return self._known[node]
 
-    def held_within(self, node: str, first: int, last: int) -> list[Run]:
-        """What there is of the rows first to last, ascending."""
+    def ranges_within(self, node: str, first: int, last: int) -> list[Run]:
+        """The existing rows between first and last, ascending."""
         found: list[Run] = []
-        for begins, ends in self.held(node):
+        for begins, ends in self.ranges(node):
             if ends >= first and begins <= last:
                 low, high = max(begins, first), min(ends, last)
                 if found and found[-1][1] >= low - 1:
@@ -60,7 +57,7 @@ class StreamRecord:
         return found
 
     def owners(self, nodes: Iterable[str]) -> dict[str, list[str]]:
-        """The ids of the stores whose numbers each node's are, the last one first."""
+        """The IDs of the stores that numbered the rows of each node, the last one first."""
         names = list(nodes)
         try:
             root = self._open()
@@ -78,5 +75,5 @@ class StreamRecord:
         return self._root
 
     def _error(self, problem: Exception) -> PipelineError:
-        said = " ".join(str(problem).split())
-        return PipelineError(f"the root of stream {self._stream}: {said}")
+        reason = " ".join(str(problem).split())
+        return PipelineError(f"the root of stream {self._stream}: {reason}")

@@ -1,77 +1,69 @@
-"""Writing to a Delta table exactly once: one commit for a batch, which says all that it did.
+"""Writing to a Delta table exactly once: one commit per batch.
 
-A commit is one entry in the table's log, there or not there. It carries the files of the batch and
-*app transactions*, pairs of a name and a number that Delta keeps for ever:
+A commit is one entry in the table's log; it is there or not. It carries the files of the batch and
+app transactions, which record what has been written (`app_transactions.py`).
 
-    semel/query/<checkpoint>      the batch of a query, for rows that have no numbers of their own
-    semel/stream/<stream>/<node>  the last seq landed, for rows of a stream
-    semel/owner/<stream>/<node>   whose numbers these are: the id of the store, as a number
+Rows of a stream are compared by their own numbers, never by the number of the batch. Rows at or
+below the last seq landed are left out; rows that follow it are added; a gap is an error. So a
+replayed batch, a checkpoint that was lost, copied or restored from a backup, and two concurrent
+landings all end with each row in the table once.
 
-Rows of a stream are judged by their own numbers, never by that of the batch. What is at or below
-the last seq landed is left out; what begins right after it is taken; what would leave a gap is
-refused. So a replayed batch, a checkpoint that was lost, copied or brought back from a backup, and
-two landings at once all end in a table with each row once.
+Two writers that read the same version cannot both commit: the second one fails, reads the table
+again and decides again, even if the commit in between was a RESTORE that removed rows. This
+requires storage that creates a file only if it does not exist: folders do, and object stores that
+pass `commit_probe`.
 
-Two writers who read the same version cannot both commit: the second is refused, reads the table
-again and decides anew, also if what came between was a RESTORE that took rows back. This needs a
-place where a file can be made if and only if it is not there: folders can, and of object stores
-those that `probe` finds able to.
-
-delta-rs does not sync what it writes: a commit counts when its log entry is on disk.
+delta-rs does not call fsync: a commit counts when its log entry is on disk (`delta_fsync.py`).
 """
 
 import json
 import logging
-import secrets
-import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from itertools import count, pairwise
 from typing import Any, Final
 
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
-from deltalake.schema import Field, PrimitiveType
+from deltalake.schema import Field
 from deltalake.transaction import AddAction
 
+from semel.pipeline.app_transactions import (
+    owner_id,
+    owner_number,
+    position_id,
+    positions_in,
+    query_id,
+    stream_id,
+)
+from semel.pipeline.commit_probe import probe
+from semel.pipeline.delta_errors import one_line, table_errors
+from semel.pipeline.delta_fsync import entry_fingerprint, fsync_commit
 from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_empty_entry, find_rollback
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import DataFile, Run, TableFolder, TableLayout, write_files
-from semel.pipeline.places import (
-    entry_mark,
-    local_folder,
-    naming,
-    said,
-    settle_log,
-    split_address,
-)
-from semel.pipeline.stream_record import StreamRecord, said_runs
+from semel.pipeline.lake_address import local_folder, split_address
+from semel.pipeline.stream_record import StreamRecord, runs_label
 from semel.store.reading import row_label
 from semel.store.roots import Root, RootError, open_root, without_secrets
 
 LOG: Final = logging.getLogger("semel.pipeline")
 
-# How often a commit that others came before is tried again. Each time somebody has got further.
+# Attempts of a commit that other commits precede. Each time another writer has made progress.
 ATTEMPTS: Final = 50
-# Tables that a process keeps loaded.
-MOST_KEPT: Final = 8
-_KEPT: Final[dict[str, "Table"]] = {}
-# Entries of the log in which the last commit of a query is looked for. Others may write to the same
-# table all the time; to that of a stream they do not.
+# Tables that a process keeps loaded, by address.
+CACHE_SIZE: Final = 8
+_CACHE: Final[dict[str, "Table"]] = {}
+# Log entries that are searched for the last commit of a query. Others may write to the same table
+# continuously; nobody else writes to the table of a stream.
 HISTORY_LIMIT: Final = 200
 LOG_RETENTION: Final = "delta.logRetentionDuration"
-# How many commit at once to find out about an object store, and how often at most.
-CONTENDERS: Final = 6
-PROBES: Final = 20
-# Versions that may not be on disk yet when a writer finds that its batch is there.
+# Versions that may not be on disk yet when a writer finds its batch committed.
 RECENT: Final = 20
-# What a table may ask of one that only appends plain files. Others change what a row must be, what
-# a column is called in a file, or what a commit has to say.
+# Writer features that do not concern a writer that only appends plain files. All others change what
+# a row may be, what a column is called in a file, or what a commit must contain.
 WRITER_FEATURES: Final = frozenset(
     {
         "appendOnly",
@@ -84,53 +76,27 @@ WRITER_FEATURES: Final = frozenset(
         "variantType",
     }
 )
-# Before features had names, a table said by its settings and columns that it uses them.
-ASKING_SETTINGS: Final = ("delta.constraints.", "delta.columnMapping.mode")
-_PROBED: Final = Schema([Field("a", PrimitiveType("long"))])
-ASKING_COLUMNS: Final = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
-
-
-def position_id(stream: str, node: str) -> str:
-    """The app transaction whose version is the last seq landed of (stream, node)."""
-    return f"{stream_id(stream)}/{node}"
-
-
-def owner_id(stream: str, node: str) -> str:
-    """The app transaction that says whose numbers were landed as those of (stream, node)."""
-    return f"semel/owner/{stream}/{node}"
-
-
-def owner_number(store: str) -> int:
-    """The id of a store, as the version of an app transaction."""
-    return int.from_bytes(sha256(store.encode()).digest()[:7])
-
-
-def stream_id(stream: str) -> str:
-    """What a table that takes rows of a stream is named in its metadata."""
-    return f"semel/stream/{stream}"
-
-
-def query_id(checkpoint: str) -> str:
-    """The app transaction whose version is the last batch of a query."""
-    return f"semel/query/{checkpoint}"
+# Before features had names, properties and column metadata of a table enabled them.
+FEATURE_SETTINGS: Final = ("delta.constraints.", "delta.columnMapping.mode")
+FEATURE_METADATA: Final = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
 
 
 @dataclass(frozen=True)
 class LandingBatch:
-    """What is to be committed, and what it has to follow."""
+    """The files of a batch, and what the commit must check."""
 
     files: Sequence[DataFile]
     # Spark's schema of the rows, as JSON.
     schema: str
     partition_by: tuple[str, ...] = ()
-    # The query and the number of its batch.
+    # The query, and the number of its batch.
     query: str | None = None
     number: int | None = None
-    # The stream whose rows these are: their numbers decide.
+    # The stream whose rows these are; their seq decides what is new.
     stream: str | None = None
-    # Where they come from, if that is known: it tells where a node begins, and whose it is.
+    # The record that they come from, if known: where a node begins, and which store numbered it.
     record: StreamRecord | None = None
-    # Whether rows may be missing that the record lacks as well.
+    # Whether a gap is allowed where the record lacks the rows as well.
     may_skip: bool = False
     may_add_columns: bool = False
     overwrite: bool = False
@@ -138,37 +104,37 @@ class LandingBatch:
 
 @dataclass(frozen=True)
 class CommitOutcome:
-    """What a commit did."""
+    """The result of a commit."""
 
-    # False: there was nothing to do.
+    # False if there was nothing to commit.
     is_committed: bool
     rows: int
-    # Rows that were in the table before.
+    # Rows of the batch that the table already had.
     known: int
 
 
 class Table:
-    """A Delta table as its writer sees it."""
+    """A Delta table, for writing."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.shown = without_secrets(address)
         self.uri, self.storage = split_address(address)
-        self._is_tried = False
-        # As it was loaded last, and what tells that its log is still the same one.
+        self._is_probed = False
+        # As last loaded, and the fingerprint of the log entry of that version.
         self._loaded: DeltaTable | None = None
         self._mark: object = None
 
     # --- reading ----------------------------------------------------------------------------------
 
     def load(self) -> DeltaTable | None:
-        """The table as it is now, or None if there is none.
+        """The current version of the table, or None if there is no table.
 
-        It is one object, which the next call brings up to date: only what was committed meanwhile
-        is read. A log in which the entry of the version that we have is not there any more, or is
-        another one, is read as a whole: somebody has cleaned it, or made the table anew.
+        The same object is updated by the next call, which reads only new commits. If the log entry
+        of the loaded version is gone or has changed, the log was cleaned or the table was
+        recreated, and all of it is read again.
         """
-        with naming(self.address):
+        with table_errors(self.address):
             if not self._is_brought_up_to_date():
                 self._loaded = None
                 try:
@@ -176,23 +142,23 @@ class Table:
                 except TableNotFoundError:
                     return None
             assert self._loaded is not None
-            self._mark = entry_mark(self.address, self._loaded.version())
+            self._mark = entry_fingerprint(self.address, self._loaded.version())
             return self._loaded
 
     def _is_brought_up_to_date(self) -> bool:
         if self._loaded is None or self._mark is None:
             return False
-        if entry_mark(self.address, self._loaded.version()) != self._mark:
+        if entry_fingerprint(self.address, self._loaded.version()) != self._mark:
             return False
         try:
             self._loaded.update_incremental()
         except DeltaError as problem:
-            LOG.info("%s is read as a whole: %s", self.shown, said(problem))
+            LOG.info("%s: reading the whole log: %s", self.shown, one_line(problem))
             return False
         return True
 
     def log(self) -> DeltaLog:
-        """Its log, entry by entry."""
+        """The log of the table, entry by entry."""
         return DeltaLog(self._files())
 
     def _files(self) -> Root:
@@ -202,11 +168,11 @@ class Table:
             raise TableError(str(problem)) from problem
 
     def check_log(self) -> None:
-        """Raise TableError for damage that delta-rs does not notice: an entry that is empty."""
+        """Raise TableError for damage that delta-rs does not notice: an empty log entry."""
         try:
             damage = find_empty_entry(self._files())
         except OSError as problem:
-            raise TableError(f"{self.shown} cannot be listed: {said(problem)}") from problem
+            raise TableError(f"{self.shown} cannot be listed: {one_line(problem)}") from problem
         if damage is not None:
             raise TableError(f"{self.shown}: its log is damaged: {damage}")
 
@@ -218,16 +184,16 @@ class Table:
     # --- writing ----------------------------------------------------------------------------------
 
     def commit(self, batch: LandingBatch) -> CommitOutcome:
-        """Commit what of a batch is not in the table yet. Raises TableError and DataLoss."""
-        # First of all: without shared storage not even an empty table is made.
+        """Commit the rows of a batch that the table lacks. Raises TableError and DataLoss."""
+        # First, so that without shared storage not even an empty table is created.
         TableFolder(self.address).check_files(batch.files)
         for _ in range(ATTEMPTS):
-            table = self._ready(batch)
-            chosen = self._choose(table, batch)
+            table = self._prepare(batch)
+            chosen = self._select_new(table, batch)
             there = sum(each.rows for each in batch.files)
             if chosen is None:
-                # Whoever committed this may have died before it was on disk.
-                self._settle(max(0, table.version() - RECENT), table.version())
+                # The process that committed it may have died before the commit was on disk.
+                self._fsync_versions(max(0, table.version() - RECENT), table.version())
                 return CommitOutcome(False, 0, there)
             files, transactions = chosen
             rows = sum(each.rows for each in files)
@@ -241,41 +207,41 @@ class Table:
                     commit_properties=CommitProperties(
                         app_transactions=transactions,
                         custom_metadata={COMMIT_MARKER: str(rows)},
-                        # What was chosen is right after this version: after another one, such as
-                        # a RESTORE, it is chosen anew.
+                        # The selection is valid only right after this version. After another
+                        # commit, such as a RESTORE, rows are selected again.
                         max_commit_retries=0,
                     ),
                 )
             except (DeltaError, OSError) as problem:
                 now = self.load()
                 if now is not None and now.version() == version:
-                    # Nobody was first: it cannot be done, or the table does not allow it.
-                    raise TableError(f"{self.shown}: {said(problem)}") from problem
-                LOG.info("%s: another writer was first: %s", self.shown, said(problem))
+                    # No other commit was first: it is impossible or not allowed.
+                    raise TableError(f"{self.shown}: {one_line(problem)}") from problem
+                LOG.info("%s: another writer committed first: %s", self.shown, one_line(problem))
                 continue
-            self._settle_after(version)
+            self._fsync_after(version)
             return CommitOutcome(True, rows, there - rows)
         raise TableError(
-            f"{self.shown}: {ATTEMPTS} commits of others came before this one; is something "
-            "else writing to it all the time?"
+            f"{self.shown}: other writers committed first {ATTEMPTS} times in a row; is something "
+            "else writing to the table continuously?"
         )
 
-    def _ready(self, batch: LandingBatch) -> DeltaTable:
-        """The table, made or widened if need be, and fit for these rows."""
-        wanted = Schema.from_json(json.dumps(nullable(json.loads(batch.schema))))
+    def _prepare(self, batch: LandingBatch) -> DeltaTable:
+        """The table, created or widened if necessary, and checked against the batch."""
+        schema = Schema.from_json(json.dumps(nullable(json.loads(batch.schema))))
         table = self.load()
         if table is None:
-            # One that is not there can only take rows from their beginning on.
+            # A new table can only take rows from the beginning of the record.
             for node, (first, _) in sorted(self._spans(batch).items()):
                 self._check_follows(batch, node, None, first)
-            self.create(wanted, batch.partition_by, batch.stream)
+            self.create(schema, batch.partition_by, batch.stream)
             table = self.load()
             assert table is not None
         elif batch.query is None or table.transaction_version(query_id(batch.query)) is None:
-            self._try()  # a table that we have not committed to, and others may have made
-        self._check_fits(table, batch, wanted)
+            self._probe_once()  # others may have created the table
+        self._check_fits(table, batch, schema)
         self._check_not_restored(table, batch)
-        new = new_columns(table.schema(), wanted)
+        new = new_columns(table.schema(), schema)
         if new:
             names = ", ".join(field.name for field in new)
             if not batch.may_add_columns:
@@ -286,15 +252,15 @@ class Table:
             try:
                 table.alter.add_columns(new)
             except CommitFailedError:
-                pass  # another writer did the same, or the next look tells
+                pass  # another writer may have added them: check again
             except DeltaError as problem:
-                raise TableError(f"{self.shown}: {names}: {said(problem)}") from problem
-            return self._ready(batch)
+                raise TableError(f"{self.shown}: {names}: {one_line(problem)}") from problem
+            return self._prepare(batch)
         return table
 
     def create(self, schema: Schema, partition_by: Sequence[str], stream: str | None) -> None:
-        """Make an empty table; nothing happens if somebody else has just done so."""
-        self._try()
+        """Create an empty table, unless another writer has just done so."""
+        self._probe_once()
         names = {field.name for field in schema.fields}
         for name in partition_by:
             if name not in names:
@@ -305,7 +271,7 @@ class Table:
                 schema,
                 mode="ignore",
                 partition_by=list(partition_by) or None,
-                # Landing commits every second: the notes of more than a day would be a burden.
+                # A landing commits every second: more than a day of entries would be slow to list.
                 configuration=None if stream is None else {LOG_RETENTION: "interval 1 days"},
                 name=None if stream is None else stream_id(stream),
                 description=None if stream is None else f"Messages of the MQTT stream {stream}",
@@ -313,70 +279,74 @@ class Table:
             )
         except (DeltaError, OSError) as problem:
             if self.load() is None:
-                raise TableError(f"{self.shown} cannot be made: {said(problem)}") from problem
+                raise TableError(
+                    f"{self.shown} cannot be created: {one_line(problem)}"
+                ) from problem
         if not partition_by:
-            # Who wrote .partitionBy() is not to find out when the table is large.
+            # Users who called .partitionBy() should not find out when the table is large.
             LOG.warning(
                 "%s is created without partitions: to partition it, delete it and give option"
                 " partitionBy, because Spark does not pass .partitionBy() on to a sink in Python",
                 self.shown,
             )
-        self._settle(0, 0)
+        self._fsync_versions(0, 0)
 
-    def _try(self) -> None:
-        """Once, whether the place can hold a table. Raises TableError."""
-        if not self._is_tried:
+    def _probe_once(self) -> None:
+        """Check once that the storage can hold a table. Raises TableError."""
+        if not self._is_probed:
             probe(self.address)
-            self._is_tried = True
+            self._is_probed = True
 
-    def _settle(self, first: int, last: int) -> None:
-        """These versions are to last."""
+    def _fsync_versions(self, first: int, last: int) -> None:
+        """Make a range of versions durable."""
         for version in range(first, last + 1):
-            # The log of old versions is cleaned away, when a checkpoint holds what they say.
+            # Entries that a checkpoint covers are deleted.
             with suppress(FileNotFoundError):
-                self._settle_one(version)
+                self._fsync_version(version)
 
-    def _settle_after(self, version: int) -> None:
-        """What came after a version is to last: our commit, and what others did meanwhile."""
+    def _fsync_after(self, version: int) -> None:
+        """Make all versions after one durable: our commit, and those of others."""
         if local_folder(self.address) is None:
             return
-        self._settle_one(version + 1)
+        self._fsync_version(version + 1)
         with suppress(FileNotFoundError):
             for later in count(version + 2):
-                self._settle_one(later)
+                self._fsync_version(later)
 
-    def _settle_one(self, version: int) -> None:
+    def _fsync_version(self, version: int) -> None:
         try:
-            settle_log(self.address, version)
+            fsync_commit(self.address, version)
         except FileNotFoundError:
             raise
         except OSError as problem:
             raise TableError(
-                f"{self.shown}: version {version} may not be on disk: {said(problem)}"
+                f"{self.shown}: version {version} may not be on disk: {one_line(problem)}"
             ) from problem
 
-    def _check_fits(self, table: DeltaTable, batch: LandingBatch, wanted: Schema) -> None:
+    def _check_fits(self, table: DeltaTable, batch: LandingBatch, schema: Schema) -> None:
         metadata = table.metadata()
         asked = set(table.protocol().writer_features or ()) - WRITER_FEATURES
         asked |= {
             key
             for key, value in metadata.configuration.items()
-            if key.startswith(ASKING_SETTINGS) and value != "none"
+            if key.startswith(FEATURE_SETTINGS) and value != "none"
         }
         for field in table.schema().fields:
-            asked |= {key for key in ASKING_COLUMNS if key in (field.metadata or {})}
+            asked |= {key for key in FEATURE_METADATA if key in (field.metadata or {})}
         if asked:
             names = ", ".join(sorted(asked))
-            raise TableError(f"{self.shown} asks its writers for {names}, which semel does not do")
+            raise TableError(
+                f"{self.shown} requires writer feature {names}, which semel does not support"
+            )
         if tuple(metadata.partition_columns) != batch.partition_by:
             raise TableError(
                 f"{self.shown} is partitioned by {_listed(metadata.partition_columns)}, "
-                f"not by {_listed(batch.partition_by)}: say partitionBy as the table does"
+                f"not by {_listed(batch.partition_by)}: give partitionBy as in the table"
             )
         if batch.stream is None and (metadata.name or "").startswith(stream_id("")):
             raise TableError(
-                f"{self.shown} takes the rows of a stream, each once: give option stream, or choose"
-                " another table"
+                f"{self.shown} is the table of a stream: give option stream, or choose another"
+                " table"
             )
         if batch.stream is not None and metadata.name != stream_id(batch.stream):
             raise TableError(
@@ -389,27 +359,30 @@ class Table:
         for field in there.values():
             if not field.nullable and given.get(field.name, {}).get("nullable", True):
                 raise TableError(
-                    f"{self.shown}: column {field.name} is NOT NULL there and may be null here"
+                    f"{self.shown}: column {field.name} is NOT NULL in the table, but nullable in"
+                    " the rows"
                 )
-        for field in wanted.fields:
+        for field in schema.fields:
             known = there.get(field.name)
             if known is not None and _plain(known) != _plain(field):
                 raise TableError(
-                    f"{self.shown}: column {field.name} is {_type(known)} there and {_type(field)}"
-                    " here: cast it, or choose another table"
+                    f"{self.shown}: column {field.name} is {_type(known)} in the table, but"
+                    f" {_type(field)} in the rows: cast it, or choose another table"
                 )
             near = [name for name in there if name.lower() == field.name.lower()]
             if known is None and near:
-                raise TableError(f"{self.shown}: column {field.name} is called {near[0]} there")
+                raise TableError(
+                    f"{self.shown}: column {field.name} is called {near[0]} in the table"
+                )
 
     def _check_not_restored(self, table: DeltaTable, batch: LandingBatch) -> None:
-        """Refuse a table whose rows were taken back: what it says to have landed was not."""
+        """Raise TableError if a RESTORE removed rows that the app transactions claim."""
         if batch.stream is not None:
             self.check_not_restored(table, batch.stream)
         elif batch.query is not None and not batch.overwrite:
             app = query_id(batch.query)
             if table.transaction_version(app) is None:
-                return  # nothing of this query was there
+                return  # this query has not committed yet
             found = find_rollback(
                 self.log(),
                 table.version(),
@@ -425,7 +398,7 @@ class Table:
                 )
 
     def check_not_restored(self, table: DeltaTable, stream: str) -> None:
-        """Raise TableError if a RESTORE took back rows of a stream that the table says to have."""
+        """Raise TableError if a RESTORE removed rows of a stream that the table claims to have."""
         name = position_id(stream, "")
         found = find_rollback(
             self.log(),
@@ -435,23 +408,23 @@ class Table:
         if found is not None:
             raise TableError(
                 f"{self.shown} was restored to an older version by version {found.version}, and so"
-                " lacks rows that it says to have: land in another table (--table), or restore"
+                " lacks rows that its log claims: land in another table (--table), or restore"
                 f" version {found.intact}, unless its files have been vacuumed"
             )
 
-    # --- what of a batch is new -------------------------------------------------------------------
+    # --- which rows of a batch are new ------------------------------------------------------------
 
-    def _choose(
+    def _select_new(
         self, table: DeltaTable, batch: LandingBatch
     ) -> tuple[Sequence[DataFile], list[Transaction]] | None:
-        """The files and the app transactions of the commit; None: there is nothing to commit."""
+        """The files and app transactions of the commit, or None if there is nothing to commit."""
         transactions = []
         if batch.query is not None:
             assert batch.number is not None
             app = query_id(batch.query)
             done = table.transaction_version(app)
             if batch.stream is None and done is not None and batch.number <= done:
-                LOG.info("%s: batch %d of %s is there", self.shown, batch.number, batch.query)
+                LOG.info("%s already has batch %d of %s", self.shown, batch.number, batch.query)
                 return None
             if done is None or batch.number > done:
                 transactions.append(Transaction(app, batch.number))
@@ -469,11 +442,11 @@ class Table:
                 for owner in owners.get(node, [])[:1]:
                     number = owner_number(owner)
                     transactions.append(Transaction(owner_id(batch.stream, node), number))
-        files = [new for each in batch.files for new in self._trimmed(each, landed)]
+        files = [new for each in batch.files for new in self._new_part(each, landed)]
         return (files, transactions) if files else None
 
     def _spans(self, batch: LandingBatch) -> dict[str, Run]:
-        """First and last seq of each node. Refuses rows that come twice, or do not come."""
+        """First and last seq of each node. Raises an error for duplicate or missing rows."""
         runs: dict[str, list[Run]] = {}
         for file in batch.files:
             for node, found in file.runs.items():
@@ -484,14 +457,14 @@ class Table:
             for (_, before), (after, _) in pairwise(found):
                 which = f"{self.shown}: stream {batch.stream}, node {node}"
                 if after <= before:
-                    raise TableError(f"{which}: row {after} came twice; nothing was committed")
+                    raise TableError(f"{which}: row {after} is duplicated; nothing was committed")
                 if after > before + 1:
                     gap = row_label(before + 1, after - 1)
                     self._check_may_lack(
                         batch,
                         node,
                         (before + 1, after - 1),
-                        f"{which}: {gap} did not come, though later ones did; nothing was"
+                        f"{which}: {gap} are missing, though later rows are there; nothing was"
                         " committed",
                     )
             spans[node] = (found[0][0], found[-1][1])
@@ -500,7 +473,7 @@ class Table:
     def _check_follows(
         self, batch: LandingBatch, node: str, landed: int | None, first: int
     ) -> None:
-        """Refuse a batch that would leave a gap."""
+        """Raise DataLoss if the batch would leave a gap."""
         expected = self._beginning(batch, node, first) if landed is None else landed + 1
         if first <= expected:
             return
@@ -509,41 +482,40 @@ class Table:
             node,
             (expected, first - 1),
             f"{self.shown} lacks {row_label(expected, first - 1)} of stream {batch.stream}, node"
-            f" {node}, and this batch begins after them: the table or the checkpoint is not the"
-            " one that they were landed with; remove the checkpoint, and landing goes on from what"
-            " the table has",
+            f" {node}, and this batch begins after them: the table and the checkpoint do not belong"
+            " together; remove the checkpoint, and landing continues from what the table has",
         )
 
     def _beginning(self, batch: LandingBatch, node: str, first: int) -> int:
-        """With which row a node begins of which nothing is landed."""
+        """The first row of a node that has not landed yet."""
         if batch.record is None:
             return first
-        held = batch.record.held(node)
+        held = batch.record.ranges(node)
         if not held and not batch.record.owners([node])[node]:
             raise TableError(
-                f"{self.shown}: the root has no node {node} of stream {batch.stream}, of which"
-                " these rows are: give the root that they were read from"
+                f"{self.shown}: the root has no node {node} of stream {batch.stream}: give the root"
+                " that these rows were read from"
             )
         return held[0][0] if held else first
 
     def _check_may_lack(self, batch: LandingBatch, node: str, gap: Run, sentence: str) -> None:
-        """Raise DataLoss unless rows may be missing: only if the record lacks them as well."""
+        """Raise DataLoss unless a gap is allowed, and the record lacks the rows as well."""
         if batch.record is None:
             if batch.may_skip:
                 sentence += (
-                    "; only rows that the record lacks may be left out: give option root, so that"
-                    " this can be known"
+                    "; only rows that the record lacks may be skipped: give option root, so that"
+                    " the record can be checked"
                 )
             raise DataLoss(sentence)
-        held = batch.record.held_within(node, *gap)
+        held = batch.record.ranges_within(node, *gap)
         if held:
-            raise DataLoss(f"{sentence}; the record has {said_runs(held)} of them")
+            raise DataLoss(f"{sentence}; the record has {runs_label(held)} of them")
         if not batch.may_skip:
             raise DataLoss(
-                f"{sentence}; the record lacks them as well: failOnDataLoss=false leaves them out"
+                f"{sentence}; the record lacks them as well: failOnDataLoss=false skips them"
             )
         LOG.warning(
-            "%s: %s of stream %s, node %s are not in the record and are left out",
+            "%s: skipping %s of stream %s, node %s, which the record lacks",
             self.shown,
             row_label(*gap),
             batch.stream,
@@ -553,20 +525,20 @@ class Table:
     def _check_owner(
         self, table: DeltaTable, stream: str, node: str, owners: list[str], landed: int | None
     ) -> None:
-        """Refuse the rows of another record that has the name of one that was landed."""
+        """Raise TableError if another store now writes under the name of a landed node."""
         if landed is None or not owners:
             return
         known = table.transaction_version(owner_id(stream, node))
         if known is None or known in map(owner_number, owners):
             return
         raise TableError(
-            f"{self.shown}: node {node} of stream {stream} is now that of another store"
-            f" ({owners[0]}), whose numbers begin anew: give that broker a --node of its own, or"
+            f"{self.shown}: node {node} of stream {stream} now belongs to another store"
+            f" ({owners[0]}), which numbers its rows from 1: give that broker its own --node, or"
             " land in another table"
         )
 
-    def _trimmed(self, file: DataFile, landed: dict[str, int]) -> list[DataFile]:
-        """What of a file is not landed: the file, nothing, or a new file with the rest."""
+    def _new_part(self, file: DataFile, landed: dict[str, int]) -> list[DataFile]:
+        """The rows of a file that have not landed: the file, nothing, or a new file."""
         at = {node: landed.get(node, 0) for node in file.runs}
         if all(runs[0][0] > at[node] for node, runs in file.runs.items()):
             return [file]
@@ -582,34 +554,24 @@ class Table:
         return [replace(each, partition=file.partition) for each in rest]
 
 
-def kept_table(address: str) -> Table:
-    """A table as this process knows it: the next batch of a query reads only what is new.
+def cached_table(address: str) -> Table:
+    """A table that stays loaded in this process, so that each batch reads only new commits.
 
-    Spark makes a writer anew for each commit, but in the same process.
+    Spark creates a new writer for each commit, but in the same process.
     """
-    if address not in _KEPT:
-        while len(_KEPT) >= MOST_KEPT:
-            _KEPT.pop(next(iter(_KEPT)))
-        _KEPT[address] = Table(address)
-    return _KEPT[address]
+    if address not in _CACHE:
+        while len(_CACHE) >= CACHE_SIZE:
+            _CACHE.pop(next(iter(_CACHE)))
+        _CACHE[address] = Table(address)
+    return _CACHE[address]
 
 
-def positions_in(table: DeltaTable, stream: str, nodes: Iterable[str]) -> dict[str, int]:
-    """The last seq landed of each node that has one, in one version of a table."""
-    found = {}
-    for node in nodes:
-        at = table.transaction_version(position_id(stream, node))
-        if at is not None:
-            found[node] = at
-    return found
-
-
-def new_columns(there: Schema, wanted: Schema) -> list[Field]:
-    """The columns that a table lacks; as new ones they may be null."""
-    names = {field.name for field in there.fields}
+def new_columns(table: Schema, rows: Schema) -> list[Field]:
+    """The columns that a table lacks, as nullable columns."""
+    names = {field.name for field in table.fields}
     return [
         Field(field.name, field.type, nullable=True)
-        for field in wanted.fields
+        for field in rows.fields
         if field.name not in names
     ]
 
@@ -626,7 +588,7 @@ def _action(file: DataFile) -> AddAction:
 
 
 def _plain(field: Field) -> Any:
-    """The type of a column, but for what in it may be null."""
+    """The type of a column, without nullability."""
     return nullable(json.loads(field.type.to_json()))
 
 
@@ -635,7 +597,7 @@ def _type(field: Field) -> str:
 
 
 def nullable(kind: Any) -> Any:
-    """A type or schema of Spark's in which everything may be null, as in those of files."""
+    """A type or schema of Spark in which everything is nullable, as in files."""
     if isinstance(kind, list):
         return [nullable(each) for each in kind]
     if not isinstance(kind, dict):
@@ -649,68 +611,3 @@ def nullable(kind: Any) -> Any:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
-
-
-def probe(address: str) -> None:
-    """Refuse an object store on which two writers could both make the same commit.
-
-    By trying it, on a small table beside the real one. A writer that finds another's commit before
-    it makes its own says nothing about the store. So several commit at once, again and again, until
-    the store itself has refused one, or has let two make the same version.
-    """
-    if local_folder(address) is not None:
-        return
-    uri, storage = split_address(address)
-    name = f"_semel_probe-{secrets.token_hex(8)}"
-    shown = without_secrets(address)
-    try:
-        place = f"{uri.rstrip('/')}/{name}"
-        DeltaTable.create(place, _PROBED, storage_options=storage or None)
-        try:
-            for number in range(PROBES):
-                made, refused = _contend(place, storage, number)
-                if made < CONTENDERS - refused:
-                    raise TableError(
-                        f"{shown}: this object store lets two writers make the same file, so that"
-                        " nothing on it can be exactly once: use one that honours put-if-absent"
-                        " (If-None-Match), or a folder"
-                    )
-                if refused:
-                    return
-        finally:
-            # Not by pyarrow, which would leave an empty file with the name of the folder above.
-            DeltaStorageHandler(uri, storage).delete_dir(name)
-    except (DeltaError, OSError) as problem:
-        raise TableError(f"{shown} cannot be written: {said(problem)}") from problem
-    raise TableError(
-        f"{shown}: {PROBES * CONTENDERS} commits did not show whether this object store refuses"
-        " to make a file that is there: try again when the machine has less to do"
-    )
-
-
-def _contend(place: str, storage: dict[str, str], number: int) -> tuple[int, int]:
-    """Commit to a small table, several at once; how many versions were made, and how many refused.
-
-    Each commit could follow any other, and delta-rs tries it twice: what fails is one that the
-    store has refused, because the version that it had seen to be free was taken.
-    """
-    together = threading.Barrier(CONTENDERS)
-
-    def load(_: int) -> DeltaTable:
-        return DeltaTable(place, storage_options=storage or None)
-
-    def commit(each: int, table: DeltaTable) -> bool:
-        transaction = Transaction(f"semel/probe/{number}/{each}", 0)
-        properties = CommitProperties(app_transactions=[transaction], max_commit_retries=1)
-        together.wait()
-        try:
-            table.create_write_transaction([], "append", _PROBED, commit_properties=properties)
-        except CommitFailedError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(CONTENDERS) as pool:
-        tables = list(pool.map(load, range(CONTENDERS)))
-        before = tables[0].version()
-        won = list(pool.map(commit, range(CONTENDERS), tables))
-    return load(0).version() - before, won.count(False)

@@ -44,6 +44,7 @@ from semel.store.private_files import (
 from semel.store.schema import (
     VERSION,
     Damaged,
+    StoreInUse,
     UnknownFormat,
     Unusable,
     objects,
@@ -291,7 +292,7 @@ class Lock:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Unusable(f"{folder} is in use by another process{self._holder()}") from None
+                raise StoreInUse(f"{folder} is in use by another process{self._holder()}") from None
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
         except BaseException:

@@ -272,6 +272,10 @@ class Unusable(Exception):
     """A store that cannot be opened: the reason, and what to do about it, in one sentence."""
 
 
+class StoreInUse(Unusable):
+    """Another process has the store open."""
+
+
 class Damaged(Unusable):
     """A store that differs from what was written: what is wrong with it."""
 

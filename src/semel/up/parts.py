@@ -30,8 +30,8 @@ from typing import Final
 from semel.broker.settings import LOG_LEVELS, BrokerSettings
 from semel.extras import EXTRAS, MissingExtra, missing
 from semel.pipeline.errors import PipelineError
+from semel.pipeline.lake_address import check_table_name, local_folder
 from semel.pipeline.landing import landing_table
-from semel.pipeline.places import check_table_name, local_folder
 from semel.pipeline.settings import LandSettings
 from semel.settings import Section, Settings, SettingsError, load, setting
 from semel.store.folder import STREAMS
@@ -363,7 +363,7 @@ def extent(plan: UpPlan) -> RecordExtent | None:
 
 def landed(plan: UpPlan, node: str) -> int:
     """The last row of a node that is in the table; blocks. Raises PipelineError and OSError."""
-    from semel.pipeline.places import table_address
+    from semel.pipeline.lake_address import table_address
     from semel.pipeline.table import Table
 
     try:

@@ -49,17 +49,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.client.ingest import DATA_FOLDER
 from semel.extras import need
+from semel.pipeline.delta_errors import describe_missing_table, one_line, table_errors
 from semel.pipeline.errors import TableError
 from semel.pipeline.lake import (
-    Behind,
-    behind,
-    beside,
+    NodeLag,
+    data_folder_of,
     dataset_of,
+    node_lags,
     open_table,
     stream_of,
     table_names,
 )
-from semel.pipeline.places import absent, local_folder, naming, said, table_address
+from semel.pipeline.lake_address import local_folder, table_address
 from semel.store.folder import STORE, STREAMS
 from semel.store.reading import NodeRecord, StreamCatalog
 from semel.store.roots import LocalRoot, Root, open_root, without_secrets
@@ -121,7 +122,7 @@ def record_beside(
     `semel up` has the lake in the data folder of its broker, `semel ingest` its store in the root.
     """
     if data is None and root is None:
-        data = beside(lake)
+        data = data_folder_of(lake)
     elif data is None and root is not None:
         place = open_root(root)
         if isinstance(place, LocalRoot):
@@ -333,7 +334,7 @@ class LakeSql:
 
     def _register_table(self, table: str) -> None:
         opened = self._open(table)
-        with naming(table_address(self._lake, table)):
+        with table_errors(table_address(self._lake, table)):
             self._connection.register(table, dataset_of(opened))
 
     # --- rows that are not landed -----------------------------------------------------------------
@@ -366,10 +367,10 @@ class LakeSql:
 
     def _read_positions(
         self, opened: "DeltaTable | None", stream: str
-    ) -> tuple[list[Behind], dict[str, int]]:
+    ) -> tuple[list[NodeLag], dict[str, int]]:
         """How far the table is with each node, and up to which row retention has deleted rows."""
         assert self._catalog is not None
-        nodes = behind(opened, stream, self._catalog)
+        nodes = node_lags(opened, stream, self._catalog)
         return nodes, {each.node: each.deleted for each in nodes}
 
     def _shown(self, table: str) -> str:
@@ -507,7 +508,7 @@ class LakeSql:
             return SqlError(self._segments.damage)
         reading = _READING.search(str(problem))
         if reading is not None:
-            why = said(OSError(reading[2].partition(". Detail: Python exception")[0]))
+            why = one_line(OSError(reading[2].partition(". Detail: Python exception")[0]))
             return SqlError(
                 f"{reading[1]}: a file cannot be read: {why}; if files were merged or deleted "
                 "meanwhile, asking again helps"
@@ -541,7 +542,7 @@ def absent_tables(lake: str) -> str:
     """That a lake is empty."""
     folder = local_folder(lake)
     if folder is not None and not folder.exists():
-        return absent(lake).replace("table", "lake", 1)
+        return describe_missing_table(lake).replace("table", "lake", 1)
     return "the lake has none"
 
 
@@ -566,7 +567,7 @@ def _as_text(kind: Any) -> str | None:
         return _TEXT
     if name not in ("list", "array", "struct", "map", "union"):
         return None
-    # Behind the type of an array there is its size.
+    # NodeLag the type of an array there is its size.
     parts = [(label, each) for label, each in kind.children if not isinstance(each, int)]
     inner = [_as_text(each) for _, each in parts]
     if not any(inner):

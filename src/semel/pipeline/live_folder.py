@@ -1,18 +1,17 @@
-"""The folder where the ingest beside a driver and the queries that read from it meet.
+"""The folder through which an ingest beside a Spark driver and its queries coordinate.
 
-    <store>.live/       beside the store of the ingest, its owner's alone
-        lock            locked by the ingest while it lives
+    <store>.live/       beside the store of the ingest; mode 0700
+        lock            locked by the ingest while it runs
         readers         locked, shared, by each process that reads for a query
-        starting        locked by who starts an ingest
-        status.json     what the ingest says of itself
-        end             whom a starter asks to end, by the `run` of its status
-        log, log.1      what it has logged, at most LOG_BYTES each
-        crash           what Python or a library wrote to standard error in the last run
+        starting        locked by the process that starts an ingest
+        status.json     the status of the ingest
+        end             the `run` of the ingest that is asked to end
+        log, log.1      the log of the ingest, at most LOG_BYTES each
+        crash           standard error of the last run
 
-Locks are flock's: they go with their process, however that ends. So whoever finds `lock` free
-knows that the ingest is gone, and whether `status.json` is its last word or its last but one; and
-the ingest knows whether anybody reads. No file is ever deleted, because a lock is on the file and
-not on its name.
+Locks are taken with flock: the kernel releases them when the process ends, however it ends. So if
+`lock` is free, the ingest is gone and `status.json` is final; and the ingest can tell whether
+anybody reads. No file is ever deleted, because a lock belongs to the file and not to its name.
 """
 
 import fcntl
@@ -27,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 
 LOG_BYTES: Final = 1024 * 1024
-# How often a lock is tried that somebody holds only for a moment.
-TRY_SECONDS: Final = 0.02
+# How long to wait before a lock that others hold only briefly is tried again.
+RETRY_SECONDS: Final = 0.02
 
 STARTING: Final = "starting"
 CONNECTING: Final = "connecting"
@@ -36,37 +35,36 @@ CONNECTED: Final = "connected"
 DRAINING: Final = "draining"
 ENDED: Final = "ended"
 FAILED: Final = "failed"
-# It takes messages, or tries to.
-AT_WORK: Final = (STARTING, CONNECTING, CONNECTED)
+# States in which an ingest receives messages, or tries to.
+RUNNING_STATES: Final = (STARTING, CONNECTING, CONNECTED)
 
 
 @dataclass
 class IngestStatus:
-    """What an ingest says of itself."""
+    """The status of an ingest, as it writes it to `status.json`."""
 
-    # Of this process, and of no other that ever was.
+    # Random, unique to this process.
     run: str
     pid: int
-    # The process that it ends with.
+    # The ingest ends when this process does.
     driver: int
     state: str
-    # What it was asked to do, without secrets: see `Wanted.identity`.
+    # Its options, without secrets: see `LiveOptions.identity`.
     identity: dict[str, str]
-    # Why it failed, in a sentence.
+    # One sentence that says why it failed.
     problem: str = ""
-    # Why there is no connection now, if one was tried.
+    # Why the last attempt to connect failed.
     trouble: str = ""
-    # The last warnings, with their numbers.
+    # The last warnings, numbered.
     warnings: list[tuple[int, str]] = field(default_factory=list)
     # The counters of `semel ingest --json`.
     counters: dict[str, Any] = field(default_factory=dict)
 
 
-class Place:
-    """The folder. What the system has against it comes out as OSError."""
+class LiveFolder:
+    """The files and locks of one ingest. Methods raise OSError."""
 
     def __init__(self, store: Path) -> None:
-        # By whatever way somebody came to it.
         self.store = store.resolve()
         self.folder = self.store.with_name(f"{self.store.name}.live")
         self.log = self.folder / "log"
@@ -77,30 +75,30 @@ class Place:
         self._status = self.folder / "status.json"
         self._end = self.folder / "end"
 
-    def make(self) -> None:
-        """The folder is there."""
+    def create(self) -> None:
+        """Create the folder if it does not exist."""
         self.folder.mkdir(0o700, parents=True, exist_ok=True)
 
-    # --- for who reads ----------------------------------------------------------------------------
+    # --- for readers ------------------------------------------------------------------------------
 
-    def hold(self) -> int:
-        """This process reads, until it ends or closes what this returns."""
-        descriptor = _opened(self._readers)
+    def add_reader(self) -> int:
+        """Register this process as a reader until it ends or closes the returned descriptor."""
+        descriptor = _open(self._readers)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         return descriptor
 
-    def is_alone(self, descriptor: int) -> bool:
-        """Whether nobody reads but who holds this, and goes on to hold it."""
+    def is_only_reader(self, descriptor: int) -> bool:
+        """Whether the process that holds `descriptor` is the only reader. It stays one."""
         try:
-            # The ingest has it for a moment when it looks.
-            return any(_tried(descriptor) for _ in range(3))
+            # The ingest takes the lock briefly when it checks for readers.
+            return any(_try_lock(descriptor) for _ in range(3))
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Nobody else starts an ingest meanwhile; whoever does is waited for."""
-        descriptor = _opened(self._starting)
+        """Hold the right to start an ingest; waits while another process has it."""
+        descriptor = _open(self._starting)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -108,8 +106,8 @@ class Place:
             os.close(descriptor)
 
     def is_alive(self) -> bool:
-        """Whether there is an ingest."""
-        descriptor = _opened(self._lock)
+        """Whether an ingest is running."""
+        descriptor = _open(self._lock)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -119,46 +117,46 @@ class Place:
         return False
 
     def status(self) -> IngestStatus | None:
-        """What the ingest said last; None: there has been none."""
+        """The last status that an ingest wrote, or None."""
         try:
             found = json.loads(self._status.read_bytes())
             found["warnings"] = [(number, text) for number, text in found["warnings"]]
             return IngestStatus(**found)
         except (FileNotFoundError, ValueError, LookupError, TypeError):
-            # One of another version of semel may say other things.
+            # Another version of semel may have written other fields.
             return None
 
     def ask_to_end(self, run: str) -> None:
-        """The ingest of this run is to end; it looks now and then."""
+        """Ask the ingest of this run to end; it checks periodically."""
         _write(self._end, run.encode())
 
     # --- for the ingest ---------------------------------------------------------------------------
 
-    def take(self, patience: float) -> int | None:
-        """The lock of the ingest; None: another has it."""
-        descriptor = _opened(self._lock)
-        end = time.monotonic() + patience
-        while not _tried(descriptor):
+    def lock(self, timeout: float) -> int | None:
+        """Take the lock of the ingest; None if another process keeps it for `timeout` seconds."""
+        descriptor = _open(self._lock)
+        end = time.monotonic() + timeout
+        while not _try_lock(descriptor):
             if time.monotonic() >= end:
                 os.close(descriptor)
                 return None
         return descriptor
 
-    def say(self, status: IngestStatus) -> None:
-        """This is how it stands."""
+    def write_status(self, status: IngestStatus) -> None:
+        """Publish the status of the ingest."""
         _write(self._status, json.dumps(asdict(status)).encode())
 
     def is_asked_to_end(self, run: str) -> bool:
-        """Whether somebody wants another ingest in the place of this one."""
+        """Whether another process asked the ingest of this run to end."""
         try:
             return self._end.read_bytes() == run.encode()
         except FileNotFoundError:
             return False
 
     @contextmanager
-    def nobody_reads(self) -> Iterator[bool]:
-        """Whether nobody does; then nobody begins to, until this is left."""
-        descriptor = _opened(self._readers)
+    def without_readers(self) -> Iterator[bool]:
+        """Whether there is no reader. If so, none can register until the context is left."""
+        descriptor = _open(self._readers)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,22 +168,22 @@ class Place:
             os.close(descriptor)
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _tried(descriptor: int) -> bool:
-    """Try to have a lock alone; if somebody has it, wait a little."""
+def _try_lock(descriptor: int) -> bool:
+    """Whether an exclusive lock was taken; waits a moment if it was not."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        time.sleep(TRY_SECONDS)
+        time.sleep(RETRY_SECONDS)
         return False
     return True
 
 
 def _write(path: Path, data: bytes) -> None:
-    """A file is there whole, as it was or as it is now."""
+    """Replace a file atomically."""
     part = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -9,17 +9,11 @@ import pyarrow.fs as fs
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from semel.pipeline.delta_errors import one_line, table_errors
+from semel.pipeline.delta_fsync import fsync_commit
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import TableError
-from semel.pipeline.places import (
-    check_table_name,
-    local_folder,
-    naming,
-    said,
-    settle_log,
-    split_address,
-    table_address,
-)
+from semel.pipeline.lake_address import check_table_name, local_folder, split_address, table_address
 from tests.store.wrong_secrets import WRONG_SECRETS
 
 
@@ -187,7 +181,7 @@ def test_the_environment_is_left_to_speak_for_itself(monkeypatch: pytest.MonkeyP
     }
     # It says how it is asked, and the address may say so, too, but nothing else.
     assert split_address("s3://bucket/lake?scheme=http") == split_address("s3://bucket/lake")
-    with pytest.raises(TableError, match=r"'scheme' of the address is https, but .* by http:"):
+    with pytest.raises(TableError, match=r"'scheme' of the address is https, but .* uses http:"):
         split_address("s3://bucket/lake?scheme=https")
 
 
@@ -195,31 +189,31 @@ def test_the_environment_is_left_to_speak_for_itself(monkeypatch: pytest.MonkeyP
     ("address", "why"),
     [
         ("", "empty"),
-        ("ftp://host/lake", "is no lake"),
-        ("file://host/lake", "no folder of this machine"),
-        ("/srv/a%20b/lake", "rename the folder with % in its name"),
-        ("/srv/C#/lake", "rename the folder with # in its name"),
-        ("/srv/what?/lake", "rename the folder with [?] in its name"),
-        ("/srv/a\\\\b/lake", "rename the folder with"),
-        ("s3:///lake", "names no bucket"),
+        ("ftp://host/lake", "is not a lake"),
+        ("file://host/lake", "not a local folder"),
+        ("/srv/a%20b/lake", "rename the folder that has % in its name"),
+        ("/srv/C#/lake", "rename the folder that has # in its name"),
+        ("/srv/what?/lake", "rename the folder that has [?] in its name"),
+        ("/srv/a\\\\b/lake", "rename the folder that has"),
+        ("s3:///lake", "has no bucket"),
         ("s3://bucket/lake?region", "name=value"),
         ("s3://bucket/lake?tls_ca_file_path=/x", "'tls_ca_file_path'.*endpoint_override"),
         ("s3://bucket/lake?region=x&scheme=ftp&endpoint_override=y", "http or https"),
         ("s3://key@bucket/lake?region=x", "both key and secret"),
         ("s3://bucket/lake#x", "'#'"),
-        ("gs://me@bucket/lake", "no user but 'anonymous'"),
+        ("gs://me@bucket/lake", "is 'anonymous'"),
         ("gs://bucket/lake?region=x", "'region'"),
-        ("abfs://box/lake", "no account"),
+        ("abfs://box/lake", "lacks the account"),
         ("abfs://acct@box/lake?credential_kind=guess", "credential_kind"),
         ("s3://bucket/lake?region=x&scheme=http", "'scheme'.*endpoint_override=host:port"),
         ("s3://bucket/lake?scheme=http&endpoint_override=https://y&region=x", "'scheme'"),
         ("gs://bucket/lake?scheme=http", "'scheme'.*endpoint_override=host:port"),
         ("s3://bucket/lake?region=a&region=b", "'region' of the address is given twice"),
         ("s3://bucket/lake?region=", "'region' of the address is empty"),
-        ("gs://bucket/lake?retry_limit_seconds=abc", "'retry_limit_seconds'.*more than 0"),
-        ("gs://bucket/lake?retry_limit_seconds=0.0", "'retry_limit_seconds'.*more than 0"),
-        ("gs://bucket/lake?retry_limit_seconds=-1", "'retry_limit_seconds'.*more than 0"),
-        ("gs://bucket/lake?retry_limit_seconds=inf", "'retry_limit_seconds'.*more than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=abc", "'retry_limit_seconds'.*greater than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=0.0", "'retry_limit_seconds'.*greater than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=-1", "'retry_limit_seconds'.*greater than 0"),
+        ("gs://bucket/lake?retry_limit_seconds=inf", "'retry_limit_seconds'.*greater than 0"),
         ("abfs://box@acct.dfs.core.windows.net/lake?enable_tls=false", "'enable_tls'.*https"),
         ("abfs://acct@box/lake?enable_tls=0", "'enable_tls'.*https"),
         ("abfs://acct@127.0.0.1:1/box/lake?enable_tls=no", "'enable_tls'.*true or false"),
@@ -269,25 +263,25 @@ def test_a_wrong_secret_is_refused_and_not_shown_by_whoever_reads_the_address(
 
 def test_what_delta_rs_says_becomes_one_line() -> None:
     text = "Kernel error\n  \x1b[31m↳\x1b[0m 404 Not Found\n  <?xml version='1.0'?><Secret/>"
-    assert said(OSError(text)) == "Kernel error 404 Not Found"
-    assert said(OSError("Json error\n   0: <unknown>\n  1: x")) == "Json error"
-    assert said(OSError("")) == "OSError"
+    assert one_line(OSError(text)) == "Kernel error 404 Not Found"
+    assert one_line(OSError("Json error\n   0: <unknown>\n  1: x")) == "Json error"
+    assert one_line(OSError("")) == "OSError"
 
 
 def test_what_delta_rs_raises_names_the_table(tmp_path: Path) -> None:
     address = str(tmp_path / "t")
-    with pytest.raises(TableError, match=f"there is no table at {address}"), naming(address):
+    with pytest.raises(TableError, match=f"there is no table at {address}"), table_errors(address):
         DeltaTable(address)
     write_deltalake(address, pa.table({"a": [1]}))
     (tmp_path / "t" / "_delta_log" / log_entry(0)).write_text("{broken")
     with (
         pytest.raises(TableError, match=f"{address}: its log is damaged") as caught,
-        naming(address),
+        table_errors(address),
     ):
         DeltaTable(address)
     assert "<unknown>" not in str(caught.value)
     # What is not delta-rs's comes through.
-    with pytest.raises(KeyError), naming(address):
+    with pytest.raises(KeyError), table_errors(address):
         raise KeyError
 
 
@@ -315,7 +309,7 @@ def test_a_commit_lasts_when_its_files_do_and_then_it_and_its_folders(
     rows = pa.table({"a": [1, 2], "p": ["x x", "y"]})
     write_deltalake(address, rows, partition_by=["p"])
     assert synced == []
-    settle_log(address, 0, files=True)
+    fsync_commit(address, 0, files=True)
     log = f"{address}/_delta_log"
     files = sorted(str(path) for path in Path(address).rglob("*.parquet"))
     assert len(files) == 2
@@ -332,7 +326,7 @@ def test_a_checkpoint_of_the_log_lasts_too(tmp_path: Path, synced: list[str]) ->
         commit_properties=CommitProperties(app_transactions=[Transaction("x", 1)]),
     )
     DeltaTable(address).create_checkpoint()
-    settle_log(address, 0)
+    fsync_commit(address, 0)
     names = [Path(each).name for each in synced]
     assert names[:3] == [f"{0:020}.json", f"{0:020}.checkpoint.parquet", "_last_checkpoint"]
 
@@ -341,6 +335,6 @@ def test_a_commit_that_is_not_there_cannot_last(tmp_path: Path) -> None:
     address = str(tmp_path / "t")
     write_deltalake(address, pa.table({"a": [1]}))
     with pytest.raises(FileNotFoundError):
-        settle_log(address, 1)
+        fsync_commit(address, 1)
     # On an object store there is nothing to do.
-    settle_log("s3://bucket/lake", 1)
+    fsync_commit("s3://bucket/lake", 1)
