@@ -1,43 +1,58 @@
 """What one client can send to keep a broker busy, as bytes, and how they are sent.
 
-Each attack is a client of its own in a process of its own. It prepares (subscribes, retains), and
-then sends the same bytes again and again, as fast as the broker takes them; what it is sent it
-reads and throws away.
+Each attack is a client of its own, or several, in a process of its own. It prepares (subscribes,
+retains, leaves sessions behind), and then sends the same bytes again and again, as fast as the
+broker takes them; what it is sent it reads and throws away.
 """
 
 import argparse
+import contextlib
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from multiprocessing.synchronize import Event
 from typing import Final
 
 from bench.broker.contenders import HOST
 from bench.broker.wire import encode_connect
 from semel.mqtt import (
     MQTT5,
+    Connect,
     PingReq,
     Properties,
     Publish,
     Subscribe,
     Subscription,
+    Will,
     encode,
 )
 
 _CHUNK: Final = 256 * 1024
 _MEGABYTE: Final = 1024 * 1024
+# Wills are due when the pair is being measured. They outlive their connections with a session.
+_LATER: Final = Properties(will_delay_interval=3)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`prepare` is sent once, `repeat` over and over."""
+    """`prepare` is sent once, `repeat` over and over, on each of its connections.
+
+    `before` it there are other clients: what each sends, with its CONNECT. They are all cut when
+    each has an answer. With `returns` its own connection is made anew for each
+    `repeat`, too, to a session that stays.
+    """
 
     name: str
     title: str
     prepare: tuple[bytes, ...]
     repeat: tuple[bytes, ...]
+    before: tuple[bytes, ...] = ()
+    connections: int = 1
+    returns: bool = False
 
 
 def attacks() -> Iterator[Attack]:
@@ -106,6 +121,43 @@ def attacks() -> Iterator[Attack]:
         (),
         (encode(Publish("p", b"x", properties=properties)),),
     )
+    yield Attack(
+        "many",
+        "QoS 0 messages on 100 connections",
+        (),
+        (_published(["many"] * 2_000),),
+        connections=100,
+    )
+    yield Attack(
+        "offline",
+        "100 shared groups of 500 members that are away",
+        (),
+        (_published(["offline"] * 100),),
+        before=tuple(
+            _connect(f"member-{number}")
+            + _subscribe([f"$share/g{group}/offline" for group in range(100)])
+            for number in range(500)
+        ),
+    )
+    deep = "/".join(["+"] * 128)
+    yield Attack(
+        "wills",
+        "3,000 wills that are due in the same second, topics of 128 levels",
+        (_subscribe([deep]),),
+        (ping,),
+        before=tuple(
+            _connect(f"will-{number}", Will("/".join([f"{number}"] * 128), b"x", properties=_LATER))
+            for number in range(3_000)
+        ),
+    )
+    flying = b"".join(encode(Publish("own", b"12345678", 1, at)) for at in range(1, 65_536))
+    yield Attack(
+        "returning",
+        "reconnects to a session with 65,535 messages in flight",
+        (_subscribe(["own"], qos=1), flying),
+        (ping,),
+        returns=True,
+    )
 
 
 def parse_attacks(text: str) -> list[str]:
@@ -117,21 +169,60 @@ def parse_attacks(text: str) -> list[str]:
     return wanted
 
 
-def run_attack(attack: Attack, port: int, seconds: float) -> None:
-    """Attack a broker; a connection that it closes is made anew."""
+def run_attack(attack: Attack, port: int, seconds: float, begun: Event) -> None:
+    """Attack a broker; a connection that it closes is made anew. `begun` is set when it begins."""
+    with contextlib.ExitStack() as visitors:
+        for data in attack.before:
+            visitors.enter_context(_visit(port, data))
+    begun.set()
     end = time.monotonic() + seconds
+    threads = [
+        threading.Thread(target=_attack, args=(attack, port, f"attacker-{number}", end))
+        for number in range(attack.connections)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _attack(attack: Attack, port: int, client_id: str, end: float) -> None:
+    connect = encode_connect(MQTT5, client_id)
+    prepare = attack.prepare
+    if attack.returns:
+        connect = _connect(client_id)
     while time.monotonic() < end:
         try:
             with socket.create_connection((HOST, port), timeout=5) as sock:
                 sock.setblocking(False)
-                _send(sock, encode_connect(MQTT5, "attacker"), end)
-                for data in attack.prepare:
+                _send(sock, connect, end)
+                for data in prepare:
                     _send(sock, data, end)
+                if attack.returns:
+                    prepare = ()
                 while time.monotonic() < end:
                     for data in attack.repeat:
                         _send(sock, data, end)
+                    if attack.returns:
+                        _read_some(sock)
+                        break
         except OSError:
             time.sleep(0.01)
+
+
+def _visit(port: int, data: bytes) -> socket.socket:
+    """A connection that says this, and has an answer."""
+    sock = socket.create_connection((HOST, port), timeout=30)
+    sock.sendall(data)
+    sock.recv(_CHUNK)
+    return sock
+
+
+def _read_some(sock: socket.socket) -> None:
+    """What comes next, or nothing for a while."""
+    sock.settimeout(1.0)
+    if not sock.recv(_MEGABYTE):
+        raise OSError("closed")
 
 
 def _send(sock: socket.socket, data: bytes, end: float) -> None:
@@ -147,8 +238,14 @@ def _send(sock: socket.socket, data: bytes, end: float) -> None:
                     view = view[sock.send(view[:_CHUNK]) :]
 
 
-def _subscribe(filters: list[str], packet_id: int = 1) -> bytes:
-    return encode(Subscribe(packet_id, [Subscription(topic_filter) for topic_filter in filters]))
+def _connect(client_id: str, will: Will | None = None) -> bytes:
+    """For a session that stays."""
+    properties = Properties(session_expiry_interval=600)
+    return encode(Connect(client_id, clean_start=False, will=will, properties=properties))
+
+
+def _subscribe(filters: list[str], packet_id: int = 1, *, qos: int = 0) -> bytes:
+    return encode(Subscribe(packet_id, [Subscription(each, qos) for each in filters]))
 
 
 def _in_parts(filters: list[str]) -> tuple[bytes, ...]:

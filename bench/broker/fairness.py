@@ -90,11 +90,14 @@ def measure_fairness(rounds: int, contenders: list[str], only: list[str]) -> lis
 def run(attack: Attack, cell: Felt) -> None:
     """One attack on one broker."""
     with started(cell.contender, os.sched_getaffinity(0)) as process:
-        attacker = multiprocessing.get_context("fork").Process(
-            target=run_attack, args=(attack, process.port, SECONDS + 2), daemon=True
+        fork = multiprocessing.get_context("fork")
+        begun = fork.Event()
+        attacker = fork.Process(
+            target=run_attack, args=(attack, process.port, SECONDS + 2, begun), daemon=True
         )
         attacker.start()
         try:
+            begun.wait(60)
             time.sleep(1.0)
             latencies = watch(process.port, qos=1 if cell.contender == DURABLE else 0)
             cell.stop.append(stop(process))
