@@ -325,7 +325,7 @@ Scenario = Callable[[Whole], None]
 ORDINARY = (
     " connected with MQTT 5.0",
     " connected with MQTT 3.1.1",
-    " disconnected without DISCONNECT",
+    " lost its connection",
     " disconnected",
 )
 

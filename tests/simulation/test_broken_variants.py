@@ -58,10 +58,10 @@ def test_each_variant_has_a_name_and_a_fault_of_its_own() -> None:
     assert set(SEEN_BLINDLY) <= {variant.name for variant in BROKEN}
 
 
-def test_the_readme_says_how_many_there_are() -> None:
-    readme = Path(__file__).resolve().parents[2] / "README.md"
+def test_the_page_on_tests_says_how_many_there_are() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "prove" / "tests.md"
     words = f"{len(BROKEN)} worlds that are broken on purpose"
-    assert words in " ".join(readme.read_text(encoding="utf-8").split())
+    assert words in " ".join(page.read_text(encoding="utf-8").split())
 
 
 def test_a_faithful_world_is_not_taken_for_a_broken_one() -> None:
