@@ -19,7 +19,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 # What is compiled of these rooms.
-STORE = ("commit", "row_checksums", "rows", "store", "streams")
+STORE = ("commit", "row_checksums", "row_flags", "rows", "store", "streams", "write_batch")
 CLIENT = ("core", "events", "greeting", "inbox", "keep_alive", "received", "subscriptions")
 SENTENCE = "semel: built without compiled modules, because "
 
