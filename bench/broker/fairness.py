@@ -32,6 +32,7 @@ from semel.mqtt import (
     Decoder,
     PubAck,
     Publish,
+    SubAck,
     Subscribe,
     Subscription,
     Violation,
@@ -136,8 +137,9 @@ def watch(port: int, *, qos: int) -> list[float]:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.sendall(encode_connect(MQTT5, name))
         subscriber.sendall(encode(Subscribe(1, [Subscription(TOPIC, qos)])))
-        time.sleep(0.2)
         decoder = Decoder(MQTT5)
+        if not is_subscribed(subscriber, decoder):
+            return [SECONDS]
         sent: dict[int, float] = {}
         latencies: list[float] = []
         began = time.monotonic()
@@ -165,6 +167,19 @@ def watch(port: int, *, qos: int) -> list[float]:
                             subscriber.sendall(encode(PubAck(packet.packet_id)))
         now = time.monotonic()
         return latencies + [now - at for at in sent.values()] or [SECONDS]
+
+
+def is_subscribed(subscriber: socket.socket, decoder: Decoder) -> bool:
+    """Wait for the SUBACK: what is published before it is for nobody. False: it does not come."""
+    subscriber.settimeout(SECONDS)
+    try:
+        while data := subscriber.recv(4_096):
+            if any(isinstance(each, SubAck) for each in decoder.receive(data)):
+                subscriber.settimeout(30)
+                return True
+    except OSError:
+        pass
+    return False
 
 
 def fairness_lines(felt: list[Felt]) -> list[str]:
