@@ -22,8 +22,10 @@ from bench.broker.wire import encode_connect
 from semel.mqtt import (
     MQTT5,
     Connect,
+    Decoder,
     PingReq,
     Properties,
+    PubAck,
     Publish,
     Subscribe,
     Subscription,
@@ -33,6 +35,8 @@ from semel.mqtt import (
 
 _CHUNK: Final = 256 * 1024
 _MEGABYTE: Final = 1024 * 1024
+# Publications without an acknowledgement: fewer than any broker here allows.
+_AT_A_TIME: Final = 10
 # Wills are due when the pair is being measured. They outlive their connections with a session.
 _LATER: Final = Properties(will_delay_interval=3)
 
@@ -42,8 +46,8 @@ class Attack:
     """`prepare` is sent once, `repeat` over and over, on each of its connections.
 
     `before` it there are other clients: what each sends, with its CONNECT. They are all cut when
-    each has an answer. With `returns` its own connection is made anew for each
-    `repeat`, too, to a session that stays.
+    each has an answer. With `returns` its session is given that many messages, none of which it
+    acknowledges, and its connection is made anew for each `repeat`.
     """
 
     name: str
@@ -52,7 +56,7 @@ class Attack:
     repeat: tuple[bytes, ...]
     before: tuple[bytes, ...] = ()
     connections: int = 1
-    returns: bool = False
+    returns: int = 0
 
 
 def attacks() -> Iterator[Attack]:
@@ -150,13 +154,12 @@ def attacks() -> Iterator[Attack]:
             for number in range(3_000)
         ),
     )
-    flying = b"".join(encode(Publish("own", b"12345678", 1, at)) for at in range(1, 65_536))
     yield Attack(
         "returning",
-        "reconnects to a session with 65,535 messages in flight",
-        (_subscribe(["own"], qos=1), flying),
+        "reconnects to a session with 65,535 messages, none acknowledged",
+        (),
         (ping,),
-        returns=True,
+        returns=65_535,
     )
 
 
@@ -174,6 +177,8 @@ def run_attack(attack: Attack, port: int, seconds: float, begun: Event) -> None:
     with contextlib.ExitStack() as visitors:
         for data in attack.before:
             visitors.enter_context(_visit(port, data))
+    if attack.returns:
+        _fill_session(port, "attacker-0", attack.returns)
     begun.set()
     end = time.monotonic() + seconds
     threads = [
@@ -187,19 +192,14 @@ def run_attack(attack: Attack, port: int, seconds: float, begun: Event) -> None:
 
 
 def _attack(attack: Attack, port: int, client_id: str, end: float) -> None:
-    connect = encode_connect(MQTT5, client_id)
-    prepare = attack.prepare
-    if attack.returns:
-        connect = _connect(client_id)
+    connect = _connect(client_id) if attack.returns else encode_connect(MQTT5, client_id)
     while time.monotonic() < end:
         try:
             with socket.create_connection((HOST, port), timeout=5) as sock:
                 sock.setblocking(False)
                 _send(sock, connect, end)
-                for data in prepare:
+                for data in attack.prepare:
                     _send(sock, data, end)
-                if attack.returns:
-                    prepare = ()
                 while time.monotonic() < end:
                     for data in attack.repeat:
                         _send(sock, data, end)
@@ -216,6 +216,25 @@ def _visit(port: int, data: bytes) -> socket.socket:
     sock.sendall(data)
     sock.recv(_CHUNK)
     return sock
+
+
+def _fill_session(port: int, client_id: str, count: int) -> None:
+    """Messages for a session, by another client that keeps to any Receive Maximum."""
+    with (
+        _visit(port, _connect(client_id) + _subscribe(["own"], qos=1)),
+        _visit(port, encode_connect(MQTT5, "filler")) as sock,
+    ):
+        decoder = Decoder(MQTT5)
+        for first in range(0, count, _AT_A_TIME):
+            size = min(_AT_A_TIME, count - first)
+            numbers = range(1, size + 1)
+            sock.sendall(b"".join(encode(Publish("own", b"12345678", 1, at)) for at in numbers))
+            acknowledged = 0
+            while acknowledged < size:
+                data = sock.recv(_CHUNK)
+                if not data:
+                    raise OSError("closed")
+                acknowledged += sum(isinstance(each, PubAck) for each in decoder.receive(data))
 
 
 def _read_some(sock: socket.socket) -> None:
