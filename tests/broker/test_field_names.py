@@ -111,7 +111,7 @@ def test_class_7_a_topic_of_as_many_levels_as_the_limit_is_taken(version: int, w
 def retained_for(client: Client, topic_filter: str) -> list[Packet]:
     """What a subscription brings; the deepest tree is searched in several ticks."""
     got = client.subscribe(topic_filter)
-    for _ in range(20):
+    for _ in range(100):
         client.world.tick()
     return got + client.take()
 

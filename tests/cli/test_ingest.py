@@ -433,8 +433,8 @@ def test_a_file_and_an_environment_may_serve_a_broker_and_an_ingest(tmp_path: Pa
 
 FLOOD = """
 import logging
-from semel.cli.ingest import Report, set_up_log
-set_up_log(Report("plant", json_wanted=False, quiet=False), quiet=False)
+from semel.cli.ingest import IngestReport, set_up_log
+set_up_log(IngestReport("plant", json_wanted=False, quiet=False), quiet=False)
 for number in range(40):
     logging.getLogger("semel.ingest").warning("%d " * 5_000, *[number] * 5_000)
 print("done", flush=True)

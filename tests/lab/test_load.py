@@ -92,7 +92,7 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def put(port: int, load: Load, **options: Any) -> Result:
     """Put a load on a broker, in this process."""
-    job = Job(load, Target("127.0.0.1", port), **{"messages": 50, "patience": PATIENCE, **options})
+    job = Job(load, Target("127.0.0.1", port), **{"messages": 50, "timeout": PATIENCE, **options})
     memory = (ctypes.c_uint64 * Counts.size(2))()
     Counts(memory, 1).put(STATE, GO)
     report = Worker(job, 0, Counts(memory, 0)).work()
