@@ -393,7 +393,7 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
     demo._show()
     assert re.fullmatch(r"Spark to start \(.+\), \d+ s", told[-1].waiting)
     assert "s  waiting for Spark to start (" in as_line(told[-1], lands=True)
-    monkeypatch.setattr(Demo, "_look", lambda self: (900, 500))
+    monkeypatch.setattr(Demo, "_poll_counts", lambda self: (900, 500))
 
     async def until_landed() -> None:
         looking = asyncio.create_task(demo._keep_looking())

@@ -416,7 +416,13 @@ def test_pyspark_is_not_needed(
     keeper: Keeper, module: str, arguments: list[str], printed: str
 ) -> None:
     program = (
-        f"import sys; sys.modules.update(dict.fromkeys({BLOCKED}))\n"
+        # Not None in sys.modules: pyarrow takes that for pandas.
+        "import sys\n"
+        "class Blocker:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] in {BLOCKED}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Blocker())\n"
         "import semel.extras as e; find = e.find_spec\n"
         f"e.find_spec = lambda name: None if name in {BLOCKED} else find(name)\n"
         f"from semel.cli.{module} import command; command(prog_name='semel {module}')"

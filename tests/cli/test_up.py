@@ -192,13 +192,13 @@ def test_what_goes_wrong_in_the_broker_is_said(tmp_path: Path, quiet: tuple[str,
         made.invites()
         (sealer,) = made.below("semel.store.sealer")
         os.kill(sealer, signal.SIGKILL)
-        made.says("the sealer ended and is started anew")
+        made.says("the sealer ended and is restarted")
         assert made.end() == 0
         said = [each for each in made.objects() if each["event"] == "logged"]
     # What is as it should be is left out then.
     assert ("stopping" in made.said) == (not quiet)
     by_text = {each["text"].split(":")[0]: each["level"] for each in said}
-    assert by_text["the sealer ended and is started anew"] == "warning"
+    assert by_text["the sealer ended and is restarted"] == "warning"
     assert by_text["stopping"] == "info"
 
 

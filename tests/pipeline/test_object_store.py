@@ -314,7 +314,7 @@ def test_a_root_in_a_bucket_that_is_not_there_is_one_sentence(
 
 def test_a_store_is_tried_and_nothing_is_left_of_it(store: Store) -> None:
     probe(store.address("bucket/tried/messages"))
-    with pytest.raises(TableError, match="lets two writers make the same file") as caught:
+    with pytest.raises(TableError, match="lets two writers create the same file") as caught:
         probe(store.address("bucket/tried/messages", careless=True))
     check_no_secret(str(caught.value))
     assert store.files("bucket/tried") == {}
@@ -335,7 +335,7 @@ def test_a_table_that_others_have_made_is_tried_before_the_first_commit(
         files = write_files(rows_of_others.to_batches(), TableLayout(careful))
         return LandingBatch(files, schema, query="q", number=number)
 
-    with pytest.raises(TableError, match="lets two writers make the same file"):
+    with pytest.raises(TableError, match="lets two writers create the same file"):
         Table(careless).commit(batch(0))
     assert DeltaTable(uri, storage_options=storage).count() == 2
     Table(careful).commit(batch(0))

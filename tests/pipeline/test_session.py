@@ -244,7 +244,7 @@ def test_under_spark_submit_its_master_and_settings_hold(tmp_path: Path) -> None
         cwd=tmp_path,
         env=with_sources(
             PYSPARK_PYTHON=sys.executable,
-            JAVA_HOME=str(MODULE.java.java_home(MODULE.java.find())),
+            JAVA_HOME=str(MODULE.java.java_home(MODULE.java.require_java())),
         ),
         capture_output=True,
         text=True,

@@ -107,7 +107,7 @@ def test_the_location_of_a_table_is_its_root() -> None:
     assert options_of_table(SPARKS | place) == {"path": "/srv/the streams%20"}
     bucket = {"location": "s3://bucket/root?region=eu-1"}
     assert options_of_table(SPARKS | bucket) == {"path": "s3://bucket/root?region=eu-1"}
-    with pytest.raises(OptionError, match="LOCATION streams: give the whole path"):
+    with pytest.raises(OptionError, match="LOCATION streams: give the absolute path"):
         options_of_table(SPARKS | {"location": "streams"})
 
 

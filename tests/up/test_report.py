@@ -240,7 +240,7 @@ def test_the_account_of_a_folder_is_what_its_table_says(
     Told(plan, [event("ready", landed_before=9, positions={"n1": 3})])
     last, line = ended(capfd)
     assert (last["landed"], last["waiting"]) == (0, RECORDED)
-    assert line.endswith("7 in all; none has landed; 7 wait for the next start")
+    assert line.endswith("7 in all; none has landed; 7 to land at the next start")
 
 
 # --- quiet ----------------------------------------------------------------------------------------

@@ -480,10 +480,10 @@ def test_those_of_other_sessions_are_no_leftovers() -> None:
 SUPERVISOR = """
 import asyncio, json, sys
 from semel.up.supervisor import Part, Supervisor
-from tests.up.test_supervisor import hear
+from tests.up.test_supervisor import parse_line
 def tell(event): print(json.dumps([event.kind, event.text]), flush=True)
 async def main():
-    part = Part("one", (sys.executable, "-c", sys.argv[1]), hear, stop_seconds=0.2)
+    part = Part("one", (sys.executable, "-c", sys.argv[1]), parse_line, stop_seconds=0.2)
     await Supervisor([part], tell).run()
 asyncio.run(main())
 """
