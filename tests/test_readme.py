@@ -1,4 +1,4 @@
-"""The README says what is true: its examples parse and run, and its figures are those measured."""
+"""The README's commands have the options it shows; its figures are those of bench/README.md."""
 
 import ast
 import re
@@ -34,7 +34,7 @@ def test_the_readme_shows_four_commands_and_begins_with_what_starts_all() -> Non
 
 
 def test_every_python_example_of_the_readme_is_python() -> None:
-    """The client's runs in tests/client/test_page.py, Spark's in tests/pipeline."""
+    """The client's is also run, in tests/client/test_page.py; the others are only parsed."""
     examples = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert len(examples) == 3
     for example in examples:
