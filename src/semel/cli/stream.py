@@ -19,11 +19,12 @@ from typing import Final
 
 import click
 
+from semel.cli.flags import DRY_RUN, ONE_OBJECT, YES, json_option, shared_option
 from semel.cli.groups import SuggestingGroup
 from semel.cli.safe_text import shown_text
-from semel.cli.store import print_table
 from semel.cli.stream_places import named, opened, places
 from semel.cli.stream_verify import verify
+from semel.cli.text_tables import EPOCH, print_table, shown_size, shown_time
 from semel.counts import count
 from semel.mqtt.topics import check_topic_filter, is_shared, topic_matches
 from semel.mqtt.violation import Violation
@@ -37,7 +38,6 @@ from semel.store.reading import (
 from semel.store.roots import Segment
 from semel.store.segments import MAXIMUM_SEQ
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = "earliest"
 SEQ: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
@@ -111,8 +111,8 @@ def formats(function: Callable[..., None]) -> Callable[..., None]:
     """The options that say how rows are printed."""
     for form, what in (
         (TEXT, "Print a line for people. The default on a terminal."),
-        (CSV, "Print CSV, with a head line."),
-        (JSON, "Print a JSON object for each row. The default if it goes to a file or program."),
+        (CSV, "Print CSV with a header row."),
+        (JSON, "Print one JSON object per row. The default for a file or pipe."),
     ):
         function = click.option(f"--{form}", f"{form}_wanted", is_flag=True, help=what)(function)
     return function
@@ -129,27 +129,6 @@ def chosen_format(**wanted: bool) -> str:
 
 
 # --- showing --------------------------------------------------------------------------------------
-
-
-def shown_time(received: int, precision: str = "microseconds") -> str:
-    """A time for people and programs."""
-    try:
-        moment = EPOCH + timedelta(microseconds=received)
-    except OverflowError:
-        return str(received)
-    return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
-
-
-def shown_size(size: int) -> str:
-    """Bytes for people."""
-    if size < 1000:
-        return f"{size} B"
-    amount = float(size)
-    for unit in ("kB", "MB", "GB", "TB"):
-        amount /= 1000
-        if amount < 999.95 or unit == "TB":
-            return f"{amount:.1f} {unit}"
-    raise AssertionError
 
 
 def shown_payload(payload: bytes) -> str:
@@ -297,11 +276,17 @@ def command() -> None:
 command.add_command(verify)
 
 
-@command.command("list")
+@command.command(
+    "list",
+    examples=(
+        "semel stream list --data /var/lib/semel",
+        "semel stream list --root s3://bucket/root",
+    ),
+)
 @places
-@click.option("--json", "json_wanted", is_flag=True, help="Print a JSON list.")
+@json_option("Print a JSON list.")
 def list_streams(
-    data: Path | None, root: str | None, nodes: tuple[str, ...], json_wanted: bool
+    data: Path | None, root: str | None, nodes: tuple[str, ...], is_json: bool
 ) -> None:
     """List streams, and which rows there are of each.
 
@@ -314,7 +299,7 @@ def list_streams(
             for record in holdings.records(stream)
             if not nodes or record.node in nodes
         ]
-        if json_wanted:
+        if is_json:
             click.echo(json.dumps([summary_json(each) for each in found]))
         elif found:
             print_summaries(found)
@@ -416,7 +401,13 @@ def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[Re
     return before(rows, end) if isinstance(end, TimeOffset) else rows
 
 
-@command.command(short_help="Print the record of a stream.")
+@command.command(
+    short_help="Print the record of a stream.",
+    examples=(
+        "semel stream read plant --data /var/lib/semel --from 2026-01-31 --topic 'plant/1/#'",
+        "semel stream read plant --root s3://bucket/root --count 10 --csv",
+    ),
+)
 @click.argument("name")
 @places
 @click.option(
@@ -435,8 +426,14 @@ def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[Re
     metavar="SEQ|TIME",
     help="End with this row, or before the first that was received at this time or later.",
 )
-@click.option("--topic", callback=parse_filter, metavar="FILTER", help="Rows that it matches.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="So many rows at the most.")
+@click.option(
+    "-t",
+    "--topic",
+    callback=parse_filter,
+    metavar="FILTER",
+    help="Print rows whose topic matches this filter.",
+)
+@shared_option("--count", "limit", type=click.IntRange(min=1), help="Print at most this many rows.")
 @formats
 def read(
     name: str,
@@ -453,9 +450,6 @@ def read(
 
     A time is written as in 2026-01-31T12:00:00Z. Rows of several nodes are printed by the time they
     were received; numbers count for each node alone. Exits with 1 if a row is missing.
-
-    \b
-        semel stream read plant --data /var/lib/semel --from 2026-01-31 --topic 'plant/1/#'
     """
     form = chosen_format(**wanted)
     with ending_quietly(INTERRUPTED), opened(data, root) as holdings:
@@ -471,18 +465,20 @@ def read(
             output.flush()
 
 
-@command.command(short_help="Print the last rows of a stream, and those that come.")
+@command.command(
+    short_help="Print the last rows of a stream, and those that come.",
+    examples=("semel stream tail plant --data /var/lib/semel -n 100 --topic 'plant/+/temp'",),
+)
 @click.argument("name")
 @places
-@click.option(
+@shared_option(
+    "--count",
     "-n",
-    "--rows",
     "size",
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    metavar="N",
-    help="Begin with the last so many rows.",
+    help="Begin with this many of the last rows.",
 )
 @click.option(
     "-f/",
@@ -490,7 +486,13 @@ def read(
     default=True,
     help="Go on with what comes, which is the default, or end.",
 )
-@click.option("--topic", callback=parse_filter, metavar="FILTER", help="Rows that it matches.")
+@click.option(
+    "-t",
+    "--topic",
+    callback=parse_filter,
+    metavar="FILTER",
+    help="Print rows whose topic matches this filter.",
+)
 @formats
 def tail(
     name: str,
@@ -544,7 +546,13 @@ def news(records: list[NodeRecord], at: dict[str, int]) -> Iterator[RecordRow]:
     return in_order(sources)
 
 
-@command.command(short_help="Delete the beginning of the record of a stream.")
+@command.command(
+    short_help="Delete the beginning of the record of a stream.",
+    examples=(
+        "semel stream trim plant --data /var/lib/semel --before 2026-01-31 --dry-run",
+        "semel stream trim plant --data /var/lib/semel --before 50000 --yes",
+    ),
+)
 @click.argument("name")
 @places
 @click.option(
@@ -555,8 +563,9 @@ def news(records: list[NodeRecord], at: dict[str, int]) -> Iterator[RecordRow]:
     required=True,
     help="Delete segments with nothing but rows before this one, or received before this time.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@DRY_RUN
+@YES
+@ONE_OBJECT
 def trim(
     name: str,
     data: Path | None,
@@ -565,6 +574,7 @@ def trim(
     end: Point,
     dry_run: bool,
     yes: bool,
+    is_json: bool,
 ) -> None:
     """Delete the beginning of the record of stream NAME, for good.
 
@@ -579,24 +589,43 @@ def trim(
             raise click.UsageError(f"numbers are of one node: choose one by --node ({known})")
         leaving = [(each, ending_before(each, end)) for each in records]
         leaving = [(record, segments) for record, segments in leaving if segments]
-        if not leaving:
+        if not is_json:
+            for record, segments in leaving:
+                click.echo(f"{record.name}: {shown_segments(record, segments)}")
+        if leaving and not (dry_run or yes):
+            click.confirm("Delete them? Nothing brings them back.", abort=True, err=is_json)
+        if is_json:
+            click.echo(json.dumps(trimmed_json(leaving, dry_run=dry_run)))
+        elif not leaving:
             click.echo("nothing to delete: no segment ends before that")
-            return
-        for record, segments in leaving:
-            click.echo(f"{record.name}: {shown_segments(record, segments)}")
-        if dry_run:
-            return
-        if not yes:
-            click.confirm("Delete them? Nothing brings them back.", abort=True)
-        for record, segments in leaving:
-            gone = record.trim(segments[-1].last)
-            kept = segments[-1].last - (gone[-1].last if gone else 0)
-            said = f"{record.name}: deleted {count(len(gone), 'segment')}"
-            if gone:
-                said += f", {said_rows(gone[0].first, gone[-1].last)}"
-            if kept:
-                said += "; the others were merged with later ones meanwhile, and stay"
-            click.echo(said)
+        elif not dry_run:
+            for record, segments in leaving:
+                click.echo(trimmed_line(record, segments))
+
+
+def trimmed_json(
+    leaving: list[tuple[NodeRecord, list[Segment]]], *, dry_run: bool
+) -> dict[str, object]:
+    """Delete the segments unless it is a dry run: what is deleted, or would be."""
+    nodes = []
+    for record, segments in leaving:
+        gone = segments if dry_run else record.trim(segments[-1].last)
+        if gone:
+            rows = {"first": gone[0].first, "last": gone[-1].last, "segments": len(gone)}
+            nodes.append({"stream": record.stream, "node": record.node, **rows})
+    return {"deleted": not dry_run, "nodes": nodes}
+
+
+def trimmed_line(record: NodeRecord, segments: list[Segment]) -> str:
+    """Delete the segments: what was deleted."""
+    gone = record.trim(segments[-1].last)
+    kept = segments[-1].last - (gone[-1].last if gone else 0)
+    line = f"{record.name}: deleted {count(len(gone), 'segment')}"
+    if gone:
+        line += f", {said_rows(gone[0].first, gone[-1].last)}"
+    if kept:
+        line += "; the others were merged with later ones meanwhile, and stay"
+    return line
 
 
 def ending_before(record: NodeRecord, end: Point) -> list[Segment]:

@@ -6,36 +6,23 @@ from pathlib import Path
 
 import click
 
-from semel.extras import MissingExtra
+from semel.cli.errors import one_sentence
+from semel.cli.flags import shared_option
+from semel.cli.locations import record_options
 from semel.store.reading import Holdings, NodeRecord
-from semel.store.roots import RootError
 from semel.store.schema import Unusable
-from semel.store.segments import RecordError
 
 
 def places(function: Callable[..., None]) -> Callable[..., None]:
     """The options that say where a record is."""
     for option in (
-        click.option(
+        shared_option(
             "--node",
             "nodes",
             multiple=True,
             help="Of several nodes, this one. May be repeated. By default: all.",
         ),
-        click.option(
-            "--root",
-            metavar="ADDRESS",
-            envvar="SEMEL_STORE_ROOT",
-            help="Where the segments are: a folder, or the address of an object store. By default "
-            "the folder streams in the data folder.  [or SEMEL_STORE_ROOT]",
-        ),
-        click.option(
-            "--data",
-            metavar="DIR",
-            type=click.Path(path_type=Path),
-            envvar="SEMEL_STORE_DATA",
-            help="The data folder of a broker, which may run or not.  [or SEMEL_STORE_DATA]",
-        ),
+        record_options,
     ):
         function = option(function)
     return function
@@ -46,13 +33,8 @@ def opened(data: Path | None, root: str | None) -> Iterator[Holdings]:
     """Where the records are. What is wrong there ends the command, with one sentence."""
     if data is None and root is None:
         raise click.UsageError("say where the record is: --data DIR, --root ADDRESS, or both")
-    try:
-        with Holdings(data, root) as holdings:
-            yield holdings
-    except BrokenPipeError:
-        raise
-    except (MissingExtra, OSError, RecordError, RootError, Unusable) as problem:
-        raise click.ClickException(str(problem)) from None
+    with one_sentence(), Holdings(data, root) as holdings:
+        yield holdings
 
 
 def named(holdings: Holdings, stream: str, nodes: tuple[str, ...]) -> list[NodeRecord]:

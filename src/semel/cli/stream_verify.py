@@ -1,12 +1,15 @@
 """`semel stream verify`: whether every byte of the segments is what was written."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
 
+from semel.cli.flags import ONE_OBJECT, QUIET
+from semel.cli.live_line import LiveLine
+from semel.cli.option_groups import SemelCommand
 from semel.cli.stream_places import named, opened, places
+from semel.cli.text_tables import shown_size
 from semel.counts import count
 from semel.store.verification import (
     DAMAGED,
@@ -18,25 +21,28 @@ from semel.store.verification import (
 )
 
 
-@click.command(short_help="Check every byte of the segments against its checksum.")
+@click.command(
+    cls=SemelCommand,
+    short_help="Check every byte of the segments against its checksum.",
+    examples=("semel stream verify --data /var/lib/semel", "semel stream verify plant --json"),
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @places
-@click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object.")
+@ONE_OBJECT
+@QUIET
 def verify(
     names: tuple[str, ...],
     data: Path | None,
     root: str | None,
     nodes: tuple[str, ...],
-    json_wanted: bool,
+    is_json: bool,
+    quiet: bool,
 ) -> None:
     """Read all segments of streams, or of those that are named, and compare their checksums.
 
     Names the segments that are damaged, and those that earlier versions wrote without checksums:
     these can be decoded, but not checked. What is committed and not sealed yet is checked by
     `semel store check`. Exits with 1 if anything is damaged or missing.
-
-    \b
-        semel stream verify --data /var/lib/semel
     """
     with opened(data, root) as holdings:
         records = [
@@ -54,11 +60,14 @@ def verify(
         }
         size = sum(segment.size for segments in work.values() for segment in segments)
         found: list[SegmentFinding] = []
-        with click.progressbar(length=max(size, 1), label="verifying", file=sys.stderr) as bar:
-            for (stream, node), segments in work.items():
-                for finding in verify_segments(holdings.root, stream, node, segments):
-                    bar.update(finding.bytes)
-                    found.append(finding)
+        line = LiveLine(enabled=not quiet)
+        done = 0
+        for (stream, node), segments in work.items():
+            for finding in verify_segments(holdings.root, stream, node, segments):
+                done += finding.bytes
+                line.show(f"verifying {shown_size(done)} of {shown_size(size)}")
+                found.append(finding)
+        line.clear()
         missing = [
             problem
             for stream, node in work
@@ -66,7 +75,7 @@ def verify(
         ]
     damaged = [each for each in found if each.state == DAMAGED]
     unchecked = [each for each in found if each.state == UNCHECKED]
-    if json_wanted:
+    if is_json:
         click.echo(
             json.dumps(
                 {

@@ -16,6 +16,8 @@ import click
 
 from semel import __version__
 from semel.broker.settings import LOG_LEVELS
+from semel.cli.flags import CONFIG, QUIET, shared_option
+from semel.cli.option_groups import SemelCommand
 from semel.cli.output import encoded
 from semel.cli.pipes import PipeOutput
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
@@ -72,33 +74,28 @@ STOPPING_WORDS: Final = {
 }
 
 
-@click.command
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help=f"Read settings from this file, for all parts.  [or {CONFIG_VARIABLE}]",
+@click.command(
+    cls=SemelCommand,
+    examples=(
+        "semel up",
+        "semel up --data /var/lib/semel --host 0.0.0.0 --lake s3://bucket/lake",
+        "semel up --no-land --quiet",
+    ),
 )
-@click.option(
-    "--data",
-    metavar="DIR",
-    help="The folder for everything that is kept.  [default: semel-data]",
-)
-@click.option("--host", metavar="TEXT", help="The address to listen on.  [default: 127.0.0.1]")
-@click.option("--port", metavar="INTEGER", help="The TCP port to listen on.  [default: 1883]")
-@click.option(
+@CONFIG
+@shared_option("--data", help="The directory for everything that is kept.  [default: semel-data]")
+@shared_option("--host", help="The address to listen on.  [default: 127.0.0.1]")
+@shared_option("--port", help="The TCP port to listen on.  [default: 1883]")
+@shared_option(
     "--root",
-    metavar="ADDRESS",
-    help="Where the record is kept: a folder, or an object store.  [default: <data>/streams]",
+    help="Where the record is kept: a directory, or an object store.  [default: <data>/streams]",
 )
-@click.option(
+@shared_option(
     "--lake",
-    metavar="ADDRESS",
-    help="Where the Delta tables are: a folder, or an object store.  [default: <data>/lake]",
+    help="Where the Delta tables are: a directory, or an object store.  [default: <data>/lake]",
 )
-@click.option(
+@shared_option(
     "--interval",
-    metavar="DURATION",
     help="From the beginning of one batch that lands to the next, at least.  [default: 1s]",
 )
 @click.option(
@@ -107,8 +104,10 @@ STOPPING_WORDS: Final = {
     help="Do not compact the table, clean its log or delete files that it no longer needs.",
 )
 @click.option("--no-land", is_flag=True, help="Leave the landing out: no Spark, no tables.")
-@click.option("--json", "json_wanted", is_flag=True, help="Print what happens as JSON, by lines.")
-@click.option("--quiet", is_flag=True, help="Say only what is wrong.")
+@click.option(
+    "--json", "json_wanted", is_flag=True, help="Print events as JSON, one object per line."
+)
+@QUIET
 @click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
 def command(
     config: Path | None,

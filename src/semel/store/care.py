@@ -232,7 +232,9 @@ def _show_properties(value: bytes, found: dict[str, object]) -> None:
 # --- adopting -------------------------------------------------------------------------------------
 
 
-def adopt(folder: Path, stream: str, after: int, discard: Range | None = None) -> None:
+def adopt(
+    folder: Path, stream: str, after: int, discard: Range | None = None, *, dry_run: bool = False
+) -> None:
     """Let a stream go on after a row that its record has and its store does not know.
 
     So it is with a store that was restored from a backup: its record went on without it. Rows of
@@ -247,10 +249,12 @@ def adopt(folder: Path, stream: str, after: int, discard: Range | None = None) -
         explained(folder),
         database.transaction(),
     ):
-        _adopt(database, stream, after, discard)
+        _adopt(database, stream, after, discard, dry_run=dry_run)
 
 
-def _adopt(database: Database, name: str, after: int, discard: Range | None) -> None:
+def _adopt(
+    database: Database, name: str, after: int, discard: Range | None, *, dry_run: bool
+) -> None:
     connection = database.connection
     streams = {row.name: row for row in database.streams()}
     row = streams.get(name)
@@ -276,5 +280,7 @@ def _adopt(database: Database, name: str, after: int, discard: Range | None) -> 
         )
     if discard is not None and not count:
         raise Unusable(f"stream {name} has no rows to discard: all that it has is in its record")
+    if dry_run:
+        return
     connection.execute("DELETE FROM record WHERE stream = ?", (stream,))
     database.go_on_after(stream, after)
