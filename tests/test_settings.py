@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from semel.cli.setting_options import options
 from semel.settings import (
     BYTES,
     SECONDS,
@@ -20,7 +21,6 @@ from semel.settings import (
     check,
     describe,
     load,
-    options,
     setting,
     settings_of,
 )
@@ -231,11 +231,11 @@ def test_a_path_may_be_any_that_the_system_has() -> None:
         ("weight", "-1", "a number, at least 0"),
         ("opens", "up", "one of inwards, outwards"),
         ("key", "", "a path"),
-        ("colour", "", "a text that is not empty"),
+        ("colour", "", "a non-empty string"),
         ("patience", "2d", "a duration such as 90, 90s, 5m or 1h, from 0 to 1d"),
         ("holiday", "1ms", "a duration in whole seconds such as 90, 90s, 5m or 1h, at least 0"),
         ("letter", "x", "a size such as 65536, 64KiB or 10MB, from 0 to 1GiB"),
-        ("guests", ",", "a list of texts, none of them empty"),
+        ("guests", ",", "a list of non-empty strings"),
         ("days", "sat,sun", "a list of sat, mon"),
         ("steps", "0", "an integer, at least 1, or empty for none"),
     ],
@@ -300,12 +300,12 @@ def test_settings_cannot_be_changed_and_a_section_not_loaded_is_not_there() -> N
         ("door.widht = 1", 1, '[door] has no key "widht"; did you mean width?'),
         ("door = { widht = 1 }", 1, '[door] has no key "widht"; did you mean width?'),
         ("[garden]\n[garden.tree]", 2, '[garden] has no key "tree"; did you mean trees?'),
-        ("[garden]\nx = 1", 2, '[garden] has no key "x"; there is birds, trees'),
+        ("[garden]\nx = 1", 2, '[garden] has no key "x"; known: birds, trees'),
         ("\n[gardn]\ntrees = 1", 2, 'there is no section "gardn"; did you mean garden?'),
         ("[[gardn]]", 1, 'there is no section "gardn"; did you mean garden?'),
-        ("[web]", 1, 'there is no section "web"; there is door, garden'),
-        ("trees = 1", 1, "trees stands before any section; did you mean [garden] trees?"),
-        ("x = 1", 1, '"x" stands before any section; each setting belongs to one'),
+        ("[web]", 1, 'there is no section "web"; known: door, garden'),
+        ("trees = 1", 1, "trees is outside of any section; did you mean [garden] trees?"),
+        ("x = 1", 1, '"x" is outside of any section; each setting belongs to one'),
         ("door = 1", 1, "[door] must be a table"),
         ("[[door]]", 1, "there is only one door: write [door], not [[door]]"),
         ('["do\\u0007or"]', 1, 'there is no section "do\\u0007or"; did you mean door?'),
@@ -409,7 +409,7 @@ def test_all_problems_of_all_sources_are_reported_together(tmp_path: Path) -> No
     problems = caught.value.problems
     assert len(problems) == 7
     assert problems[-1] == "[garden] birds need trees"
-    assert str(caught.value) == "\n  ".join(["7 settings are wrong:", *problems])
+    assert str(caught.value) == "\n  ".join(["7 settings are invalid:", *problems])
 
 
 def test_a_secret_is_never_shown(tmp_path: Path) -> None:
@@ -444,8 +444,7 @@ def test_a_section_that_a_program_makes_is_checked_too() -> None:
     assert caught.value.problems == (
         "DoorSettings: [door] width is 401, but must be an integer, from 1 to 400",
         'DoorSettings: [door] key is "text", but must be a path',
-        'DoorSettings: [door] guests is ["eve", ""], but must be a list of texts, '
-        "none of them empty",
+        'DoorSettings: [door] guests is ["eve", ""], but must be a list of non-empty strings',
     )
 
 
@@ -463,21 +462,21 @@ def test_a_section_rightly_declared_is_taken() -> None:
     ("section", "words"),
     [
         (made(int, 1), "not made by setting"),
-        (made(bytes, setting(b"", "Bytes.")), "no setting is of type"),
-        (made(int | str, setting(1, "Two.")), "no setting is of type"),
-        (made(list[str], setting((), "A list.")), "no setting is of type"),
-        (made(tuple[str, ...] | None, setting(None, "None.")), "no setting is of type"),
+        (made(bytes, setting(b"", "Bytes.")), "a setting cannot be of type"),
+        (made(int | str, setting(1, "Two.")), "a setting cannot be of type"),
+        (made(list[str], setting((), "A list.")), "a setting cannot be of type"),
+        (made(tuple[str, ...] | None, setting(None, "None.")), "a setting cannot be of type"),
         (made(int, setting("1", "A text.")), "the default must be an integer"),
         (made(int, setting(None, "None.")), "the default must be an integer"),
         (made(int, setting(0, "Low.", minimum=1)), "the default must be an integer, at least 1"),
-        (made(str, setting("", "Empty.")), "the default must be a text that is not empty"),
+        (made(str, setting("", "Empty.")), "the default must be a non-empty string"),
         (made(str, setting("a", "A unit.", unit=BYTES)), "a duration or size is"),
-        (made(int, setting(1, "Choices.", choices=("1",))), "has choices"),
-        (made(int, setting(1, "A rule.", rule=lambda text: None)), "only a text has a rule"),
+        (made(int, setting(1, "Choices.", choices=("1",))), "can have choices"),
+        (made(int, setting(1, "A rule.", rule=lambda text: None)), "only a string can have a rule"),
         (made(str, setting("a", "A rule.", rule=lambda text: "no")), "the default must be"),
-        (made(int, setting(1, "Upper."), name="Key"), "may have this name"),
-        (made(int, setting(1, "Clash."), name="mode", section="test"), "no setting may have"),
-        (made(int, setting(1, "Two words."), section="two_words"), "no name for a section"),
+        (made(int, setting(1, "Upper."), name="Key"), "cannot have this name"),
+        (made(int, setting(1, "Clash."), name="mode", section="test"), "a setting cannot have"),
+        (made(int, setting(1, "Two words."), section="two_words"), "not a valid section name"),
     ],
 )
 def test_a_section_wrongly_declared_is_a_type_error(section: type[Section], words: str) -> None:
@@ -606,15 +605,15 @@ def test_help_says_what_the_declaration_says() -> None:
     output = " ".join(run("--help").split())
     for words in (
         "--config FILE Read settings from this file. [or SEMEL_CONFIG]",
-        "--width INTEGER Wider things stay outside. [an integer, from 1 to 400; default: 90]",
+        "--width N Wider things stay outside. [default: 90; from 1 to 400]",
         "--open / --no-open Whether it stands open. [default: false]",
         "--opens inwards|outwards",
-        "--key PATH",
+        "--key FILE",
         "--weight NUMBER",
         "--patience DURATION",
-        "--letter SIZE The largest letter. [a size such as 65536, 64KiB or 10MB,",
+        "--letter SIZE The largest letter. [default: ",
         "default: ann,bob; may be repeated]",
-        "--sign TEXT What is written on it. [a text that is not empty, or empty for none; default:",
+        "--sign TEXT What is written on it. [optional]",
     ):
         assert words in output
 

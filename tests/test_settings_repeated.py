@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from semel.cli.setting_options import options
 from semel.settings import (
     SECONDS,
     Flags,
@@ -18,7 +19,6 @@ from semel.settings import (
     check,
     describe,
     load,
-    options,
     read_one,
     required,
     setting,
@@ -113,7 +113,7 @@ def test_there_are_none_without_a_file_or_a_table(tmp_path: Path) -> None:
 def test_a_program_asks_for_one_or_for_all_of_what_was_loaded() -> None:
     settings = load(ALL, path=None, environ={}, flags={})
     assert settings.all_of(HouseSettings) == (HouseSettings(),)
-    with pytest.raises(TypeError, match="RoomSettings is repeated: all_of gives all of them"):
+    with pytest.raises(TypeError, match="RoomSettings is repeated: use all_of"):
         settings.of(RoomSettings)
     with pytest.raises(LookupError, match="RoomSettings was not loaded"):
         load([HouseSettings], path=None, environ={}, flags={}).all_of(RoomSettings)
@@ -145,18 +145,26 @@ def test_other_brackets_are_refused_with_those_to_write(
         (HALL + "[room.door]", 4, '[[room]] 1 ("hall") has no key "door"; did you mean doors?'),
         (HALL + "[[room.door]]", 4, '[[room]] 1 ("hall") has no key "door"; did you mean doors?'),
         ("[[rom]]", 1, 'there is no section "rom"; did you mean room?'),
-        ("windows = 2", 1, "windows stands before any section; did you mean [[room]] windows?"),
+        ("windows = 2", 1, "windows is outside of any section; did you mean [[room]] windows?"),
         # Values.
         (HALL + "windows = -1", 4, '[[room]] 1 ("hall") windows is -1, but must be an integer, at'),
         (HALL + "heated = '2d'", 4, '[[room]] 1 ("hall") heated is "2d", but must be a duration'),
-        ("[[room]]\nname = 1\nfloor = 'upper'", 2, "[[room]] 1 name is 1, but must be a text"),
+        (
+            "[[room]]\nname = 1\nfloor = 'upper'",
+            2,
+            "[[room]] 1 name is 1, but must be a non-empty string",
+        ),
         ("[[room]]\nname = ''\nfloor = 'upper'", 2, '[[room]] 1 ("") name is "", but must be a'),
         (
             "[[room]]\nname = 'a'\nfloor = 'third'",
             3,
             '[[room]] 1 ("a") floor is "third", but no house has a floor \'third\'',
         ),
-        ("[[room]]\nname = 'a'\nfloor = 3", 3, '[[room]] 1 ("a") floor is 3, but must be a text'),
+        (
+            "[[room]]\nname = 'a'\nfloor = 3",
+            3,
+            '[[room]] 1 ("a") floor is 3, but must be a non-empty string',
+        ),
         # What is missing, what is there twice, and a rule of the section's own.
         ("[[room]]\nfloor = 'upper'", 1, "[[room]] 1 has no name, which is required"),
         ("[[room]]\nname = 'a'", 1, '[[room]] 1 ("a") has no floor, which is required'),
@@ -200,7 +208,7 @@ def test_a_repeated_section_has_no_variables(tmp_path: Path) -> None:
     for variable in ("SEMEL_ROOM_NAME", "SEMEL_ROOM_WINDOWS", "SEMEL_ROOM"):
         assert problems_of(HALL, tmp_path, {variable: "x"}) == (
             f"environment variable {variable}: there is no such setting; "
-            "[[room]] stands in the file only",
+            "[[room]] can only be set in the file",
         )
     (problem,) = problems_of(HALL, tmp_path, {"SEMEL_HOUSE_OWNR": "x"})
     assert problem.endswith("did you mean SEMEL_HOUSE_OWNER?")
@@ -228,8 +236,8 @@ def test_the_example_file_has_one_of_them_commented_out() -> None:
     text = describe(ALL)
     assert (
         "\n\n# A room: a section of which there may be many.\n"
-        "# There may be many of them; this is an example of one.\n#[[room]]\n\n"
-        '# What it is called.\n# A text that is not empty. Required.\n#name = "hall"\n\n'
+        "# May occur several times; this is an example.\n#[[room]]\n\n"
+        '# What it is called.\n# A non-empty string. Required.\n#name = "hall"\n\n'
     ) in text
     assert "\n# An integer, at least 0.\n#windows = 1\n" in text
     assert "SEMEL_ROOM" not in text
@@ -249,7 +257,7 @@ def test_one_can_be_made_of_texts() -> None:
         (
             {"name": "", "floor": "cellar"},
             [
-                'flag --room: [[room]] name is "", but must be a text that is not empty',
+                'flag --room: [[room]] name is "", but must be a non-empty string',
                 "flag --room: [[room]] floor is \"cellar\", but no house has a floor 'cellar'",
             ],
         ),
@@ -310,9 +318,9 @@ def test_a_repeated_section_wrongly_declared_is_a_type_error() -> None:
         repeated: ClassVar[str] = "name"
         title: str = required("a", "Not the name.")
 
-    with pytest.raises(TypeError, match="Single: only a section that is repeated has required"):
+    with pytest.raises(TypeError, match="Single: only a repeated section can have required"):
         settings_of(Single)
     for section in (Open, Nameless):
-        with pytest.raises(TypeError, match="'name' is no required key of it"):
+        with pytest.raises(TypeError, match="'name' is not one of its required keys"):
             settings_of(section)
     assert list(settings_of(RoomSettings))[:2] == ["name", "floor"]

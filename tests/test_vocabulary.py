@@ -14,20 +14,6 @@ HOME = Path(__file__).resolve().parent.parent
 SOURCES = sorted((HOME / "src").rglob("*.py"))
 GLOSSARY = HOME / "docs" / "reference" / "glossary.md"
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-# Modules that still have such words. The list only gets shorter: one that has none any more fails.
-PENDING = {
-    f"semel/cli/{name}.py"
-    for name in (
-        "doctor",
-        "lake",
-        "message_view",
-        "mqtt_client",
-        "packet_lines",
-        "pipes",
-        "pub",
-        "sub",
-    )
-}
 
 
 def replaced_words() -> frozenset[str]:
@@ -71,8 +57,7 @@ def test_the_glossary_has_a_table_of_replaced_words() -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(HOME / "src")))
 def test_no_name_uses_a_replaced_word(path: Path) -> None:
     assert not set(words_of(path.stem)) & replaced_words()
-    is_pending = str(path.relative_to(HOME / "src")) in PENDING
-    assert bool(replaced_names(path.read_text())) == is_pending
+    assert not replaced_names(path.read_text())
 
 
 def test_a_replaced_word_is_noticed_in_every_kind_of_name() -> None:

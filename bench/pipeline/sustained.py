@@ -121,7 +121,7 @@ def load(up: Up, rate: int, seconds: float) -> "subprocess.Popen[bytes]":
     """Publishers, in a process of their own."""
     command = [sys.executable, "-m", "semel", "load", f"mqtt://127.0.0.1:{up.port}", "--json"]
     command += ["--publishers", str(PUBLISHERS), "--subscribers", "0", "--topics", str(TOPICS)]
-    command += ["--qos", "1", "--payload", str(PAYLOAD), "--rate", f"{rate / PUBLISHERS:g}"]
+    command += ["--qos", "1", "--payload-size", str(PAYLOAD), "--rate", f"{rate / PUBLISHERS:g}"]
     command += ["--duration", f"{seconds:g}"]
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

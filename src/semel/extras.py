@@ -1,7 +1,7 @@
-"""Optional packages: which extra brings which module, and one sentence when it is missing.
+"""Optional packages: which extra contains which module, and the error if one is missing.
 
-A room that needs an optional package calls `need` where it starts work, before importing the
-package by name, so that a user without the extra reads what to install and not a traceback.
+A room that needs an optional package calls `need` when it starts work, before it imports the
+package by name, so that a user without the extra is told what to install and sees no traceback.
 """
 
 from importlib import import_module
@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Final
 
-# Import names, by extra. pyproject.toml lists the same packages by their names on PyPI; the extra
-# spark includes sql.
+# Import names by extra. pyproject.toml lists the same packages by their names on PyPI; spark
+# includes sql.
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "broker": ("argon2", "pyarrow", "uvloop", "websockets"),
     "client": ("websockets",),
@@ -20,23 +20,23 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
 
 
 class MissingExtra(Exception):
-    """An optional package is not installed; the text says which extra brings it."""
+    """An optional package is not installed. The text names the extra that contains it."""
 
 
 def need(module: str, *, extra: str, by: str) -> ModuleType:
-    """Import and return `module`, which `extra` brings and `by` (a command or class) needs.
+    """Import and return `module` of `extra`, which `by` (a command or class) needs.
 
-    Raises MissingExtra if the package is not there. A package that is there but fails to import
-    is another matter: its own error comes through.
+    Raises MissingExtra if the package is not installed. If an installed package fails to import,
+    its own error is raised.
     """
     package = module.partition(".")[0]
     if package not in EXTRAS[extra]:
-        raise ValueError(f"extra {extra!r} does not bring {package}")
+        raise ValueError(f"extra {extra!r} does not contain {package}")
     if find_spec(package) is None:
         raise MissingExtra(f"{by} needs {package}: pip install 'semel[{extra}]'")
     return import_module(module)
 
 
 def missing(extra: str) -> tuple[str, ...]:
-    """The modules of `extra` that are not installed; imports none of them."""
+    """The modules of `extra` that are not installed. Imports none of them."""
     return tuple(module for module in EXTRAS[extra] if find_spec(module) is None)

@@ -1,7 +1,7 @@
-"""One setting as it was declared: which values it may have, and how these are read and written.
+"""One declared setting: which values it may have, and how they are parsed and written.
 
-A value comes from a file, which has types of its own, or as a text, from the environment or a
-flag. `semel.settings` declares sections of such settings, and loads them.
+A value comes from a file, which has types of its own, or as a string from the environment or a
+flag. `semel.settings` declares sections of such settings and loads them.
 """
 
 import json
@@ -18,10 +18,10 @@ SECONDS: Final = "seconds"
 BYTES: Final = "bytes"
 
 Value = bool | int | float | str | Path | tuple[str, ...] | None
-# What is wrong with a text, to follow "but", or None.
+# Returns what is wrong with a string, to follow "but", or None.
 Rule = Callable[[str], str | None]
 
-# Smaller before larger: a default is written in the last unit that divides it.
+# In ascending order: a default is written in the last unit that divides it.
 UNITS: Final[Mapping[str, Mapping[str, Fraction | int]]] = {
     SECONDS: {"ms": Fraction(1, 1000), "s": 1, "m": 60, "h": 3600, "d": 86400},
     BYTES: {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -29,8 +29,8 @@ UNITS: Final[Mapping[str, Mapping[str, Fraction | int]]] = {
 }
 TRUE: Final = ("true", "1", "yes", "on")
 FALSE: Final = ("false", "0", "no", "off")
-# Stricter than int() and float(), which also take spaces, underscores and other scripts' digits.
-# The number of digits is bounded, so that no text is costly to read.
+# Stricter than int() and float(), which also accept spaces, underscores and digits of other
+# scripts. The number of digits is bounded, so that no string is costly to parse.
 INTEGER: Final = re.compile(r"-?[0-9]{1,30}")
 NUMBER: Final = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
 QUANTITY: Final = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)([A-Za-z]*)")
@@ -39,13 +39,13 @@ SHOWN_LENGTH: Final = 80
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting as it was declared."""
+    """One declared setting."""
 
     section: str
     key: str
     kind: type
     optional: bool
-    # Of one that is required, an example.
+    # An example if the setting is required.
     default: Value
     help: str
     minimum: float | None = None
@@ -58,12 +58,12 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """The name of its environment variable."""
         return f"SEMEL_{self.section}_{self.key}".upper()
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Its names on a command line, if it has any there: one, and of a switch its contrary."""
+        """Its flag on a command line, and the negation if it is a switch."""
         name = self.key.replace("_", "-")
         return (f"--{name}", f"--no-{name}") if self.kind is bool else (f"--{name}",)
 
@@ -72,7 +72,7 @@ class Setting:
 
 
 def checked(declared: Setting, value: object) -> Value:
-    """The value in the type of its setting; ValueError if it is not one of those allowed."""
+    """The value in the type of its setting. Raises ValueError if it is not allowed."""
     if value is None and declared.optional:
         return None
     if declared.kind is bool and isinstance(value, bool):
@@ -106,19 +106,19 @@ def _within(declared: Setting, number: float) -> Value:
 
 
 def _text(declared: Setting, text: object) -> str:
-    """A text among the choices, if there are any. It can be encoded and holds no NUL."""
+    """A string among the choices, if there are any. It is UTF-8 and has no NUL."""
     if not isinstance(text, str) or text == "" or "\0" in text:
         raise ValueError
     if declared.choices and text not in declared.choices:
         raise ValueError
     if declared.rule is not None and declared.rule(text) is not None:
         raise ValueError
-    text.encode()  # what the environment holds need not be UTF-8: UnicodeError is a ValueError
+    text.encode()  # the environment need not be UTF-8; UnicodeError is a ValueError
     return text
 
 
 def read_text(declared: Setting, text: str) -> Value:
-    """A value from the environment or a flag; ValueError if the text is none."""
+    """Parse a value of the environment or a flag. Raises ValueError."""
     if text == "" and declared.optional:
         return None
     if declared.unit is not None:
@@ -141,7 +141,7 @@ def read_text(declared: Setting, text: str) -> Value:
 
 
 def read_value(declared: Setting, value: object) -> Value:
-    """A value from the file, which has types of its own; ValueError if it is of another."""
+    """Convert a value of the file, which has types of its own. Raises ValueError."""
     if value == "" and declared.optional:
         return None
     if declared.unit is not None and isinstance(value, str):
@@ -168,7 +168,7 @@ def _parse_quantity(declared: Setting, text: str) -> float:
 
 
 def written(declared: Setting, value: Value) -> str:
-    """A value as the environment and flags take it; None and the empty list are empty."""
+    """A value as the environment and flags accept it; None and the empty list are empty."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -186,7 +186,7 @@ def written(declared: Setting, value: Value) -> str:
 
 
 def toml_text(declared: Setting, value: Value) -> str:
-    """A value as semel.toml takes it."""
+    """A value as semel.toml accepts it."""
     if isinstance(value, tuple):
         return "[" + ", ".join(_quoted(item) for item in value) + "]"
     text = written(declared, value)
@@ -200,11 +200,11 @@ def allowed(declared: Setting) -> str:
     if declared.kind is bool:
         words = "true or false"
     elif declared.kind is tuple:
-        words = f"a list of {choices}" if choices else "a list of texts, none of them empty"
+        words = f"a list of {choices}" if choices else "a list of non-empty strings"
     elif declared.kind is Path:
         words = "a path"
     elif declared.kind is str:
-        words = f"one of {choices}" if choices else "a text that is not empty"
+        words = f"one of {choices}" if choices else "a non-empty string"
     elif declared.unit == SECONDS:
         whole = "" if declared.kind is float else " in whole seconds"
         words = f"a duration{whole} such as 90, 90s, 5m or 1h"
@@ -216,8 +216,28 @@ def allowed(declared: Setting) -> str:
     return f"{words}, or empty for none" if declared.optional else words
 
 
+def summary(declared: Setting) -> str:
+    """What a setting may be, for the example file."""
+    if not declared.optional:
+        return allowed(declared)
+    words = allowed(declared).removesuffix(", or empty for none")
+    return "optional" if words in ("a non-empty string", "a path") else f"optional: {words}"
+
+
+def hint(declared: Setting) -> str:
+    """Default and bounds for `--help`, whose metavar shows the type."""
+    default = written(declared, declared.default)
+    is_unset = declared.default is None or declared.default == ()
+    words = ["optional" if is_unset else f"default: {default}"]
+    if declared.kind is not bool:
+        words.append(_bounds(declared).removeprefix(", "))
+    if declared.kind is tuple:
+        words.append("may be repeated")
+    return "; ".join(word for word in words if word)
+
+
 def _bounds(declared: Setting) -> str:
-    """The bounds of a number, to follow its kind."""
+    """The bounds of a number, to follow its type."""
     if declared.minimum is not None and declared.maximum is not None:
         low, high = written(declared, declared.minimum), written(declared, declared.maximum)
         return f", from {low} to {high}"
@@ -229,21 +249,21 @@ def _bounds(declared: Setting) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string; a character that neither JSON nor TOML wants bare is escaped."""
+    """A TOML string. DEL, which JSON does not escape, is escaped too."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def shown(value: object) -> str:
-    """What somebody gave, on one line, in ASCII, and not too long."""
+    """A given value on one line, in ASCII, cut to a readable length."""
     try:
         text = json.dumps(value, default=str)
-    except ValueError:  # an integer in hexadecimal may have more digits than Python prints
+    except ValueError:  # a hexadecimal integer may have more digits than Python prints
         return "a very large number"
     return text if len(text) <= SHOWN_LENGTH else text[:SHOWN_LENGTH] + "..."
 
 
-def unfit(place: str, declared: Setting, value: object) -> str:
-    """The sentence about a value that a setting may not have. A rule may quote what it is given."""
+def unfit(context: str, declared: Setting, value: object) -> str:
+    """The sentence about a value that a setting may not have. A rule may quote the value."""
     if declared.secret:
         given = "has a value (a secret, not shown)"
     else:
@@ -251,5 +271,5 @@ def unfit(place: str, declared: Setting, value: object) -> str:
         if declared.rule is not None and isinstance(value, str):
             words = declared.rule(value)
             if words is not None:
-                return f"{place} {declared.key} {given}, but {words}"
-    return f"{place} {declared.key} {given}, but must be {allowed(declared)}"
+                return f"{context} {declared.key} {given}, but {words}"
+    return f"{context} {declared.key} {given}, but must be {allowed(declared)}"

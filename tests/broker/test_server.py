@@ -182,7 +182,7 @@ def test_check_config_says_that_settings_are_right() -> None:
         timeout=PATIENCE,
         check=True,
     )
-    assert result.stdout == "the settings are right\n"
+    assert result.stdout == "the settings are valid\n"
 
 
 def test_a_peer_that_does_not_read_does_not_keep_its_connection() -> None:
@@ -369,7 +369,7 @@ def test_quiet_and_a_log_level_are_one_too_many() -> None:
         check=False,
     )
     assert result.returncode == 2
-    assert "choose one of --quiet and --log-level" in result.stderr
+    assert "give one of --quiet and --log-level" in result.stderr
 
 
 @pytest.mark.parametrize(("host", "is_open"), [("0.0.0.0", True), ("127.0.0.1", False)])

@@ -115,8 +115,8 @@ class Scripted:
 
     @property
     def address(self) -> list[str]:
-        # The script assigns no client identifier.
-        return ["-h", "127.0.0.1", "-p", f"{self.port}", "-i", "scripted"]
+        # The script assigns no client identifier; most scripts are of 3.1.1.
+        return ["-h", "127.0.0.1", "-p", f"{self.port}", "-i", "scripted", "-V", "mqttv311"]
 
     @property
     def packets(self) -> list[Packet]:

@@ -13,7 +13,7 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
 
 
 def test_a_right_packet_is_shown_field_by_field_and_exits_0() -> None:
-    result = run("--mqtt", "3.1.1", "3b", "06 00:01 61 0x0007 78")
+    result = run("-V", "3.1.1", "3b", "06 00:01 61 0x0007 78")
     assert result.exit_code == 0
     assert "PUBLISH" in result.output
     assert "QoS 1, DUP, RETAIN" in result.output
@@ -22,7 +22,7 @@ def test_a_right_packet_is_shown_field_by_field_and_exits_0() -> None:
 
 
 def test_every_rule_that_is_broken_is_named_and_the_exit_code_is_1() -> None:
-    result = run("--mqtt", "3.1.1", "380b000873656e736f722f2378")
+    result = run("-V", "3.1.1", "380b000873656e736f722f2378")
     assert result.exit_code == 1
     assert "DUP_NEEDS_QOS [MQTT-3.3.1-2, MQTT-4.3.1-1]" in result.output
     assert "TOPIC_NAME_WITHOUT_WILDCARDS [MQTT-4.7.1-1, MQTT-3.3.2-2]" in result.output
@@ -65,12 +65,16 @@ def test_a_violation_without_statement_number_is_shown_too() -> None:
 def test_a_packet_that_is_not_complete_is_said_to_be_so(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, "c000", "30040001")
     assert result.exit_code == 1
-    assert "30040001" in result.output if arguments else "4 bytes of a packet" in result.output
+    assert (
+        "30040001" in result.output
+        if arguments
+        else "4 bytes of an incomplete packet" in result.output
+    )
     assert run(*arguments, "30").exit_code == 1
 
 
 def test_a_password_is_not_shown() -> None:
-    result = run("--mqtt", "3.1.1", "101500044d51545404c2003c0001610001750003626164")
+    result = run("-V", "3.1.1", "101500044d51545404c2003c0001610001750003626164")
     assert result.exit_code == 0
     assert "626164" not in result.output
     assert "<3 bytes>" in result.output

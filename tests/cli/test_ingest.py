@@ -30,6 +30,7 @@ from semel.settings import settings_of
 from semel.settings_values import toml_text
 from tests.broker.live import PATIENCE, WITHOUT_UVLOOP
 from tests.broker.serving import Serving, serving
+from tests.cli.old_server import OldServer
 from tests.kills.ingesting import Publisher
 from tests.kills.record import sealed_through
 
@@ -181,12 +182,68 @@ def test_a_signal_lets_it_finish_and_the_record_is_there(
         publish(broker, "a", "b", "c")
         until_sealed(default_data(tmp_path), 3)
         assert made.end(number) == 0
-        assert "3 received; stream plant is stored up to row 3, and sealed up to row 3" in made.said
+        assert "3 received; stream plant is stored up to row 3 and sealed up to row 3" in made.said
         assert made.out.read_text() == ""
     assert payloads(tmp_path) == ["a", "b", "c"]
     # The store beside the record is no stream for those who read it.
     listed = json.loads(invoke("stream", "list", "--root", str(tmp_path / "root"), "--json"))
     assert [each["stream"] for each in listed] == ["plant"]
+
+
+def test_a_broker_that_refuses_5_0_is_used_with_3_1_1_and_its_session_goes_on(
+    broker: Serving, tmp_path: Path
+) -> None:
+    """Each start tries 5.0 first, which changes nothing; the session is one of 3.1.1."""
+    with OldServer(broker.address[1]) as old:
+        arguments = (f"mqtt://127.0.0.1:{old.port}", *common(tmp_path))
+        with ingesting(tmp_path, *arguments) as made:
+            made.says("the broker refused MQTT 5.0; connecting with MQTT 3.1.1")
+            made.says("is recorded, at QoS 2")
+            publish(broker, "a", "b")
+            until_sealed(default_data(tmp_path), 2)
+            assert made.end() == 0
+        # 5.0, the end of a session that there might have been, and the session.
+        assert old.levels == [5, 4, 4]
+        publish(broker, "c")
+        with ingesting(tmp_path, *arguments) as made:
+            made.says("its session goes on")
+            publish(broker, "d")
+            until_sealed(default_data(tmp_path), 4)
+            assert made.end() == 0
+        assert old.levels == [5, 4, 4, 5, 4]
+    assert payloads(tmp_path) == ["a", "b", "c", "d"]
+
+
+def test_a_broker_that_learns_5_0_goes_on_with_the_session_of_3_1_1(
+    broker: Serving, tmp_path: Path
+) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    with (
+        OldServer(broker.address[1]) as old,
+        ingesting(tmp_path, f"mqtt://127.0.0.1:{old.port}", *common(tmp_path), *data) as made,
+    ):
+        made.says("is recorded, at QoS 2")
+        publish(broker, "a")
+        until_sealed(tmp_path / "data", 1)
+        assert made.end() == 0
+    publish(broker, "b")
+    with ingesting(tmp_path, url_of(broker), *common(tmp_path), *data) as made:
+        made.says("its session goes on")
+        until_sealed(tmp_path / "data", 2)
+        assert made.end() == 0
+        assert "refused" not in made.said
+    assert payloads(tmp_path) == ["a", "b"]
+
+
+def test_a_version_that_was_chosen_is_not_given_up(broker: Serving, tmp_path: Path) -> None:
+    with OldServer(broker.address[1]) as old:
+        url = f"mqtt://127.0.0.1:{old.port}"
+        assert "refused" in refused(tmp_path, url, *common(tmp_path, "-V", "5"))
+        assert old.levels == [5]
+        with ingesting(tmp_path, url, *common(tmp_path, "--mqtt-version", "3.1.1")) as made:
+            made.says("is recorded, at QoS 2")
+            assert made.end() == 0
+        assert 5 not in old.levels[1:]
 
 
 def test_counters_are_printed_every_second_and_at_the_end(broker: Serving, tmp_path: Path) -> None:
@@ -322,7 +379,7 @@ def test_a_session_of_another_store_ends_it_unless_it_may_be_given_up(
         assert made.end() == 0
     sentence = refused(tmp_path, *arguments("second"))
     assert "the server has a session of this client" in sentence
-    assert "With --start-clean a new one begins" in sentence
+    assert "--start-clean begins a new session" in sentence
     with ingesting(tmp_path, *arguments("second"), "--start-clean") as made:
         made.says("is recorded, at QoS 2")
         publish(broker, "a")
@@ -354,7 +411,7 @@ def test_what_is_wrong_with_its_arguments_is_told_at_once(tmp_path: Path) -> Non
     result = CliRunner().invoke(cli.group, ["ingest"])
     assert result.exit_code == 1
     assert str(result.exception).splitlines() == [
-        "4 settings are wrong:",
+        "4 settings are invalid:",
         "  say where the broker is: mqtt://host[:port]",
         "  say what to take: --topic FILTER, which may be repeated",
         "  say what the stream is called: --stream NAME",
@@ -424,7 +481,7 @@ def test_a_file_and_an_environment_may_serve_a_broker_and_an_ingest(tmp_path: Pa
         ["broker", "--config", str(file), "--check-config"],
         env={"SEMEL_INGEST_URL": "mqtt://localhost", "SEMEL_LOAD_PASSWORD": "secret"},
     )
-    assert (result.exit_code, result.output) == (0, "the settings are right\n")
+    assert (result.exit_code, result.output) == (0, "the settings are valid\n")
     file.write_text('[ingest]\nstraem = "plant"\n', "utf-8")
     result = CliRunner().invoke(cli.group, ["broker", "--config", str(file), "--check-config"])
     assert result.exit_code == 1
@@ -434,7 +491,7 @@ def test_a_file_and_an_environment_may_serve_a_broker_and_an_ingest(tmp_path: Pa
 FLOOD = """
 import logging
 from semel.cli.ingest import IngestReport, set_up_log
-set_up_log(IngestReport("plant", json_wanted=False, quiet=False), quiet=False)
+set_up_log(IngestReport("plant", is_json=False, quiet=False), quiet=False)
 for number in range(40):
     logging.getLogger("semel.ingest").warning("%d " * 5_000, *[number] * 5_000)
 print("done", flush=True)

@@ -46,9 +46,9 @@ def run(*arguments: object) -> Result:
 def test_optimize_says_what_it_merged(lake: Path) -> None:
     result = run("optimize", "t", "--lake", lake)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("t: merged 3 files (")
+    assert result.stdout.startswith("t: compacted 3 files (")
     assert result.stdout.endswith("), version 3\n")
-    assert run("optimize", "t", "--lake", lake).stdout == "t: nothing to merge\n"
+    assert run("optimize", "t", "--lake", lake).stdout == "t: nothing to compact\n"
     again = json.loads(run("optimize", "t", "--lake", lake, "--json").stdout)
     assert again == {
         "table": "t",
@@ -65,14 +65,17 @@ def test_optimize_takes_a_size_with_its_unit(lake: Path) -> None:
     assert (done["files_removed"], done["files_added"], done["version"]) == (3, 1, 3)
 
 
-def test_vacuum_tells_and_with_run_deletes(lake: Path, orphan: Path) -> None:
-    result = run("vacuum", "t", "--lake", lake)
+def test_vacuum_lists_asks_and_deletes(lake: Path, orphan: Path) -> None:
+    result = run("vacuum", "t", "--lake", lake, "--dry-run")
     assert (result.exit_code, result.stdout) == (0, "orphan.parquet\n")
-    assert result.stderr == "t: 1 file (1.2 kB) can be deleted; --run does it\n"
+    assert result.stderr == "t: 1 file (1.2 kB) can be deleted\n"
+    result = run("vacuum", "t", "--lake", lake)
+    assert (result.exit_code, result.stdout) == (1, "orphan.parquet\n")
+    assert result.stderr.startswith("Delete 1 file (1.2 kB)? [y/N]: ")
     assert orphan.exists()
-    found = json.loads(run("vacuum", "t", "--lake", lake, "--json").stdout)
+    found = json.loads(run("vacuum", "t", "--lake", lake, "--json", "--dry-run").stdout)
     assert found == {"table": "t", "deleted": False, "bytes": 1234, "files": ["orphan.parquet"]}
-    result = run("vacuum", "t", "--lake", lake, "--run")
+    result = run("vacuum", "t", "--lake", lake, "--yes")
     assert (result.exit_code, result.stdout) == (0, "t: deleted 1 file (1.2 kB)\n")
     assert not orphan.exists()
     assert run("vacuum", "t", "--lake", lake).stderr == "t: nothing to delete\n"
@@ -81,7 +84,7 @@ def test_vacuum_tells_and_with_run_deletes(lake: Path, orphan: Path) -> None:
 
 @pytest.mark.parametrize("age", ["6d", "0.5d", "1h", "604799s"])
 def test_vacuum_of_younger_files_is_refused_by_name(lake: Path, orphan: Path, age: str) -> None:
-    result = run("vacuum", "t", "--lake", lake, "--run", "--older-than", age)
+    result = run("vacuum", "t", "--lake", lake, "--yes", "--older-than", age)
     assert result.exit_code == 2
     assert "Invalid value for --older-than: at least 7d" in result.stderr
     assert orphan.exists()
@@ -91,14 +94,14 @@ def test_vacuum_of_younger_files_is_refused_by_name(lake: Path, orphan: Path, ag
 def test_vacuum_keeps_what_is_younger_than_is_said(
     lake: Path, orphan: Path, age: str, is_deleted: bool
 ) -> None:
-    result = run("vacuum", "t", "--lake", lake, "--run", "--older-than", age)
+    result = run("vacuum", "t", "--lake", lake, "--yes", "--older-than", age)
     assert result.exit_code == 0, result.output
     assert orphan.exists() is not is_deleted
 
 
 def test_history_is_newest_first_and_says_how_far_landing_got(lake: Path) -> None:
     run("optimize", "t", "--lake", lake)
-    result = run("history", "t", "--lake", lake, "--limit", 2)
+    result = run("history", "t", "--lake", lake, "--count", 2)
     assert result.exit_code == 0, result.output
     head, merged, landed = result.stdout.splitlines()
     assert head.startswith("version")
@@ -132,7 +135,7 @@ def test_a_table_that_is_none_is_one_sentence(lake: Path, action: str) -> None:
         ("optimize", "t", "--target-size", "99999999999TB"),
         ("vacuum", "t", "--older-than", "soon"),
         ("vacuum", "t", "--older-than", "1" * 25 + "d"),
-        ("history", "t", "--limit", "0"),
+        ("history", "t", "--count", "0"),
         ("history",),
     ],
 )

@@ -49,7 +49,7 @@ def program(*arguments: object) -> list[str]:
 
 
 def test_the_result_is_a_table(broker: str) -> None:
-    result = load(broker, "--scenario", "fan-out", "--subscribers", 3, "--qos", 1, "--messages", 20)
+    result = load(broker, "--scenario", "fan-out", "--subscribers", 3, "--qos", 1, "--count", 20)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     lines = result.stdout.splitlines()
@@ -79,14 +79,14 @@ def test_the_result_is_a_table(broker: str) -> None:
 
 
 def test_at_qos_0_nothing_is_acknowledged(broker: str) -> None:
-    result = load(broker, "--version", "3.1.1", "--messages", 5, "--retain", "--rate", 50)
+    result = load(broker, "--mqtt-version", "3.1.1", "--count", 5, "--retain", "--rate", 50)
     assert result.exit_code == 0, result.output
     assert "QoS 0, 16 B, 50 messages/s each, RETAIN, MQTT 3.1.1" in result.stdout
     assert re.search(r"^acknowledged +–$", result.stdout, re.MULTILINE)
 
 
 def test_json_is_one_object_with_every_number(broker: str) -> None:
-    options = ("--messages", 30, "--payload", 100, "--topics", 3, "--window", 7, "--processes", 2)
+    options = ("--count", 30, "--payload-size", 100, "--topics", 3, "--window", 7, "--processes", 2)
     result = load(broker, "--qos", 2, "--publishers", 2, *options, "--json")
     assert result.exit_code == 0, result.output
     (line,) = result.stdout.splitlines()
@@ -130,7 +130,7 @@ def test_json_is_one_object_with_every_number(broker: str) -> None:
 
 
 def test_json_has_null_for_what_there_is_not(broker: str) -> None:
-    result = load(broker, "--subscribers", 0, "--messages", 3, "--json")
+    result = load(broker, "--subscribers", 0, "--count", 3, "--json")
     told = json.loads(result.stdout)
     assert (told["acknowledged"], told["latency_ms"], told["received"]) == (None, None, 0)
 
@@ -194,7 +194,7 @@ def read_terminal(ours: int, until: str) -> bytes:
 def test_the_page_names_every_scenario_option_and_number(broker: str) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "prove" / "load.md").read_text("utf-8")
     options = [each.opts[0] for each in command.params if isinstance(each, click.Option)]
-    told = json.loads(load(broker, "--messages", 1, "--json").stdout)
+    told = json.loads(load(broker, "--count", 1, "--json").stdout)
     of_the_load = {"scenario", "broker", "mqtt", "processes", *(each.name for each in fields(Load))}
     words = {*SCENARIOS, *options, *(set(told) - of_the_load)}
     said = set(re.findall(r"[\w-]+", page))
@@ -272,7 +272,7 @@ def test_the_exit_code_says_whether_qos_was_kept(
 ) -> None:
     with OddBroker(deliver=deliver) as odd:
         url = f"mqtt://127.0.0.1:{odd.port}"
-        result = load(url, "--qos", qos, "--messages", 20, "--timeout", 1)
+        result = load(url, "--qos", qos, "--count", 20, "--timeout", 1)
     assert result.exit_code == code, result.output
     assert f"subscriber 0: {words}, 0 out of order, 20 expected" in result.stdout
 
@@ -283,7 +283,7 @@ def test_a_table_names_ten_subscribers_and_json_all() -> None:
 
     with OddBroker(deliver=lose_all) as odd:
         url = f"mqtt://127.0.0.1:{odd.port}"
-        options = ("--subscribers", 12, "--messages", 2, "--timeout", "0.5")
+        options = ("--subscribers", 12, "--count", 2, "--timeout", "0.5")
         shown = load(url, *options).stdout
         told = json.loads(load(url, *options, "--json").stdout)
     assert len(re.findall("^subscriber ", shown, re.MULTILINE)) == 10
@@ -343,22 +343,26 @@ def test_a_broker_that_closes_in_the_middle_is_one_sentence_after_the_table() ->
     ("url", "options", "environment", "said"),
     [
         ("ann:secret@", (), "", ("ann", b"secret")),
-        ("", ("--username", "ann", "--password", "secret"), "", ("ann", b"secret")),
+        ("", ("--username", "ann", "--password-file", "FILE"), "no", ("ann", b"secret")),
         ("ann:secret@", ("--username", "bob"), "other", ("bob", b"other")),
         ("", (), "", (None, None)),
     ],
 )
-def test_user_name_and_password_come_from_the_url_an_option_or_the_environment(
+def test_user_name_and_password_come_from_the_url_options_or_the_environment(
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     url: str,
     options: tuple[str, ...],
     environment: str,
     said: tuple[str | None, bytes | None],
 ) -> None:
+    secret = tmp_path / "file"
+    secret.write_bytes(b"secret\n")
     if environment:
         monkeypatch.setenv("SEMEL_LOAD_PASSWORD", environment)
     with OddBroker() as odd:
-        result = load(f"mqtt://{url}127.0.0.1:{odd.port}", *options, "--messages", 2)
+        words = [str(secret) if each == "FILE" else each for each in options]
+        result = load(f"mqtt://{url}127.0.0.1:{odd.port}", *words, "--count", 2)
     assert result.exit_code == 0, result.output
     assert {(each.user_name, each.password) for each in odd.connects} == {said}
     assert "secret" not in result.output
@@ -373,21 +377,21 @@ def test_user_name_and_password_come_from_the_url_an_option_or_the_environment(
         (("mqtt://127.0.0.1:x",), "comes a port"),
         (("mqtt://127.0.0.1/topic",), "ends with its port"),
         (("mqtt://h", "--scenario", "no-such"), "'no-such' is not one of"),
-        (("mqtt://h", "--duration", "1", "--messages", "1"), "--duration and --messages"),
+        (("mqtt://h", "--duration", "1", "--count", "1"), "--duration and --count"),
         (("mqtt://h", "--duration", "0"), "--duration"),
-        (("mqtt://h", "--messages", "0"), "--messages"),
+        (("mqtt://h", "--count", "0"), "--count"),
         (("mqtt://h", "--qos", "3"), "--qos"),
-        (("mqtt://h", "--payload", "15"), "--payload"),
+        (("mqtt://h", "--payload-size", "15"), "--payload-size"),
         (("mqtt://h", "--window", "65536"), "--window"),
         (("mqtt://h", "--rate", "0"), "--rate"),
-        (("mqtt://h", "--version", "4"), "--version"),
+        (("mqtt://h", "--mqtt-version", "4"), "--mqtt-version"),
         (("mqtt://h", "--processes", "0"), "--processes"),
         (("mqtt://h", "--timeout", "0"), "--timeout"),
         (("mqtt://h", "--publishers", "0", "--subscribers", "0"), "leave nobody"),
         (("mqtt://h", "--scenario", "pairs", "--publishers", "2", "--subscribers", "3"), "pairs"),
         (("mqtt://h", "--scenario", "plant", "--subscribers", "5"), "multiple of 11"),
         (("mqtt://h", "--prefix", "a/#"), "--prefix: A Topic Name has neither + nor #"),
-        (("mqtt://h", "--version", "3.1.1", "--password", "x"), "--username, --password: "),
+        (("mqtt://:x@h", "--mqtt-version", "3.1.1"), "--username, --password-file: "),
     ],
 )
 def test_wrong_usage_is_a_sentence_and_exit_2(arguments: tuple[str, ...], words: str) -> None:

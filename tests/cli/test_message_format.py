@@ -270,7 +270,7 @@ def test_capital_j_prints_the_payload_as_json(payload: bytes, printed: str) -> N
 def test_a_payload_that_is_no_json_is_told_and_the_rest_is_printed(payload: bytes) -> None:
     text, problem = MessageFormat("<%J> %t").render(Sample(payload=payload), NOW)
     assert text == b"<> fmt/t"
-    assert problem == "the payload is no JSON, on topic fmt/t"
+    assert problem == "the payload is not JSON, on topic fmt/t"
 
 
 def test_pretty_json_has_tabs_as_mosquitto_sub_prints_them() -> None:

@@ -114,25 +114,25 @@ def test_user_and_password_are_in_the_url_or_apart() -> None:
         (["-L", "h/t"], "scheme"),
         (["-L", "mqtt://h"], "topic is missing"),
         (["-L", "mqtt://h/"], "topic is missing"),
-        (["-L", "mqtt://h/t", "-h", "h"], "-L stands in place of -h"),
-        (["--unix", "s", "-h", "h"], "--unix stands in place"),
+        (["-L", "mqtt://h/t", "-h", "h"], "one of -L and -h"),
+        (["--unix", "s", "-h", "h"], "--unix cannot be combined"),
         (["--unix", ""], "path"),
         (["-k", "65536"], "65536"),
         (["-V", "6"], "mqttv311"),
-        (["-V", "mqttv31"], "MQTT 3.1 is not spoken here"),
-        (["-V", "31"], "MQTT 3.1 is not spoken here"),
-        (["-A", "localhost"], "no IP address"),
-        (["-A", "127.0.0.1", "--unix", "s"], "-A is not for a unix socket"),
-        (["-S"], "-S: there are no SRV lookups"),
+        (["-V", "mqttv31"], "MQTT 3.1 is not supported"),
+        (["-V", "31"], "MQTT 3.1 is not supported"),
+        (["-A", "localhost"], "not an IP address"),
+        (["-A", "127.0.0.1", "--unix", "s"], "-A cannot be combined"),
+        (["-S"], "-S: SRV lookups are not supported"),
         (["--proxy", "socks5h://h"], "--proxy"),
         (["--psk", "00"], "--psk"),
         (["--tls-engine", "e"], "--tls-engine"),
-        (["-o", "file"], "-o: no file with options is read"),
+        (["-o", "file"], "-o: option files are not supported"),
         (["--keyform", "engine", "--cafile", "f"], "engine"),
         (["--tls-version", "tlsv1.1", "--cafile", "f"], "tlsv1.1"),
-        (["--cert", "c"], "--cert is for TLS"),
-        (["--insecure"], "--insecure is for TLS"),
-        (["--tls-alpn", "mqtt", "-p", "8883", "--no-tls"], "--tls-alpn is for TLS"),
+        (["--cert", "c"], "--cert needs TLS"),
+        (["--insecure"], "--insecure needs TLS"),
+        (["--tls-alpn", "mqtt", "-p", "8883", "--no-tls"], "--tls-alpn needs TLS"),
     ],
 )
 def test_a_wrong_flag_is_refused_with_exit_code_1(arguments: list[str], words: str) -> None:
@@ -152,16 +152,20 @@ def test_the_client_identifier_is_given_or_made_of_a_prefix() -> None:
     ("arguments", "words"),
     [
         (["-i", "a", "-I", "b"], "-i and -I"),
-        (["-i", ""], "-i takes a client identifier"),
+        (["-i", ""], "-i is empty"),
         (["-c"], "-c needs -i"),
         (["-c", "-I", "pre"], "-c needs -i"),
         (["-V", "5", "-x", "-1"], "needs a client identifier"),
         (["-V", "5", "-x", "∞", "-I", "pre"], "needs a client identifier"),
         (["-x", "4294967296"], "4294967296"),
-        (["-x", "1h"], "1h"),
+        (["-x", "1h30"], "1h30"),
+        (["-x", "1.5"], "1.5"),
         (["-x", "-2"], "-2"),
         (["-V", "311", "-x", "10"], "-x needs MQTT 5.0"),
-        (["-P", PASSWORD], "-P needs -u"),
+        (["-P", PASSWORD], "a password needs a user name (-u)"),
+        (["-V", "311", "-P", PASSWORD], "a password needs a user name (-u)"),
+        (["-P", "x", "--password-file", "f"], "one of -P and --password-file"),
+        (["--password-file", "/no/such/file"], "--password-file /no/such/file: No such file"),
     ],
 )
 def test_identities_that_cannot_be_are_refused(arguments: list[str], words: str) -> None:
@@ -171,10 +175,14 @@ def test_identities_that_cannot_be_are_refused(arguments: list[str], words: str)
 @pytest.mark.parametrize(
     ("arguments", "version", "persistent", "expiry"),
     [
-        ([], MQTT311, False, None),
+        ([], MQTT5, False, None),
+        (["-V", "3.1.1"], MQTT311, False, None),
+        (["--mqtt-version", "5"], MQTT5, False, None),
+        (["--protocol-version", "mqttv5"], MQTT5, False, None),
+        (["--session-expiry", "1h"], MQTT5, False, 3600),
         (["-V", "mqttv311"], MQTT311, False, None),
         (["-V", "5"], MQTT5, False, None),
-        (["-c", "-i", "a"], MQTT311, True, NEVER_EXPIRES),
+        (["-c", "-i", "a"], MQTT5, True, NEVER_EXPIRES),
         (["-c", "-i", "a", "-V", "mqttv5"], MQTT5, True, NEVER_EXPIRES),
         (["-c", "-i", "a", "-x", "60"], MQTT5, True, 60),
         (["-i", "a", "-x", "-1"], MQTT5, False, NEVER_EXPIRES),
@@ -190,6 +198,39 @@ def test_the_flags_say_what_session_is_wanted(
     assert connection.version == version
     assert connection.persistent == persistent
     assert connection.session_expiry == expiry
+
+
+@pytest.mark.parametrize(
+    ("arguments", "may_fall_back"),
+    [
+        ([], True),
+        (["-c", "-i", "a"], True),
+        (["-V", "5"], False),
+        (["-V", "3.1.1"], False),
+        (["-x", "5"], False),
+        (["-D", "connect", "user-property", "a", "b"], False),
+    ],
+)
+def test_3_1_1_may_follow_if_nothing_requires_a_version(
+    arguments: list[str], may_fall_back: bool
+) -> None:
+    connection = parsed(*arguments)
+    assert connection.may_fall_back is may_fall_back
+    assert connection.with_311().version == MQTT311
+    assert not connection.with_311().may_fall_back
+
+
+def test_our_spellings_mean_the_same_as_mosquittos() -> None:
+    ours = parsed("--client-id", "a", "--username", "u", "--password", "p", "--keep-alive", "2m")
+    assert ours == parsed("-i", "a", "-u", "u", "--pw", "p", "--keepalive", "120")
+    assert ours == parsed("--id", "a", "-u", "u", "-P", "p", "-k", "120s")
+
+
+def test_a_password_is_read_from_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    for content, password in ((b"s\xff", b"s\xff"), (b"a b\n", b"a b"), (b"a\r\n", b"a")):
+        secret.write_bytes(content)
+        assert parsed("-u", "ann", "--password-file", f"{secret}").password == password
 
 
 def test_a_password_without_a_user_is_for_5_0() -> None:
@@ -317,7 +358,7 @@ def test_a_will_has_properties_too(name: str, words: tuple[str, ...]) -> None:
         (["connect", "user-prop", "a"], "no property of that name"),
         (["connect", "user_property", "a"], "no property of that name"),
         (["publish", "Content-Type", "a"], "no property of that name"),
-        (["connect", "receive-maximum", "abc"], "takes a number"),
+        (["connect", "receive-maximum", "abc"], "needs a number"),
         (["connect", "receive-maximum", "0"], "PROPERTY_NOT_ZERO [U5-"),
         (["connect", "receive-maximum", "70000"], "receive_maximum 70000"),
         (["connect", "maximum-packet-size", "-1"], "maximum_packet_size -1"),
@@ -331,10 +372,10 @@ def test_a_will_has_properties_too(name: str, words: tuple[str, ...]) -> None:
         (["publish", "content-type", "\udcff"], "content_type"),
         (["subscribe", "subscription-identifier", "0"], "PROPERTY_NOT_ZERO"),
         (["publish", "content-type", "a", "-D", "publish", "content-type", "b"], "PROPERTY_ONCE"),
-        (["publish", "content-type"], "-D is followed by"),
-        (["publish"], "-D is followed by"),
-        (["publish", "user-property", "a"], "-D is followed by"),
-        ([], "-D is followed by"),
+        (["publish", "content-type"], "-D needs a packet"),
+        (["publish"], "-D needs a packet"),
+        (["publish", "user-property", "a"], "-D needs a packet"),
+        ([], "-D needs a packet"),
     ],
 )
 def test_a_wrong_property_is_refused_with_the_rule(words: list[str], rule: str) -> None:

@@ -16,7 +16,7 @@ from tests.broker.live import Process
 from tests.store.keeper import Keeper
 
 ENCODINGS = ("latin-1", "ascii", "latin-1:surrogateescape")
-DECODED = ("decode", "--mqtt", "3.1.1", "38 0B 00 08 73 65 6E 73 6F 72 2F 23 78")
+DECODED = ("decode", "-V", "3.1.1", "38 0B 00 08 73 65 6E 73 6F 72 2F 23 78")
 
 
 def run(encoding: str, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
@@ -57,7 +57,7 @@ def test_rules_are_listed_in_any_encoding(encoding: str) -> None:
 def test_load_prints_its_table_in_any_encoding(encoding: str) -> None:
     with Process() as broker:
         url = f"mqtt://127.0.0.1:{broker.address[1]}"
-        text = printed(encoding, ["load", url, "--messages", "10", "--qos", "0"])
+        text = printed(encoding, ["load", url, "--count", "10", "--qos", "0"])
     line = next(each for each in text.splitlines() if each.startswith("acknowledged"))
     assert line.split() == ["acknowledged", "\\u2013"]
 

@@ -272,6 +272,7 @@ def test_it_connects_from_the_address_that_it_is_given() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         words = ["-h", "127.0.0.1", "-p", f"{port}", "-A", "127.0.0.2", "-t", "t", "-m", "x"]
+        words += ["-V", "3.1.1"]
         with running(semel("pub", *words)) as process:
             connection, peer = listener.accept()
             with connection:
@@ -308,6 +309,32 @@ def test_a_connection_that_is_refused_ends_with_the_servers_code(
         assert "refused the connection" in sentence(result)
 
 
+REFUSALS = [bytes.fromhex("20020001"), bytes.fromhex("2003008400")]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=["in 3.1.1", "in 5.0"])
+def test_a_server_that_refuses_5_0_is_asked_with_3_1_1(refusal: bytes) -> None:
+    with Scripted([refusal, CLOSE], [CONNACK[4], puback]) as server:
+        words = ["-h", "127.0.0.1", "-p", f"{server.port}", "-i", "a", "-t", "t", "-m", "x"]
+        result = run(semel("pub", *words, "-q", "1"))
+        assert (result.returncode, result.stderr) == (0, b"")
+    # The protocol level is after the name MQTT.
+    assert [packets[0].body[6] for packets in server.connections] == [5, 4]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=["in 3.1.1", "in 5.0"])
+@pytest.mark.parametrize("words", [["-V", "5"], ["-D", "publish", "content-type", "x"]])
+def test_a_version_that_is_needed_is_not_given_up(refusal: bytes, words: list[str]) -> None:
+    with Scripted([refusal, CLOSE]) as server:
+        command = ["-h", "127.0.0.1", "-p", f"{server.port}", "-i", "a", "-t", "t", "-m", "x"]
+        result = run(semel("pub", *command, *words))
+    assert result.returncode == refusal[3]
+    assert sentence(result) == (
+        "Error: the server refused the connection with MQTT 5.0: try -V 3.1.1"
+    )
+    assert len(server.connections) == 1
+
+
 @BOTH
 @pytest.mark.parametrize("flag", ["-m", "-l"])
 def test_a_server_that_is_not_there_is_code_1(tool: Tool, flag: str) -> None:
@@ -335,7 +362,7 @@ def test_a_message_above_the_limit_that_a_server_tells_is_code_1(
     result = run(semel("pub", *words), given=b"x" * 100_000)
     assert result.returncode == 1
     assert sentence(result) == (
-        "Warning: a message was not published: its 100,000 bytes are too large: the server takes "
+        "Warning: a message was not published: its 100,000 bytes are too large: the server accepts "
         "packets of at most 100,000 bytes (Maximum Packet Size), topic and properties included"
     )
     assert run(semel("pub", *words), given=b"x" * 99_900).returncode == 0
@@ -349,8 +376,7 @@ def test_a_message_that_ends_the_connection_of_3_1_1_is_code_1_and_its_size_the_
     result = run(semel("pub", *words), given=b"x" * 300_000)
     assert result.returncode == 1
     assert sentence(result).endswith(
-        ", after a message of 300,000 bytes: most likely the server's limit for packets is "
-        "smaller. With MQTT 5.0 (-V mqttv5) a server tells its limit"
+        ", after a message of 300,000 bytes: probably the packet size limit of the server is lower"
     )
     assert run(semel("pub", *words), given=b"x" * 99_900).returncode == 0
 
@@ -362,7 +388,7 @@ def test_a_line_of_qos_0_that_ends_the_connection_of_3_1_1_is_told_and_the_other
     result = run(semel("pub", *words), given=b"a\n" + b"x" * 300_000 + b"\nb\n")
     assert result.returncode == 1
     told = result.stderr.decode()
-    assert told.count("after a message of 300,000 bytes: most likely the server's limit") == 1
+    assert told.count("after a message of 300,000 bytes: probably the packet size limit") == 1
     assert told.count("sending PUBLISH") == 3
 
 
@@ -471,7 +497,7 @@ def test_no_more_lines_are_on_their_way_than_asked_for() -> None:
     """The server acknowledges one when three are there and no fourth comes."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    words = ["-h", "127.0.0.1", "-p", f"{port}", "-t", "t", "-q", "1", "-l", "-M", "3"]
+    words = ["-h", "127.0.0.1", "-p", f"{port}", "-t", "t", "-q", "1", "-l", "-M", "3", "-V", "311"]
     with running(semel("pub", *words), stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(b"".join(b"%d\n" % each for each in range(10)))
@@ -499,6 +525,7 @@ def test_no_more_lines_are_on_their_way_than_asked_for() -> None:
 
 def test_debug_lines_are_on_standard_error_and_show_no_secret(address: list[str]) -> None:
     words = ["-t", "t", "-m", "hidden", "-q", "2", "-d", "-i", "shown", "-u", "ann", "-P", "secret"]
+    words += ["-V", "3.1.1"]
     result = run(semel("pub", *address, *words))
     assert (result.returncode, result.stdout) == (0, b"")
     lines = result.stderr.decode().splitlines()

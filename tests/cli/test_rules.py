@@ -39,10 +39,13 @@ def test_json_has_every_part_of_a_rule() -> None:
 
 
 def test_a_rule_after_which_the_receiver_goes_on_says_so() -> None:
-    assert "none, the receiver goes on" in run("NO_RESEND").output
+    assert "none, the receiver continues" in run("NO_RESEND").output
 
 
 def test_a_pattern_that_fits_nothing_is_an_error_in_one_sentence() -> None:
     result = run("no such rule")
     assert result.exit_code == 1
-    assert result.output == "Error: no rule has 'no such rule' in its name, sentence or numbers\n"
+    assert (
+        result.output
+        == "Error: no rule has 'no such rule' in its name, sentence or statement numbers\n"
+    )

@@ -82,7 +82,7 @@ def test_help_names_every_command() -> None:
 def test_each_command_explains_itself(name: str) -> None:
     result = run(name, "--help")
     assert result.exit_code == 0
-    assert f"store {name} [OPTIONS] DIR" in result.output
+    assert f"store {name} [OPTIONS] [DIR]" in result.output
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -105,6 +105,42 @@ def test_a_mistake_in_the_options_is_wrong_usage(small: Path) -> None:
         ("check",),
     ):
         assert run(*arguments).exit_code == 2
+
+
+def test_the_data_folder_is_an_argument_a_flag_or_a_setting(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run("info", small, "--json").stdout
+    assert run("info", "--data", small, "--json").stdout == expected
+    file = tmp_path / "semel.toml"
+    file.write_text(f'[store]\ndata = "{small}"\n')
+    assert run("info", "--config", file, "--json").stdout == expected
+    monkeypatch.setenv("SEMEL_STORE_DATA", str(small))
+    assert run("info", "--json").stdout == expected
+    assert "give one of DIR and --data" in run("info", small, "--data", small).stderr
+    monkeypatch.delenv("SEMEL_STORE_DATA")
+    result = run("info")
+    assert result.exit_code == 2
+    assert "the data folder is missing: give DIR or --data DIR" in result.stderr
+
+
+def test_a_backup_takes_the_data_folder_by_a_flag_too(small: Path, tmp_path: Path) -> None:
+    result = run("backup", "--data", small, tmp_path / "copy", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert run("check", tmp_path / "copy").exit_code == 0
+    assert run("backup", "--data", small).exit_code == 2
+
+
+@pytest.mark.parametrize("kind", ["sessions", "retained"])
+def test_what_is_deleted_is_listed_and_asked_for_first(small: Path, kind: str) -> None:
+    result = run(kind, "delete", small, "--all")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[1:]
+    assert result.stderr.startswith("Delete 2 ")
+    assert len(json.loads(run(kind, "list", small, "--json").stdout)[kind]) == 2
+    deleted = json.loads(run(kind, "delete", small, "--all", "--yes", "--json").stdout)
+    assert len(deleted[kind]) == 2
+    assert json.loads(run(kind, "list", small, "--json").stdout)[kind] == []
 
 
 # --- info -----------------------------------------------------------------------------------------
@@ -293,7 +329,10 @@ def test_adopt_goes_on_after_the_record_and_loses_nothing_silently(small: Path) 
     said = refused("adopt", small, "--stream", "plant", "--after", 41)
     assert "--discard 1-5" in said
     assert (
-        run("adopt", small, "--stream", "plant", "--after", 41, "--discard", "1-5").exit_code == 0
+        run(
+            "adopt", small, "--stream", "plant", "--after", 41, "--discard", "1-5", "--yes"
+        ).exit_code
+        == 0
     )
     assert rows(small, "SELECT DISTINCT last_seq FROM stream") == [(41,)]
 
@@ -355,7 +394,7 @@ def test_an_end_that_is_known_is_listed_as_a_time(small: Path) -> None:
 
 
 def test_a_session_is_deleted_with_all_that_is_kept_for_it_and_nothing_else(small: Path) -> None:
-    result = run("sessions", "delete", small, "--client-id", "a")
+    result = run("sessions", "delete", small, "--client-id", "a", "--yes")
     assert (result.exit_code, result.stdout) == (0, "1 session deleted\n")
     assert clients(small) == ["b"]
     for table in ("subscription", "delivery", "delivery_extra"):
@@ -376,11 +415,11 @@ def test_a_session_is_deleted_with_all_that_is_kept_for_it_and_nothing_else(smal
 def test_many_sessions_are_deleted_at_once(large_once: Path, tmp_path: Path) -> None:
     large = copied(large_once, tmp_path / "large")
     many = len(clients(large))
-    result = run("sessions", "delete", large, "--match", "one of many clients*", "--json")
+    result = run("sessions", "delete", large, "--match", "one of many clients*", "--json", "--yes")
     gone = len(json.loads(result.stdout)["sessions"])
     assert gone == 600
     assert len(clients(large)) == many - gone
-    assert run("sessions", "delete", large, "--all").exit_code == 0
+    assert run("sessions", "delete", large, "--all", "--yes").exit_code == 0
     assert clients(large) == []
     assert run("check", large).exit_code == 0
 
@@ -396,9 +435,9 @@ def test_a_dry_run_deletes_nothing(small: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["sessions", "retained"])
 def test_nothing_is_deleted_because_an_option_was_forgotten(small: Path, kind: str) -> None:
-    option = "--client-id" if kind == "sessions" else "--filter"
+    option = "--client-id" if kind == "sessions" else "--topic"
     for options in ([], [option, "t", "--all"]):
-        result = run(kind, "delete", small, *options)
+        result = run(kind, "delete", small, *options, "--yes")
         assert result.exit_code == 2
         assert option in result.stderr
     assert clients(small) == ["a", "b"]
@@ -406,9 +445,11 @@ def test_nothing_is_deleted_because_an_option_was_forgotten(small: Path, kind: s
 
 
 def test_what_is_not_there_cannot_be_deleted(small: Path, tmp_path: Path) -> None:
-    assert "nothing was deleted" in refused("sessions", "delete", small, "--client-id", "x")
-    assert "no retained message" in refused("retained", "delete", small, "--filter", "x")
-    assert "not a data folder" in refused("sessions", "delete", tmp_path / "no", "--all")
+    assert "nothing was deleted" in refused(
+        "sessions", "delete", small, "--client-id", "x", "--yes"
+    )
+    assert "no retained message" in refused("retained", "delete", small, "--topic", "x", "--yes")
+    assert "not a data folder" in refused("sessions", "delete", tmp_path / "no", "--all", "--yes")
     assert "not a data folder" in refused("retained", "list", tmp_path / "no")
 
 
@@ -416,13 +457,13 @@ def test_what_is_not_there_cannot_be_deleted(small: Path, tmp_path: Path) -> Non
 def test_what_a_broker_has_is_listed_but_not_deleted(small: Path, kind: str) -> None:
     with open_folder(small) as opened, closing(opened.open()):
         assert len(json.loads(run(kind, "list", small, "--json").stdout)[kind]) == 2
-        assert "is in use by another process" in refused(kind, "delete", small, "--all")
-    assert run(kind, "delete", small, "--all").exit_code == 0
+        assert "is in use by another process" in refused(kind, "delete", small, "--all", "--yes")
+    assert run(kind, "delete", small, "--all", "--yes").exit_code == 0
 
 
 def test_sessions_of_a_client_are_not_deleted(small: Path) -> None:
     change(small, "INSERT INTO metadata VALUES ('keeper', 0, 'client')")
-    assert "is the store of a client" in refused("sessions", "delete", small, "--all")
+    assert "is the store of a client" in refused("sessions", "delete", small, "--all", "--yes")
     assert len(json.loads(run("sessions", "list", small, "--json").stdout)["sessions"]) == 2
 
 
@@ -431,18 +472,18 @@ def test_retained_messages_are_listed_and_deleted_by_topic_filter(small: Path) -
     assert head.split() == ["topic", "qos", "bytes", "expires"]
     assert first.split() == ["'t'", "0", "4", "never"]
     assert second.split() == ["'u'", "0", "4", "never"]
-    found = json.loads(run("retained", "list", small, "--filter", "u/#", "--json").stdout)
+    found = json.loads(run("retained", "list", small, "--topic", "u/#", "--json").stdout)
     assert found == {"retained": [{"topic": "u", "qos": 0, "bytes": 4, "expires_at": None}]}
-    result = run("retained", "delete", small, "--filter", "u/#")
+    result = run("retained", "delete", small, "--topic", "u/#", "--yes")
     assert result.stdout == "1 retained message deleted\n"
     assert rows(small, "SELECT topic FROM retained") == [("t",)]
     assert run("check", small).exit_code == 0
 
 
 def test_a_filter_that_is_none_is_refused(small: Path) -> None:
-    result = run("retained", "list", small, "--filter", "a/#/b")
+    result = run("retained", "list", small, "--topic", "a/#/b")
     assert result.exit_code == 2
-    assert "--filter" in result.stderr
+    assert "--topic" in result.stderr
 
 
 def test_a_damaged_row_is_not_listed_as_if_it_were_right(small: Path) -> None:

@@ -18,7 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from semel import cli
-from semel.cli.stream import fields_of, shown_payload, shown_size, shown_time
+from semel.cli.stream import fields_of, shown_payload
+from semel.cli.text_tables import shown_size, shown_time
 from semel.extras import need
 from semel.mqtt import MQTT5, Connect, Decoder, PubAck, Publish, encode
 from semel.store.commit import Commit, RecordedMessage
@@ -295,8 +296,8 @@ def test_a_filter_and_a_limit_choose_among_the_rows(keeper: Keeper) -> None:
     found = seqs(read(keeper, "--topic", "plant/+/temperature"))
     assert found == list(range(1, 11))
     assert seqs(read(keeper, "--topic", "plant/line2/#")) == [2, 7]
-    assert seqs(read(keeper, "--topic", "plant/line2/#", "--limit", 1)) == [2]
-    assert seqs(read(keeper, "--limit", 4, "--from", 3)) == [3, 4, 5, 6]
+    assert seqs(read(keeper, "--topic", "plant/line2/#", "--count", 1)) == [2]
+    assert seqs(read(keeper, "--count", 4, "--from", 3)) == [3, 4, 5, 6]
     assert seqs(read(keeper, "--topic", "nothing")) == []
 
 
@@ -319,7 +320,7 @@ def test_rows_of_several_nodes_are_in_order_of_time_and_each_in_its_own(
     assert found.index(("n2", 3)) == found.index(("n2", 2)) + 1
     assert seqs(read(keeper, "--node", "n2")) == [1, 2, 3, 4]
     assert len(seqs(read(keeper, "--node", "n2", "--node", "n1"))) == 14
-    assert read(keeper, "--text", "--limit", 1).output.startswith(f"       1  n1  {FIRST}")
+    assert read(keeper, "--text", "--count", 1).output.startswith(f"       1  n1  {FIRST}")
     assert len(json.loads(run("list", "--json", "--data", keeper.folder.path).output)) == 2
     assert (
         "each node numbers its own rows"
@@ -481,6 +482,18 @@ def test_trim_says_what_it_would_delete_and_deletes_nothing(keeper: Keeper) -> N
     assert keeper.names() == ["1-3", "4-6", "7-7"]
 
 
+def test_trim_tells_programs_what_it_deletes(keeper: Keeper) -> None:
+    node = {"stream": "plant", "node": "n1", "first": 1, "last": 6, "segments": 2}
+    dry = json.loads(trim(keeper, "--before", 7, "--dry-run", "--json").stdout)
+    assert dry == {"deleted": False, "nodes": [node]}
+    asked = trim(keeper, "--before", 7, "--json")
+    assert (asked.exit_code, asked.stdout) == (1, "")
+    done = json.loads(trim(keeper, "--before", 7, "--yes", "--json").stdout)
+    assert done == {"deleted": True, "nodes": [node]}
+    again = json.loads(trim(keeper, "--before", 7, "--yes", "--json").stdout)
+    assert again == {"deleted": True, "nodes": []}
+
+
 def test_trim_asks_first(keeper: Keeper) -> None:
     for answer in ("n\n", "\n", ""):
         assert trim(keeper, "--before", 8, text=answer).exit_code == 1
@@ -585,7 +598,7 @@ def test_no_store_and_no_root_are_one_sentence_each(tmp_path: Path, what: tuple[
         ("read", "plant", "--data", ".", "--to", "earliest"),
         ("read", "plant", "--data", ".", "--topic", "a/#/b"),
         ("read", "plant", "--data", ".", "--topic", "$share/g/a"),
-        ("read", "plant", "--data", ".", "--limit", "0"),
+        ("read", "plant", "--data", ".", "--count", "0"),
         ("read", "plant", "--data", ".", "--json", "--csv"),
         ("tail", "plant", "--data", ".", "-n", "-1"),
         ("trim", "plant", "--data", "."),
@@ -597,6 +610,14 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "Usage: " in result.stderr
+
+
+def test_the_place_may_be_in_the_file_of_settings(keeper: Keeper, tmp_path: Path) -> None:
+    file = tmp_path / "semel.toml"
+    file.write_text(f'[store]\ndata = "{keeper.folder.path}"\n')
+    assert len(lines(run("read", "plant", "--config", file))) == 10
+    file.write_text(f'[store]\nroot = "{keeper.folder.streams}"\n')
+    assert len(lines(run("read", "plant", "--config", file))) == 7
 
 
 def test_the_place_may_be_in_the_environment(keeper: Keeper) -> None:

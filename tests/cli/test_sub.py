@@ -386,7 +386,9 @@ def test_the_properties_of_a_subscription_are_sent() -> None:
         *("-D", "subscribe", "user-property", "a", "b"),
     ]
     with Scripted([CONNACK[5], SUBACK[5]]) as server:
-        assert run(semel("sub", *server.address, "-t", "t", "-E", *given)).returncode == 0
+        assert (
+            run(semel("sub", *server.address, "-V", "5", "-t", "t", "-E", *given)).returncode == 0
+        )
         body = server.packets[1].body
     assert b"\x0b\xac\x02" in body
     assert body.count(b"\x0b") == 1
@@ -466,6 +468,25 @@ def test_a_subscriber_comes_back_after_a_loss_and_ends_when_it_is_refused_then(
     assert len(server.connections) == 3
 
 
+def test_a_session_on_a_server_that_refuses_5_0_is_one_of_3_1_1_and_goes_on(tmp_path: Path) -> None:
+    """Each run tries 5.0 first, which changes nothing, and then resumes the 3.1.1 session."""
+    refusal: Script = [bytes.fromhex("20020001"), CLOSE]
+    message = bytes.fromhex("320700016100077465")  # QoS 1, topic a, packet identifier 7
+    first_run: Script = [CONNACK[4], suback]
+    second_run: Script = [bytes.fromhex("20020100") + message, suback]
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    with Scripted(refusal, first_run, refusal, second_run) as server:
+        words = ["-h", "127.0.0.1", "-p", f"{server.port}", "-c", "-i", "audit", "-t", "a"]
+        first = run(semel("sub", *words, "-E"), environment=environment)
+        assert (first.returncode, first.stderr) == (0, b"")
+        second = run(semel("sub", *words, "-C", "1"), environment=environment)
+        assert (second.returncode, second.stdout, second.stderr) == (0, b"te\n", b"")
+    connects = [packets[0].body for packets in server.connections]
+    # The protocol level, and Clean Start or Clean Session, which is 0.
+    assert [(body[6], body[7]) for body in connects] == [(5, 0), (4, 0), (5, 0), (4, 0)]
+    assert b"\x00\x07" in [packet.body for packet in server.connections[3] if packet.kind == 4]
+
+
 def test_a_loss_is_told_unless_it_is_to_be_quiet() -> None:
     refusal = bytes.fromhex("20020005")
     with Scripted([CONNACK[4], CLOSE], [refusal]) as server:
@@ -486,7 +507,7 @@ def test_a_replay_that_3_1_1_cannot_have_is_refused_with_the_way_to_have_it(
     assert result.returncode == 0x80
     assert sentence(result) == (
         "Error: the server refused the subscription to $stream/all/# with SUBACK 0x80, "
-        "unspecified error; the replay of a stream needs MQTT 5.0: -V mqttv5"
+        "unspecified error; replaying a stream needs MQTT 5.0: -V 5"
     )
     # With 5.0 the server says itself what is wrong.
     if not others:
@@ -501,7 +522,7 @@ def test_a_replay_that_is_refused_beside_a_subscription_that_is_not_is_a_warning
     result = run(semel("sub", *words, "-t", "$stream/all/#", "-t", "a"))
     assert result.returncode == 0
     assert sentence(result).startswith("Warning: the server refused")
-    assert sentence(result).endswith("; the replay of a stream needs MQTT 5.0: -V mqttv5")
+    assert sentence(result).endswith("; replaying a stream needs MQTT 5.0: -V 5")
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x87)])
@@ -601,12 +622,15 @@ def test_what_standard_output_cannot_take_is_told(
         (["-t", "a", "-q", "3"], "3"),
         (["-t", "a", "-C", "0"], "0"),
         (["-t", "a", "-W", "0"], "0"),
-        (["-t", "a", "-F", "%z"], "-F: there is no %z"),
+        (["-t", "a", "-F", "%z"], "-F: unknown sequence %z"),
         (["-t", "a", "-F", "%t", "--json"], "give one"),
         (["-t", "a", "-R", "--retained-only"], "nothing to print"),
         (["-t", "a", "--random-filter", "0"], "0"),
-        (["-t", "a", "--retain-as-published"], "--retain-as-published needs MQTT 5.0"),
-        (["-t", "a", "-D", "publish", "content-type", "x"], "publishes nothing"),
+        (
+            ["-V", "3.1.1", "-t", "a", "--retain-as-published"],
+            "--retain-as-published needs MQTT 5.0",
+        ),
+        (["-t", "a", "-D", "publish", "content-type", "x"], "publishes no message with properties"),
     ],
 )
 def test_wrong_flags_are_refused_in_a_sentence(arguments: list[str], words: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
-from semel.cli.tables import command, shown_age
+from semel.cli.tables import command
+from semel.cli.text_tables import shown_age
 from semel.store.reading import NodeRecord
 from tests.store.keeper import Keeper
 from tests.up.landed import land
@@ -106,7 +107,9 @@ def test_before_anything_is_landed_the_rows_that_wait_are_told(tmp_path: Path) -
     made = Keeper(tmp_path / "data", stream="all")
     made.commit(3)
     for lake in (tmp_path / "data" / "lake", tmp_path / "far"):
-        waiting = f"nothing is landed in messages of {lake} yet; 3 rows of stream all are waiting\n"
+        waiting = (
+            f"nothing has landed in messages of {lake} yet; 3 rows of stream all are waiting\n"
+        )
         arguments = ("--data", tmp_path / "data", "--lake", lake)
         if lake.name == "far":
             lake.mkdir()

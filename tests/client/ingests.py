@@ -31,7 +31,7 @@ PAIRS = pytest.mark.parametrize(
     [("semel", MQTT5), pytest.param("mosquitto", MQTT311, marks=NEEDS_MOSQUITTO)],
     ids=["semel-5.0", "mosquitto-3.1.1"],
 )
-NAMES = {MQTT311: "311", MQTT5: "5"}
+NAMES = {MQTT311: "3.1.1", MQTT5: "5"}
 
 
 def plan_of(
@@ -48,7 +48,7 @@ def plan_of(
         url=url,
         topic=topics or ("plant/#",),
         stream="plant",
-        protocol_version=NAMES[version],
+        mqtt_version=NAMES[version],
         client_id=client_id,
         share=share,
         longest_wait=0.05,

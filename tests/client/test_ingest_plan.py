@@ -37,7 +37,7 @@ def plan_from(folder: Path, **changes: object) -> IngestPlan:
         ({"url": "mqtts://host", "cafile": Path("x")}, "cafile 'x': No such file"),
         ({"password_file": Path("nowhere")}, "--password-file nowhere: No such file"),
         ({"password": "a", "password_file": Path(__file__)}, "give one of them"),
-        ({"protocol_version": "311", "password": "secret"}, "no CONNECT can be made of this"),
+        ({"mqtt_version": "3.1.1", "password": "secret"}, "no CONNECT can be made of this"),
         ({"root": None}, "say where segments are to be kept"),
         ({"root": "ftp://x/y"}, "is not a root"),
         ({"root": "s3://bucket/x?region=r"}, "say by --data where the store is"),
@@ -85,7 +85,7 @@ def test_a_plan_has_what_the_settings_say(tmp_path: Path) -> None:
 
 
 def test_a_plan_warns_of_what_its_author_may_not_mean(tmp_path: Path) -> None:
-    found = plan_from(tmp_path, topic=("a/#", "a/b", "c"), share="g", protocol_version="311")
+    found = plan_from(tmp_path, topic=("a/#", "a/b", "c"), share="g", mqtt_version="3.1.1")
     assert [words.split(":")[0] for words in found.warnings] == [
         "MQTT 3.1.1 cannot say how long the broker is to keep the session",
         "MQTT 3.1.1 knows no shared subscriptions",

@@ -454,7 +454,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _: None) -
         ingester = Ingester(
             f"mqtt://127.0.0.1:{cutter.port}",
             places["ingest"],
-            *("--protocol-version", "5" if plan.version == wire.V5 else "311"),
+            *("--mqtt-version", "5" if plan.version == wire.V5 else "3.1.1"),
             # A connection that is cut at once counts as one that failed.
             *("--longest-wait", "200ms"),
         )

@@ -94,9 +94,9 @@ def test_a_broker_that_keeps_its_sessions_may_restart(kind: str, tmp_path: Path)
     """semel is killed; mosquitto writes its sessions when it ends, and so is asked to."""
     broker = broker_of(kind, tmp_path)
     # Mosquitto 2.0.11 forgets the sessions of 5.0 clients when it restarts.
-    version = "5" if kind == "semel" else "311"
+    version = "5" if kind == "semel" else "3.1.1"
     ingester = Ingester(
-        f"mqtt://127.0.0.1:{broker.port}", tmp_path / "ingest", "--protocol-version", version
+        f"mqtt://127.0.0.1:{broker.port}", tmp_path / "ingest", "--mqtt-version", version
     )
     sent: list[str] = []
     with started(broker, ingester):

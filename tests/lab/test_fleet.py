@@ -405,7 +405,7 @@ def test_a_fleet_that_was_killed_goes_on_and_doubles_nothing(
         "--devices": 40,
         "--rate": 0,
         "--count": MANY,
-        "--state": state,
+        "--data": state,
     }
     words = [str(word) for option in options.items() for word in option]
     command = [sys.executable, "-m", "semel", "fleet", *words]

@@ -110,7 +110,7 @@ def test_each_message_is_recorded_once_when_the_driver_is_killed_and_another_fol
 @NEEDS_MOSQUITTO
 def test_each_message_of_mosquitto_is_recorded_once_as_well(tmp_path: Path) -> None:
     with mosquitto(tmp_path, []) as (port,):
-        live_through_two_drivers(port, tmp_path / "root", protocolVersion="311")
+        live_through_two_drivers(port, tmp_path / "root", mqttVersion="3.1.1")
 
 
 def test_a_worker_that_is_killed_takes_no_ingest_with_it(tmp_path: Path) -> None:

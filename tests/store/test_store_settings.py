@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from semel.broker.settings import BrokerSettings
-from semel.settings import Flags, Settings, SettingsError, load, options, settings_of
+from semel.cli.setting_options import options
+from semel.settings import Flags, Settings, SettingsError, load, settings_of
 from semel.store.database import SYNCHRONOUS
 from semel.store.settings import (
     DISK,

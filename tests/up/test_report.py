@@ -72,7 +72,7 @@ class Told:
         asyncio.run(asyncio.wait_for(self._tell(plan, events, quiet), PATIENCE))
 
     async def _tell(self, plan: UpPlan, events: Sequence[Event], quiet: bool) -> None:
-        report = UpReport(plan, json_wanted=True, quiet=quiet)
+        report = UpReport(plan, is_json=True, quiet=quiet)
         report.begin(Supervisor([], report.tell))
         for each in events:
             report.tell(each)
@@ -110,7 +110,7 @@ def test_a_latency_of_long_ago_is_not_told_but_how_long_rows_wait_is(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = event("ready", landed_before=0, positions={"n1": 0})
-    report = UpReport(plan_of(data=str(data)), json_wanted=False, quiet=True)
+    report = UpReport(plan_of(data=str(data)), is_json=False, quiet=True)
     now = 1_000.0
     # The loop goes by its own clock.
     clock = SimpleNamespace(monotonic=lambda: now, strftime=time.strftime)

@@ -461,7 +461,7 @@ def test_retention_knows_of_the_landing_as_soon_as_the_broker_is_there(
     monkeypatch.setattr(up_command, "parts", lambda _, environ: parts(without, environ))
 
     async def story() -> None:
-        report = up_command.UpReport(plan, json_wanted=False, quiet=True)
+        report = up_command.UpReport(plan, is_json=False, quiet=True)
         running = asyncio.ensure_future(up_command.supervise(plan, report))
         async with asyncio.timeout(PATIENCE):
             while not read_landing_notes(open_root(plan.record), "all"):

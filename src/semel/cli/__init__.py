@@ -1,11 +1,12 @@
 """The `semel` command: parse, call, print.
 
-A sub-command is a click command named `command` in a module of its own, imported when it is
-invoked and not before: `semel --help` reads COMMANDS only, so it starts quickly and works without
-any extra. To add a sub-command, write the module and add its line to COMMANDS.
+A command is a click command named `command` in a module of its own, which is imported when the
+command is invoked: `semel --help` reads COMMANDS only, so it starts quickly and works without any
+extra. To add a command, write the module and add its line to COMMANDS; test_conventions.py
+checks that all commands have the same flags for the same things.
 
-Exit codes: 0 done; 1 failed, with one sentence on stderr; 2 wrong usage. A mistake that a user can
-make never shows a traceback.
+Exit codes: 0 success; 1 failure, with one sentence on stderr; 2 wrong usage. A mistake of a user
+never shows a traceback.
 """
 
 import sys
@@ -20,31 +21,31 @@ from semel.cli.output import make_output_safe
 from semel.extras import MissingExtra
 from semel.settings import SettingsError
 
-# Name: (module that holds `command`, what `semel --help` says about it).
+# Name: (module that has `command`, summary in `semel --help`).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("semel.cli.up", "Run broker, record and landing: MQTT into tables, in one command."),
     "broker": ("semel.cli.broker", "Run a broker for MQTT 3.1.1 and 5.0."),
     "ingest": ("semel.cli.ingest", "Record the messages of any broker in a stream."),
     "land": ("semel.cli.land", "Land the messages of a stream in a Delta table, each once."),
-    "sql": ("semel.cli.sql", "Ask the tables of a lake, and what has not landed yet."),
+    "sql": ("semel.cli.sql", "Query the tables of a lake, and what has not landed yet."),
     "tables": ("semel.cli.tables", "List the tables of a lake."),
-    "lake": ("semel.cli.lake", "Compact, clean and look back at the tables of a lake."),
+    "lake": ("semel.cli.lake", "Compact and clean the tables of a lake, and list their commits."),
     "stream": ("semel.cli.stream", "List, read, follow and trim the record of streams."),
-    "store": ("semel.cli.store", "Check, repair, export or back up what a broker keeps."),
+    "store": ("semel.cli.store", "Check, repair, export or back up the store of a broker."),
     "pub": ("semel.cli.pub", "Publish messages, with the flags of mosquitto_pub."),
     "sub": ("semel.cli.sub", "Subscribe and print messages, with the flags of mosquitto_sub."),
-    "load": ("semel.cli.load", "Put a described load on a broker, and count every message."),
+    "load": ("semel.cli.load", "Put a load on a broker, and count every message."),
     "fleet": ("semel.cli.fleet", "Publish the numbered messages of simulated devices."),
     "demo": ("semel.cli.demo", "Land a simulated fleet while everything is killed."),
-    "decode": ("semel.cli.decode", "Show what MQTT packets say and which rules they break."),
+    "decode": ("semel.cli.decode", "Print MQTT packets, and the rules that they break."),
     "rules": ("semel.cli.rules", "List the rules of the standard as semel states them."),
-    "doctor": ("semel.cli.doctor", "Say what is there, what is missing, and what to do."),
-    "version": ("semel.cli.version", "Say which semel this is and what it can use."),
+    "doctor": ("semel.cli.doctor", "Check what this machine has, what it lacks, and what to do."),
+    "version": ("semel.cli.version", "Print the version and the installed extras."),
 }
 
 
 class LazyGroup(SuggestingGroup):
-    """A group that knows its sub-commands from a table and imports only the one invoked."""
+    """A group that has its commands in a table and imports only the one invoked."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

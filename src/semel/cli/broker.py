@@ -1,4 +1,4 @@
-"""`semel broker`: run the broker until SIGTERM or Ctrl-C."""
+"""`semel broker`: run a broker until SIGTERM or Ctrl-C."""
 
 import logging
 import os
@@ -18,32 +18,41 @@ from semel.broker.server import (
     run,
 )
 from semel.broker.settings import BrokerSettings
+from semel.cli.option_groups import SemelCommand
 from semel.cli.sections import SECTIONS
-from semel.settings import Flags, describe, load, options
+from semel.cli.setting_options import options
+from semel.settings import Flags, describe, load
 from semel.store.opening import open_store
 from semel.store.schema import Unusable
 from semel.store.settings import StoreSettings, StreamSettings, check_streams, parse_stream
 
-# What a broker's own file may have.
+# The sections that --print-config prints.
 OWN = (BrokerSettings, StoreSettings, StreamSettings)
 
 
-# How long an end may take until everything is sealed; what is not by then is for the next start.
+# How long a shutdown may wait for sealing. The next start seals the remaining rows.
 SEAL_SECONDS: Final = 5.0
 
 
-@click.command
+@click.command(
+    cls=SemelCommand,
+    examples=(
+        "semel broker",
+        "semel broker --data /var/lib/semel --stream all='#' --host 0.0.0.0",
+        "semel broker --config semel.toml --check-config",
+    ),
+)
 @options(BrokerSettings, StoreSettings)
 @click.option(
     "--stream",
     "given_streams",
     multiple=True,
     metavar="NAME=FILTER",
-    help="Record messages to topics that match the filter, such as all='#'. May be repeated.",
+    help="Record the messages whose topics match the filter, such as all='#'. May be repeated.",
 )
-@click.option("--quiet", is_flag=True, help="Say only what is wrong: --log-level warning.")
-@click.option("--check-config", is_flag=True, help="Say whether the settings are right, and exit.")
-@click.option("--print-config", is_flag=True, help="Print a configuration file with all settings.")
+@click.option("--quiet", is_flag=True, help="Report problems only: --log-level warning.")
+@click.option("--check-config", is_flag=True, help="Check the settings and exit.")
+@click.option("--print-config", is_flag=True, help="Print a file with all settings and exit.")
 def command(
     config: Path | None,
     flags: Flags,
@@ -54,23 +63,23 @@ def command(
 ) -> None:
     """Run a broker for MQTT 3.1.1 and 5.0 on one port.
 
-    Settings come from a file, the environment and these flags, each over the last. With --data an
-    acknowledgement means on disk; without it sessions and retained messages are kept in memory,
-    and end with the process.
+    Settings come from a file, the environment and these flags; a later source overrides an earlier
+    one. With --data an acknowledgement is sent after the commit to disk. Without it, sessions and
+    retained messages are in memory and end with the process.
     """
     if print_config:
         click.echo(describe(OWN), nl=False)
         return
     if quiet:
         if "log_level" in flags[BrokerSettings.section]:
-            raise click.UsageError("choose one of --quiet and --log-level")
+            raise click.UsageError("give one of --quiet and --log-level")
         flags = {**flags, BrokerSettings.section: {**flags["broker"], "log_level": "warning"}}
     settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
     kept = settings.of(StoreSettings)
     streams = [*settings.all_of(StreamSettings), *map(parse_stream, given_streams)]
     check_streams(kept, streams)
     if check_config:
-        click.echo("the settings are right")
+        click.echo("the settings are valid")
         return
     log = LogWriter(sys.stderr.fileno())
     log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
@@ -89,14 +98,14 @@ def command(
         finally:
             opened.close()
     except (CannotListen, StoreFailed, Unusable) as problem:
-        # What led to it is said before it.
+        # Log what led to the problem first.
         log.flush()
         raise click.ClickException(str(problem)) from None
 
 
 def log_ignored_signals() -> None:
-    """From now on log signals that have no meaning here yet, and go on."""
+    """From now on, log the signals that a broker ignores."""
     for number in IGNORED_SIGNALS:
-        # What nohup ignores stays ignored, without a word.
+        # A signal that nohup ignores is not logged either.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, log_signal)

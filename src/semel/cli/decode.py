@@ -1,4 +1,4 @@
-"""`semel decode`: what packets in hexadecimal say, and which rules they break."""
+"""`semel decode`: print packets given in hexadecimal, and the rules that they break."""
 
 import json
 import sys
@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 import click
 
+from semel.cli.flags import ONE_OBJECT, mqtt_version_option
+from semel.cli.option_groups import SemelCommand
 from semel.counts import count
 from semel.mqtt import MQTT5, MQTT311, PACKET_NAMES, Observation, Violation, observe
 from semel.mqtt.packet_types import CONNECT, PUBLISH
 
-VERSIONS = {"3.1.1": MQTT311, "5.0": MQTT5}
-NAMES = {level: name for name, level in VERSIONS.items()}
+NAMES = {MQTT311: "3.1.1", MQTT5: "5.0"}
 
 
 def parse_hex(parts: tuple[str, ...]) -> bytes:
-    """Bytes from hexadecimal words; spaces, colons and 0x are how people write them."""
+    """Bytes from hexadecimal words, which may have spaces, colons and 0x."""
     try:
         words = [sys.stdin.read()] if parts == ("-",) else list(parts)
     except UnicodeError:
@@ -31,8 +32,8 @@ def parse_hex(parts: tuple[str, ...]) -> bytes:
         raise click.BadParameter(f"not hexadecimal bytes{odd}", param_hint="HEX") from None
 
 
-def observed(data: bytes, version: int) -> Iterator[Observation]:
-    """The packets of `data`, each under the version that the last CONNECT set."""
+def observe_all(data: bytes, version: int) -> Iterator[Observation]:
+    """The packets of `data`, each in the version of the last CONNECT before it."""
     start = 0
     while True:
         observation = observe(data, version, start=start)
@@ -45,14 +46,14 @@ def observed(data: bytes, version: int) -> Iterator[Observation]:
 
 
 def shown(value: int | str | bytes) -> str:
-    """A field for people. Text of a peer is escaped."""
+    """A field as text for people. Text of a peer is escaped."""
     if isinstance(value, bytes):
         return f"{count(len(value), 'byte')} {value.hex()}".rstrip()
     return ascii(value) if isinstance(value, str) else str(value)
 
 
 def flags(observation: Observation) -> str:
-    """What the first byte of a PUBLISH says."""
+    """The flags of a PUBLISH."""
     bits = observation.flags
     dup, qos, retain = bits >> 3, bits >> 1 & 3, bits & 1
     return f"QoS {qos}{', DUP' if dup else ''}{', RETAIN' if retain else ''}"
@@ -88,8 +89,8 @@ def print_packet(observation: Observation) -> None:
     name = PACKET_NAMES[kind] if kind else "no packet type"
     size = count(observation.end - observation.start, "byte")
     version = NAMES.get(observation.version, "?")
-    head = f"{observation.start:>6}  {click.style(name, bold=True)}  {size}, MQTT {version}"
-    click.echo(head + (f", {flags(observation)}" if kind == PUBLISH else ""))
+    title = f"{observation.start:>6}  {click.style(name, bold=True)}  {size}, MQTT {version}"
+    click.echo(title + (f", {flags(observation)}" if kind == PUBLISH else ""))
     for field, value in observation.fields:
         click.echo(f"        {field:<24} {shown(value)}")
     for violation in observation.violations:
@@ -99,38 +100,33 @@ def print_packet(observation: Observation) -> None:
         click.echo(f"          {violation.rule.sentence} Seen: {violation.seen}.")
 
 
-@click.command
-@click.argument("hex_bytes", metavar="HEX...", nargs=-1, required=True)
-@click.option(
-    "--mqtt",
-    type=click.Choice(list(VERSIONS)),
-    default="5.0",
-    show_default=True,
-    help="The version spoken, until a CONNECT among the packets says otherwise.",
+@click.command(
+    cls=SemelCommand,
+    examples=(
+        'semel decode -V 3.1.1 "30 0B 00 08 73 65 6E 73 6F 72 2F 23 78"',
+        "xxd -p capture.bin | semel decode --json -",
+    ),
 )
-@click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
-def command(hex_bytes: tuple[str, ...], mqtt: str, json_wanted: bool) -> None:
-    """Show what MQTT packets say, field by field, and every rule that they break.
+@click.argument("hex_bytes", metavar="HEX...", nargs=-1, required=True)
+@mqtt_version_option("The version of MQTT before the first CONNECT. By default 5.")
+@ONE_OBJECT
+def command(hex_bytes: tuple[str, ...], mqtt_version: int | None, is_json: bool) -> None:
+    """Print MQTT packets field by field, and every rule that they break.
 
     HEX is one or more packets in hexadecimal, or - for standard input. Exits with 1 if a rule is
-    broken or the last packet is not complete.
-
-    \b
-        semel decode --mqtt 3.1.1 "30 0B 00 08 73 65 6E 73 6F 72 2F 23 78"
+    broken or the last packet is incomplete.
     """
     data = parse_hex(hex_bytes)
-    observations = list(observed(data, VERSIONS[mqtt]))
+    observations = list(observe_all(data, mqtt_version or MQTT5))
     end = observations[-1].end if observations else 0
     broken = any(observation.violations for observation in observations)
-    if json_wanted:
+    if is_json:
         packets = [as_json(observation, data) for observation in observations]
         click.echo(json.dumps({"packets": packets, "incomplete": data[end:].hex()}))
     else:
         for observation in observations:
             print_packet(observation)
         if end < len(data):
-            click.echo(
-                f"{end:>6}  {count(len(data) - end, 'byte')} of a packet that is not complete"
-            )
+            click.echo(f"{end:>6}  {count(len(data) - end, 'byte')} of an incomplete packet")
     if broken or end < len(data):
         sys.exit(1)

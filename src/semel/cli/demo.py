@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import click
 
-from semel.cli.numbers import MOST_RATE, NumberRange
+from semel.cli.flags import QUIET, json_option, shared_option
+from semel.cli.numbers import MOST_RATE, Duration, NumberRange
+from semel.cli.option_groups import SemelCommand
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.counts import count
 from semel.lab.demo import Demo, DemoFailed, DemoOptions, DemoStatus
@@ -31,40 +33,49 @@ LINE_SECONDS: Final = 0.25
 BY_SIGNAL: Final = 128
 
 
-@click.command
-@click.option(
-    "--messages",
+@click.command(
+    cls=SemelCommand,
+    examples=(
+        "semel demo",
+        "semel demo --seed 7 --count 100000 --duration 300 --data demo-data",
+    ),
+)
+@shared_option(
+    "--count",
+    "messages",
     type=click.IntRange(LEAST_MESSAGES, MOST_MESSAGES),
     default=MESSAGES,
     show_default=True,
     help="Messages that the fleet publishes, at QoS 2.",
 )
-@click.option(
-    "--seconds",
-    type=NumberRange(10, 86_400),
+@shared_option(
+    "--duration",
+    "seconds",
+    type=Duration(10, 86_400),
     default=SECONDS,
     show_default=True,
     help="How long it is to take; after twice as many seconds it is given up.",
 )
-@click.option(
+@shared_option(
     "--rate",
     type=NumberRange(1, MOST_RATE),
     help="Messages per second. Without it: as many as leave Spark the time to start twice.",
 )
-@click.option(
+@shared_option(
     "--seed",
     type=click.IntRange(0, MOST_SEED),
     default=1,
     show_default=True,
     help="Chooses devices, messages and faults.",
 )
-@click.option(
+@shared_option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
     help="Work in this folder, which is new or empty, and keep it. Without it: in a temporary one.",
 )
 @click.option("--no-land", is_flag=True, help="Without Spark: the record of the broker is the end.")
-@click.option("--json", "json_wanted", is_flag=True, help="Print what happens as JSON, by lines.")
+@json_option("Print events as JSON, one object per line.")
+@QUIET
 def command(
     messages: int,
     seconds: float,
@@ -72,7 +83,8 @@ def command(
     seed: int,
     data: Path | None,
     no_land: bool,
-    json_wanted: bool,
+    is_json: bool,
+    quiet: bool,
 ) -> None:
     """Show that every message lands once, whatever is killed.
 
@@ -81,10 +93,6 @@ def command(
     chooses. Then compares what the devices published with what is in the record and in the Delta
     table, message by message. Ends by itself; exit code 0 only if nothing is lost and nothing
     duplicated.
-
-    \b
-        semel demo
-        semel demo --seed 7 --messages 100000 --seconds 300 --data demo-data
     """
     with ExitStack() as stack:
         if data is None:
@@ -94,7 +102,7 @@ def command(
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
                 raise click.UsageError(f"--data {folder} is not empty: a demo begins with nothing")
-        display = JsonDisplay() if json_wanted else Display(lands=not no_land)
+        display = JsonDisplay() if is_json else Display(lands=not no_land, quiet=quiet)
         wanted = DemoOptions(folder, messages, seconds, seed, rate, lands=not no_land)
         demo = Demo(wanted, display.tell, display.happened)
         try:
@@ -148,16 +156,17 @@ async def until_signal(demo: Demo) -> Verdict:
 class Display:
     """For people: on a terminal one line that is written again and again, and a line an event."""
 
-    def __init__(self, *, lands: bool) -> None:
+    def __init__(self, *, lands: bool, quiet: bool) -> None:
         self._lands = lands
-        self._is_terminal = sys.stdout.isatty()
+        self._is_quiet = quiet
+        self._is_terminal = sys.stdout.isatty() and not quiet
         self._every = LINE_SECONDS if self._is_terminal else PLAIN_SECONDS
         self._shown_at = 0.0
 
     def tell(self, status: DemoStatus) -> None:
         """Numbers."""
         now = time.monotonic()
-        if now - self._shown_at < self._every:
+        if self._is_quiet or now - self._shown_at < self._every:
             return
         self._shown_at = now
         line = as_line(status, lands=self._lands)
@@ -171,6 +180,8 @@ class Display:
 
     def happened(self, seconds: float, sentence: str) -> None:
         """Something happened."""
+        if self._is_quiet:
+            return
         self.clear()
         click.echo(f"{seconds:5.0f} s  {shown_text(sentence)}")
         self._shown_at = 0.0 if self._is_terminal else self._shown_at

@@ -1,9 +1,9 @@
-"""`semel doctor`: what this machine has for semel, what it lacks, and what to do about it.
+"""`semel doctor`: check what this machine has for semel, what it lacks, and what to do about it.
 
-Each check gives one finding: a subject, a word (ok, missing, problem), a sentence, and what to do.
-*Missing* is something optional that is not installed. *Problem* is something that is there and will
-not do. Only a problem of what an installed extra promises makes the command fail: a machine without
-Java is a broken one if it has the extra `spark`, and else it is not.
+Each check returns one finding: a subject, a state (ok, missing, problem), a sentence, and advice.
+*Missing* is something optional that is not installed. *Problem* is something installed that is not
+usable. The command fails only if an installed extra does not work: without Java, a machine with the
+extra `spark` is broken, and another one is not.
 """
 
 import contextlib
@@ -29,6 +29,8 @@ import click
 
 import semel
 from semel import __version__
+from semel.cli.flags import ONE_OBJECT, shared_option
+from semel.cli.option_groups import SemelCommand
 from semel.cli.safe_text import shown_text
 from semel.cli.version import is_compiled
 from semel.extras import EXTRAS, missing
@@ -39,21 +41,21 @@ OK: Final = "ok"
 MISSING: Final = "missing"
 PROBLEM: Final = "problem"
 
-# `INSERT … ON CONFLICT DO UPDATE` that names no column came with it.
+# The first with `INSERT … ON CONFLICT DO UPDATE` without a column.
 OLDEST_SQLITE: Final = (3, 35, 0)
 LEAST_FREE: Final = 1 << 30
 LEAST_FILES: Final = 4096
-# A start of Spark takes ten seconds; on a busy machine, a minute.
-SPARK_PATIENCE: Final = 300
-# File systems on other machines: locks and flushes mean there what the server makes of them, and
-# the shared memory of SQLite's WAL does not reach across machines.
+# Spark starts in ten seconds; on a busy machine, in a minute.
+SPARK_TIMEOUT: Final = 300
+# File systems on other machines: the server decides what locks and flushes mean, and the shared
+# memory of SQLite's WAL does not work across machines.
 REMOTE: Final = frozenset(
     [
         *("9p", "afs", "beegfs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "lustre", "ncpfs"),
         *("nfs", "nfs4", "smb3", "smbfs"),
     ]
 )
-# Modules of ours that use the packages of an extra: a version that they do not know shows here.
+# Our modules that use the packages of an extra: an incompatible version fails to import here.
 USERS: Final = {
     "broker": ("semel.broker.server",),
     "client": ("semel.client.websocket",),
@@ -61,65 +63,68 @@ USERS: Final = {
     "sql": ("semel.pipeline.lake", "semel.up.sql"),
 }
 PEERS: Final = {
-    "mosquitto": (["-h"], "a broker to compare with: install the package mosquitto"),
-    "tshark": (["--version"], "it makes and reads captures: install the package tshark"),
+    "mosquitto": (["-h"], "a broker for comparison: install the package mosquitto"),
+    "tshark": (["--version"], "it writes and reads captures: install the package tshark"),
 }
 _ORDER: Final = {"<": (-1,), "<=": (-1, 0), "==": (0,), "!=": (-1, 1), ">=": (0, 1), ">": (1,)}
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """What one check came to."""
+    """The result of one check."""
 
     subject: str
     state: str
     text: str
     todo: str = ""
     broken: bool = False
-    """Whether something that an installed extra promises does not work."""
+    """Whether an installed extra does not work."""
     details: dict[str, object] = field(default_factory=dict)
 
 
-@click.command
-@click.option("--spark", is_flag=True, help="Start a Spark session too; takes ten seconds or more.")
-@click.option(
-    "--folder",
+@click.command(
+    cls=SemelCommand, examples=("semel doctor", "semel doctor --spark --data /var/lib/semel --json")
+)
+@click.option("--spark", is_flag=True, help="Start a Spark session too, which takes 10 s or more.")
+@shared_option(
+    "--data",
+    "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
-    help="Where a store, a root or a lake is to be; the current folder, if not given.",
+    help="The directory for a store, a root or a lake. By default the current directory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(spark: bool, folder: Path, as_json: bool) -> None:
-    """Say what is there for semel, what is missing or will not do, and what to do about it.
+@ONE_OBJECT
+def command(spark: bool, folder: Path, is_json: bool) -> None:
+    """Check what this machine has for semel, what is missing or unusable, and what to do about it.
 
-    Exit code 1 if something does not work that an extra which is installed promises.
+    The exit code is 1 if an installed extra does not work.
     """
     findings = []
     for finding in examine(folder, spark=spark):
         findings.append(finding)
-        if not as_json:
-            show(finding)
+        if not is_json:
+            print_finding(finding)
     broken = [finding for finding in findings if finding.broken]
-    if as_json:
-        told = {"works": not broken, "findings": [asdict(finding) for finding in findings]}
-        click.echo(json.dumps(told))
+    if is_json:
+        result = {"works": not broken, "findings": [asdict(finding) for finding in findings]}
+        click.echo(json.dumps(result))
     if broken:
         subjects = ", ".join(dict.fromkeys(finding.subject for finding in broken))
-        click.echo(f"Error: not in working order: {subjects}", err=True)
+        click.echo(f"Error: does not work: {subjects}", err=True)
         sys.exit(1)
 
 
-def show(finding: DoctorFinding) -> None:
-    """A line for people, and one more if there is something to do."""
-    colour = {OK: "green", MISSING: "yellow", PROBLEM: "red"}[finding.state]
-    state = click.style(f"{finding.state:<8}", fg=colour)
+def print_finding(finding: DoctorFinding) -> None:
+    """Print a line, and a second one if there is something to do."""
+    color = {OK: "green", MISSING: "yellow", PROBLEM: "red"}[finding.state]
+    state = click.style(f"{finding.state:<8}", fg=color)
     click.echo(f"{finding.subject:<13} {state} {shown_text(finding.text)}")
     if finding.todo:
         click.echo(f"{'':<22} -> {shown_text(finding.todo)}")
 
 
 def examine(folder: Path, *, spark: bool) -> Iterator[DoctorFinding]:
-    """All findings, in order; those that take time come as they are made."""
+    """All findings in order, each as soon as it is known."""
     yield python()
     yield DoctorFinding(
         "semel",
@@ -129,11 +134,11 @@ def examine(folder: Path, *, spark: bool) -> Iterator[DoctorFinding]:
     )
     for extra in EXTRAS:
         yield packages(extra)
-    wanted = not missing("spark")
-    yield from javas(wanted=wanted)
-    yield from spark_home(wanted=wanted)
+    has_spark = not missing("spark")
+    yield from javas(is_needed=has_spark)
+    yield from spark_home(is_needed=has_spark)
     if spark:
-        yield session(wanted=wanted)
+        yield session(has_spark=has_spark)
     yield sqlite()
     yield file_system(folder)
     yield space(folder)
@@ -147,7 +152,7 @@ def _home() -> Path:
 
 
 def python() -> DoctorFinding:
-    """The Python that runs this; an older one than it needs could not have installed it."""
+    """The Python that runs this. pip does not install semel for one that is too old."""
     name = f"{platform.python_implementation()} {platform.python_version()}"
     return DoctorFinding("python", OK, f"{name}, {sys.executable}", details={"version": name})
 
@@ -156,7 +161,7 @@ def python() -> DoctorFinding:
 
 
 def packages(extra: str) -> DoctorFinding:
-    """The packages of an extra: are they there, are they of the right version, do they load."""
+    """Whether the packages of an extra are installed, of a right version, and importable."""
     subject = f"extra {extra}"
     names = {name: names[0] for name, names in packages_distributions().items()}
     absent = missing(extra)
@@ -175,7 +180,7 @@ def packages(extra: str) -> DoctorFinding:
         faults += misfits(extra, distribution, versions[distribution] or "")
     if not absent and not faults:
         faults = [fault for module in USERS.get(extra, ()) for fault in unloadable(module)]
-    there = [f"{name} {found}" for name, found in versions.items() if found is not None]
+    installed = [f"{name} {found}" for name, found in versions.items() if found is not None]
     todo = f"pip install 'semel[{extra}]'"
     details: dict[str, object] = {"packages": versions}
     if faults:
@@ -183,28 +188,28 @@ def packages(extra: str) -> DoctorFinding:
         return DoctorFinding(subject, PROBLEM, text, todo, broken=not absent, details=details)
     if absent:
         text = f"lacks {', '.join(absent)}"
-        if there:
-            text += f"; has {', '.join(there)}"
+        if installed:
+            text += f"; has {', '.join(installed)}"
         return DoctorFinding(subject, MISSING, text, todo, details=details)
-    return DoctorFinding(subject, OK, ", ".join(there), details=details)
+    return DoctorFinding(subject, OK, ", ".join(installed), details=details)
 
 
 def unloadable(module: str) -> list[str]:
     """Why `module` cannot be imported; empty if it can."""
     try:
         import_module(module)
-    except Exception as problem:  # whatever a package does when it is loaded
-        return [f"{module} does not load: {_one_line(problem)}"]
+    except Exception as problem:  # a package may raise anything when it is imported
+        return [f"{module} cannot be imported: {_one_line(problem)}"]
     return []
 
 
 def misfits(extra: str, distribution: str, found: str) -> list[str]:
-    """What semel's own metadata says against this version of a package of `extra`."""
+    """Why semel's metadata excludes this version of a package of `extra`; empty if it fits."""
     try:
-        wanted = requires("semel") or []
-    except PackageNotFoundError:  # a source tree that was never installed
+        requirements = requires("semel") or []
+    except PackageNotFoundError:  # semel runs from a source tree
         return []
-    for line in wanted:
+    for line in requirements:
         text, _, marker = line.partition(";")
         name = re.match(r"[\w.-]+", text)
         if name is None or f"extra == '{extra}'" not in marker.replace('"', "'"):
@@ -214,10 +219,10 @@ def misfits(extra: str, distribution: str, found: str) -> list[str]:
     return []
 
 
-def satisfies(found: str, wanted: str) -> bool:
-    """Whether version `found` meets all of `wanted`, such as ">=4.3,<4.4"; True if unclear."""
+def satisfies(found: str, specifier: str) -> bool:
+    """Whether version `found` matches `specifier`, such as ">=4.3,<4.4"; True if unclear."""
     have = _numbers(found)
-    for sign, limit in re.findall(r"(<=|>=|==|!=|<|>)\s*([\d.]+)", wanted):
+    for sign, limit in re.findall(r"(<=|>=|==|!=|<|>)\s*([\d.]+)", specifier):
         numbers = _numbers(limit)
         width = max(len(have), len(numbers))
         left, right = (part + (0,) * (width - len(part)) for part in (have, numbers))
@@ -238,19 +243,21 @@ def _plain(name: str) -> str:
 # --- Java and Spark -------------------------------------------------------------------------------
 
 
-def javas(*, wanted: bool) -> Iterator[DoctorFinding]:
-    """The Java that Spark will get, after those that it will not get, and why."""
+def javas(*, is_needed: bool) -> Iterator[DoctorFinding]:
+    """The Java that Spark will use, after those that it will not use, and why."""
     result = java.find_java()
     for each in result.skipped:
-        # JAVA_HOME is somebody's wish. What PATH holds may be there for any reason.
+        # JAVA_HOME was set on purpose. What is in PATH may be there for any reason.
         state = PROBLEM if each.origin == "JAVA_HOME" else OK
         todo = "unset JAVA_HOME, or point it to Java 17 or newer" if state == PROBLEM else ""
         text = f"passed over: {each.program} ({each.origin}) {each.reason}"
         yield DoctorFinding("java", state, text, todo, details=asdict(each))
     found = result.java
     if found is None:
-        state = PROBLEM if wanted else MISSING
-        yield DoctorFinding("java", state, "none that Spark can use", java.INSTALL, broken=wanted)
+        state = PROBLEM if is_needed else MISSING
+        yield DoctorFinding(
+            "java", state, "none that Spark can use", java.INSTALL, broken=is_needed
+        )
         return
     details: dict[str, object] = {
         "program": os.fspath(found.program),
@@ -261,39 +268,41 @@ def javas(*, wanted: bool) -> Iterator[DoctorFinding]:
     try:
         java.java_home(found)
     except PipelineError as problem:
-        yield DoctorFinding("java", PROBLEM, f"{text}; {problem}", broken=wanted, details=details)
+        yield DoctorFinding(
+            "java", PROBLEM, f"{text}; {problem}", broken=is_needed, details=details
+        )
         return
     yield DoctorFinding("java", OK, text, details=details)
 
 
-def spark_home(*, wanted: bool) -> Iterator[DoctorFinding]:
-    """SPARK_HOME, if it is set: pyspark then runs the Spark that is there, not its own."""
+def spark_home(*, is_needed: bool) -> Iterator[DoctorFinding]:
+    """SPARK_HOME, if it is set: pyspark then runs that Spark and not its own."""
     home = os.environ.get("SPARK_HOME")
     if not home:
         return
-    todo = "unset SPARK_HOME: pyspark brings a Spark of its own"
+    todo = "unset SPARK_HOME: pyspark contains a Spark"
     details: dict[str, object] = {"SPARK_HOME": home}
     jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
     if not jars:
-        text = f"SPARK_HOME is {home}, and there is no Spark"
-        yield DoctorFinding("spark", PROBLEM, text, todo, broken=wanted, details=details)
+        text = f"SPARK_HOME is {home}, which has no Spark"
+        yield DoctorFinding("spark", PROBLEM, text, todo, broken=is_needed, details=details)
         return
-    there = jars[0].stem.rpartition("-")[2]
-    text = f"SPARK_HOME is {home}, with Spark {there}"
+    found = jars[0].stem.rpartition("-")[2]
+    text = f"SPARK_HOME is {home}, with Spark {found}"
     with contextlib.suppress(PackageNotFoundError):
         ours = version("pyspark")
-        if ours != there:
+        if ours != found:
             text += f", and pyspark is {ours}"
-            yield DoctorFinding("spark", PROBLEM, text, todo, broken=wanted, details=details)
+            yield DoctorFinding("spark", PROBLEM, text, todo, broken=is_needed, details=details)
             return
     yield DoctorFinding("spark", OK, text, details=details)
 
 
-def session(*, wanted: bool) -> DoctorFinding:
-    """Start Spark in a process of its own, because it may hang or print what it likes."""
-    if not wanted:
+def session(*, has_spark: bool) -> DoctorFinding:
+    """Start Spark in a separate process, because it may hang and prints to its output."""
+    if not has_spark:
         return DoctorFinding(
-            "session", MISSING, "not tried without Spark", "pip install 'semel[spark]'"
+            "session", MISSING, "not tested without Spark", "pip install 'semel[spark]'"
         )
     code = "import json; from semel.pipeline.session import trial; print(json.dumps(trial()))"
     try:
@@ -303,12 +312,12 @@ def session(*, wanted: bool) -> DoctorFinding:
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
-            timeout=SPARK_PATIENCE,
+            timeout=SPARK_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        text = f"Spark has not started and answered within {SPARK_PATIENCE} s"
+        text = f"Spark did not start within {SPARK_TIMEOUT} s"
         return DoctorFinding(
-            "session", PROBLEM, text, "look at what java and python do", broken=True
+            "session", PROBLEM, text, "check what java and python are doing", broken=True
         )
     lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
     if process.returncode != 0:
@@ -321,14 +330,14 @@ def session(*, wanted: bool) -> DoctorFinding:
     if seen["faults"]:
         text = "; ".join([text, *seen["faults"]])
         return DoctorFinding("session", PROBLEM, text, broken=True, details=seen)
-    return DoctorFinding("session", OK, f"{text}, as did both of our formats", details=seen)
+    return DoctorFinding("session", OK, f"{text}, as did both data sources", details=seen)
 
 
 # --- the machine ----------------------------------------------------------------------------------
 
 
 def sqlite() -> DoctorFinding:
-    """The SQLite of this Python, which keeps what has to last."""
+    """The SQLite of this Python, which a store uses."""
     details: dict[str, object] = {"version": sqlite3.sqlite_version}
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
@@ -339,30 +348,30 @@ def sqlite() -> DoctorFinding:
 
 
 def file_system(folder: Path) -> DoctorFinding:
-    """Whether files in `folder` can be flushed, locked and shared as a store needs it."""
+    """Whether files in `folder` can be flushed, locked and shared as a store requires."""
     kind = _kind(folder)
     where = f"{folder.resolve()} ({kind})"
     details: dict[str, object] = {"folder": os.fspath(folder.resolve()), "type": kind}
     try:
-        with tempfile.TemporaryDirectory(prefix=".semel-doctor-", dir=folder) as place:
-            fault = _fault(Path(place))
+        with tempfile.TemporaryDirectory(prefix=".semel-doctor-", dir=folder) as directory:
+            fault = _fault(Path(directory))
     except OSError as problem:
         text = f"{where} cannot be written to ({problem.strerror})"
-        return DoctorFinding("folder", PROBLEM, text, "give another --folder", details=details)
+        return DoctorFinding("folder", PROBLEM, text, "choose another --data", details=details)
     if fault is None and kind in REMOTE:
-        fault = "is on another machine, whose locks and flushes cannot be seen from here"
+        fault = "is on another machine, whose locks and flushes cannot be checked from here"
     if fault is None and kind in ("tmpfs", "ramfs"):
-        fault = "is in memory: what it holds is gone after a restart of the machine"
+        fault = "is in memory and is lost when the machine restarts"
     if fault is not None:
         text = f"{where} {fault}"
         return DoctorFinding("folder", PROBLEM, text, "put stores on a local disk", details=details)
     return DoctorFinding("folder", OK, f"{where} flushes, locks and shares files", details=details)
 
 
-def _fault(place: Path) -> str | None:
-    """What an empty folder does wrong; it is left with files in it."""
+def _fault(directory: Path) -> str | None:
+    """What does not work in an empty directory; files are left in it."""
     try:
-        with open(place / "file", "wb") as first, open(place / "file", "rb") as second:
+        with open(directory / "file", "wb") as first, open(directory / "file", "rb") as second:
             first.write(b"semel")
             first.flush()
             os.fsync(first.fileno())
@@ -370,7 +379,7 @@ def _fault(place: Path) -> str | None:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return "does not lock files: two processes could write one store"
-        descriptor = os.open(place, os.O_RDONLY)
+        descriptor = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -378,11 +387,11 @@ def _fault(place: Path) -> str | None:
     except OSError as problem:
         return f"cannot flush or lock files ({problem.strerror})"
     try:
-        with contextlib.closing(sqlite3.connect(place / "database")) as database:
+        with contextlib.closing(sqlite3.connect(directory / "database")) as database:
             mode = database.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             database.execute("CREATE TABLE t (x)")
     except sqlite3.Error as problem:
-        return f"does not do for SQLite ({problem})"
+        return f"does not work for SQLite ({problem})"
     return None if mode == "wal" else "cannot share memory, which SQLite's WAL needs"
 
 
@@ -393,49 +402,49 @@ def _kind(folder: Path) -> str:
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
             left, _, right = line.partition(" - ")
-            # Blanks and the like are octal there.
+            # Spaces and the like are octal there.
             point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), left.split()[4])
             inside = path == point or path.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= len(best):  # the last one is on top
+            if inside and len(point) >= len(best):  # the last mount is on top
                 best, kind = point, right.split()[0]
     return kind
 
 
 def space(folder: Path) -> DoctorFinding:
-    """How much `folder` can still take."""
+    """The free space of `folder`."""
     free = shutil.disk_usage(folder).free
     text = f"{free / (1 << 30):,.1f} GiB free"
     details: dict[str, object] = {"free_bytes": free}
     if free < LEAST_FREE:
         return DoctorFinding(
-            "disk", PROBLEM, text, "make room: a full disk stops a broker", False, details
+            "disk", PROBLEM, text, "free some space: a full disk stops a broker", False, details
         )
     return DoctorFinding("disk", OK, text, details=details)
 
 
 def open_files() -> DoctorFinding:
-    """How many files and connections one process may have; a broker takes all it can get."""
+    """How many files and connections one process may have; a broker raises its limit to this."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     unlimited = limit == resource.RLIM_INFINITY
-    text = "without limit" if unlimited else f"up to {limit:,} in a process"
+    text = "unlimited" if unlimited else f"at most {limit:,} per process"
     details: dict[str, object] = {"limit": None if unlimited else limit}
     if not unlimited and limit < LEAST_FILES:
         todo = f"raise it: ulimit -Hn {LEAST_FILES}, or LimitNOFILE of a systemd unit"
-        text += ": that many connections at most"
+        text += ", which limits connections"
         return DoctorFinding("open files", PROBLEM, text, todo, details=details)
     return DoctorFinding("open files", OK, text, details=details)
 
 
 def program(name: str) -> DoctorFinding:
-    """A program of others that semel can work beside."""
+    """Another program that semel can work with."""
     arguments, use = PEERS[name]
     path = shutil.which(
         name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
     )
     if path is None:
-        return DoctorFinding(name, MISSING, "not installed, and not needed", use)
+        return DoctorFinding(name, MISSING, "not installed, and not required", use)
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [path, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -444,7 +453,7 @@ def program(name: str) -> DoctorFinding:
         ).stdout.decode(errors="replace")
     except (OSError, subprocess.TimeoutExpired) as problem:
         return DoctorFinding(name, PROBLEM, f"{path} does not run ({_one_line(problem)})", use)
-    found = re.search(r"\d+\.\d+(?:\.\d+)?", said)
+    found = re.search(r"\d+\.\d+(?:\.\d+)?", output)
     number = found[0] if found else "of unknown version"
     return DoctorFinding(
         name, OK, f"{number}, {path}", details={"program": path, "version": number}
@@ -452,6 +461,6 @@ def program(name: str) -> DoctorFinding:
 
 
 def _one_line(problem: BaseException) -> str:
-    """What an exception says, in a line."""
+    """The text of an exception on one line."""
     words = str(problem).split()
     return " ".join(words)[:200] or type(problem).__name__

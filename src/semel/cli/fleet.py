@@ -20,17 +20,20 @@ from typing import Any, Final
 import click
 
 from semel import counts
+from semel.cli.flags import json_option, shared_option
 from semel.cli.mqtt_client import (
     ARGUMENTS,
     FAILED,
     LOG,
+    ConnectProblem,
     Failure,
-    Fixed,
-    Heard,
+    VersionRefused,
     Warnings,
+    authentication_of,
     code_of,
     opening_of,
-    say,
+    print_to_stderr,
+    refusal,
     tls_context,
 )
 from semel.cli.mqtt_options import (
@@ -40,8 +43,8 @@ from semel.cli.mqtt_options import (
     check_topic,
     connection_options,
 )
-from semel.cli.mqtt_options import option as section_option
 from semel.cli.numbers import MOST_RATE, NumberRange
+from semel.cli.option_groups import grouped_option as section_option
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.client import Backoff, Client, Disconnected, Refused
 from semel.client.address import BadAddress
@@ -113,9 +116,9 @@ class State:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(folder)
         except OSError as problem:
-            raise Failure(f"--state {folder}: {problem.strerror}") from None
+            raise Failure(f"--data {folder}: {problem.strerror}") from None
         except Unusable as problem:
-            raise Failure(f"--state {problem}") from None
+            raise Failure(f"--data {problem}") from None
         try:
             self.description = self._described(wanted, named=named)
         except BaseException:
@@ -133,9 +136,9 @@ class State:
                 beside.replace(path)
             found = Description(**json.loads(path.read_text()))
         except OSError as problem:
-            raise Failure(f"--state {folder}: {problem.strerror}") from None
+            raise Failure(f"--data {folder}: {problem.strerror}") from None
         except (TypeError, ValueError):
-            raise Failure(f"--state {folder}: {path.name} is none of a fleet's") from None
+            raise Failure(f"--data {folder}: {path.name} is none of a fleet's") from None
         for field, value in asdict(found).items():
             if field == "name" and not named:
                 continue
@@ -143,7 +146,7 @@ class State:
             if asked != value:
                 option = "-i" if field == "name" else f"--{field}"
                 raise Failure(
-                    f"--state {folder} is of a fleet with {option} {value}, not {asked}: give "
+                    f"--data {folder} is of a fleet with {option} {value}, not {asked}: give "
                     "the same, or another folder"
                 )
         return found
@@ -168,7 +171,7 @@ class State:
             lines = read_journal(self.journal) if self.journal.exists() else iter(())
             return Begun(devices, lines)
         except (BadJournal, OSError, ValueError) as problem:
-            raise Failure(f"--state {self.folder}: {problem}") from None
+            raise Failure(f"--data {self.folder}: {problem}") from None
 
 
 def parse_prefix(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -198,24 +201,22 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
                 help="Connections that carry the devices, as gateways do. By default "
                 f"{GATEWAYS}, and no more than there are devices.",
             ),
-            section_option(
+            shared_option(
                 "--rate",
                 section=FLEET,
                 type=NumberRange(0, MOST_RATE),
                 default=RATE,
-                metavar="RATE",
                 help=f"Messages per second of the whole fleet. By default {RATE:g}; 0: as fast as"
                 f" the broker takes them. At most {MOST_RATE:,.0f}.",
             ),
-            section_option(
+            shared_option(
                 "--count",
                 section=FLEET,
                 type=click.IntRange(min=1),
-                metavar="N",
-                help="End after so many messages. Without it: go on until Ctrl-C.",
+                help="Exit after this many messages. By default, go on until Ctrl-C.",
             ),
-            section_option(
-                "-q", "--qos", section=FLEET, type=QOS, default=2, help="0, 1 or 2. By default 2."
+            shared_option(
+                "--qos", section=FLEET, type=QOS, default=2, help="The QoS. By default 2."
             ),
             section_option(
                 "--payload",
@@ -224,53 +225,49 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
                 default=MIXED,
                 help="What devices speak; mixed, the default: every third one binary.",
             ),
-            section_option(
+            shared_option(
                 "--seed",
                 section=FLEET,
                 type=click.IntRange(0, MOST_SEED),
                 default=1,
-                metavar="N",
                 help="Same seed, same devices, same messages. By default 1.",
             ),
-            section_option(
+            shared_option(
                 "--prefix",
                 section=FLEET,
                 callback=parse_prefix,
-                metavar="TOPIC",
                 help="Topics are TOPIC/site/line/device/measure; empty: without it. By default"
                 f" {PREFIX}, or the topic of -L.",
             ),
-            section_option(
+            shared_option(
                 "--window",
                 section=FLEET,
                 type=click.IntRange(1, MOST_WINDOW),
                 default=WINDOW,
-                metavar="N",
-                help="Messages of a gateway that are not complete yet; with so many it waits. By"
-                f" default {WINDOW}.",
+                help=f"At most this many incomplete messages per gateway. By default {WINDOW}.",
             ),
-            section_option(
-                "--state",
+            shared_option(
+                "--data",
+                "state",
                 section=FLEET,
                 type=click.Path(path_type=Path, file_okay=False),
-                metavar="DIR",
                 help="Keep outboxes and the journal here, and go on where an earlier run ended."
                 " Without it they are in a temporary folder, and end with the run.",
             ),
-            section_option(
-                "--json",
-                "json_wanted",
-                section=FLEET,
-                is_flag=True,
-                help="Print the account every second and at the end, as JSON.",
-            ),
+            json_option("Print the account every second and at the end, as JSON.", section=FLEET),
         )
     ):
         function = option(function)
     return function
 
 
-@click.command(cls=MqttCommand)
+@click.command(
+    cls=MqttCommand,
+    examples=(
+        "semel fleet -h localhost --devices 500 --rate 1000 --count 50000",
+        "semel fleet -L mqtt://ann:secret@example.org/plant -q 1 --payload json --seed 7",
+    ),
+)
 @fleet_options
 @connection_options
 def command(
@@ -285,7 +282,7 @@ def command(
     prefix: str | None,
     window: int,
     state: Path | None,
-    json_wanted: bool,
+    is_json: bool,
 ) -> None:
     """Publish as a fleet of simulated devices, each message once.
 
@@ -294,10 +291,6 @@ def command(
     over cut connections and restarts of the broker none is lost, and at QoS 2 none duplicated. Ends
     with --count or Ctrl-C, and prints an account: exit code 1 if a message was refused, or may
     have arrived twice at QoS 2.
-
-    \b
-        semel fleet -h localhost --devices 500 --rate 1000 --count 50000
-        semel fleet -L mqtt://ann:secret@example.org/plant -q 1 --payload json --seed 7
     """
     for packet_type, name in (
         (SUBSCRIBE, "subscribe"),
@@ -307,7 +300,7 @@ def command(
         if packet_type in connection.properties:
             raise click.UsageError(f"-D {name} is not for a fleet, which has its own messages")
     if connection.persistent:
-        raise click.UsageError("-c: a fleet's sessions are durable anyway; --state keeps them")
+        raise click.UsageError("-c: a fleet's sessions are durable anyway; --data keeps them")
     if qos and connection.session_expiry == 0:
         raise click.UsageError("-x 0: without a session that lasts there is no QoS 1 or 2 here")
     gateways = min(GATEWAYS, devices) if gateways is None else gateways
@@ -322,7 +315,7 @@ def command(
     pace = FleetPace(qos, rate or None, window, count)
     name = connection.client_id or f"fleet-{secrets.token_hex(4)}"
     wanted = Description(seed, devices, gateways, qos, payload, prefix, name)
-    report = FleetReport(pace, json_wanted=json_wanted, quiet=connection.quiet)
+    report = FleetReport(pace, is_json=is_json, quiet=connection.quiet)
     sys.exit(run(connection, wanted, pace, state, report))
 
 
@@ -346,7 +339,7 @@ def run(
                 made = tempfile.TemporaryDirectory(prefix="semel-fleet-")
                 folder = Path(stack.enter_context(made))
             state = stack.enter_context(State(folder, wanted, named=bool(connection.client_id)))
-            working = work(connection, state, pace, report, is_kept=is_kept)
+            working = work_in_any_version(connection, state, pace, report, is_kept=is_kept)
             try:
                 uvloop = import_module("uvloop")
             except ImportError:
@@ -354,14 +347,13 @@ def run(
             return int(uvloop.run(working))
         except Failure as failure:
             if not connection.quiet:
-                say(f"Error: {failure}")
+                print_to_stderr(f"Error: {failure}")
             return failure.code
 
 
 def make_client(connection: ConnectionOptions, state: State, number: int, qos: int) -> Client:
     """The client of one gateway. Raises Failure."""
     given = connection.properties_of(CONNECT)
-    method = given.authentication_method
     try:
         return Client(
             connection.address,
@@ -376,7 +368,7 @@ def make_client(connection: ConnectionOptions, state: State, number: int, qos: i
             maximum_packet_size=given.maximum_packet_size,
             properties=Properties([item for item in given.items if item[0] not in ARGUMENTS]),
             tls=tls_context(connection),
-            authentication=None if method is None else Fixed(method, given.authentication_data),
+            authentication=authentication_of(given),
             reconnect=BACKOFF,
             # What is not acknowledged need not be kept.
             outbox=state.outbox(number) if qos else None,
@@ -384,6 +376,23 @@ def make_client(connection: ConnectionOptions, state: State, number: int, qos: i
         )
     except (Violation, BadAddress) as problem:
         raise Failure(str(problem)) from None
+
+
+async def work_in_any_version(
+    connection: ConnectionOptions,
+    state: State,
+    pace: FleetPace,
+    report: "FleetReport",
+    *,
+    is_kept: bool,
+) -> int:
+    """`work` with MQTT 5.0, and with 3.1.1 if the server refuses that and there is no -V."""
+    try:
+        return await work(connection, state, pace, report, is_kept=is_kept)
+    except VersionRefused:
+        if not connection.may_fall_back:
+            raise
+    return await work(connection.with_311(), state, pace, report, is_kept=is_kept)
 
 
 async def work(
@@ -409,7 +418,7 @@ async def work(
         raise Failure(f"the journal {state.journal}: {problem.strerror}") from None
     warnings = logging.NullHandler() if connection.quiet else Warnings(logging.WARNING)
     try:
-        await connect(clients)
+        await connect(clients, connection)
         LOG.addHandler(warnings)
         fleet = Fleet(devices, clients, journal, pace, begun)
         await publish(fleet, report)
@@ -425,7 +434,7 @@ async def work(
     return report.end(fleet, state if is_kept else None)
 
 
-async def connect(clients: list[Client]) -> None:
+async def connect(clients: list[Client], connection: ConnectionOptions) -> None:
     """Connect all. Raises Failure."""
     turn = asyncio.Semaphore(CONNECTING)
 
@@ -433,7 +442,7 @@ async def connect(clients: list[Client]) -> None:
         async with turn:
             await client.connect()
 
-    with Heard() as log_capture:
+    with ConnectProblem() as latest:
         try:
             async with asyncio.TaskGroup() as group:
                 for client in clients:
@@ -443,7 +452,7 @@ async def connect(clients: list[Client]) -> None:
             while isinstance(problem, BaseExceptionGroup):
                 problem = problem.exceptions[0]
             if isinstance(problem, Refused):
-                raise Failure(str(problem), problem.reason) from None
+                raise refusal(problem, connection) from None
             if isinstance(problem, Disconnected):
                 is_theirs = problem.reason is not None or problem.violation is not None
                 raise Failure(str(problem), code_of(problem) if is_theirs else FAILED) from None
@@ -452,7 +461,7 @@ async def connect(clients: list[Client]) -> None:
             raise
         if not all(client.connected for client in clients):
             # A client with an outbox would try for ever; a command says that it cannot.
-            raise Failure(log_capture.problem or "the server cannot be reached")
+            raise Failure(latest.sentence or "the server cannot be reached")
 
 
 async def leave(connection: ConnectionOptions, client: Client, *, keep: bool) -> None:
@@ -517,11 +526,11 @@ async def keep_reporting(fleet: Fleet, report: "FleetReport") -> None:
 class FleetReport:
     """What is told of a fleet: a line on a terminal, or objects for a program; then the account."""
 
-    def __init__(self, pace: FleetPace, *, json_wanted: bool, quiet: bool) -> None:
+    def __init__(self, pace: FleetPace, *, is_json: bool, quiet: bool) -> None:
         self.pace = pace
-        self.json_wanted = json_wanted
+        self.is_json = is_json
         self.quiet = quiet
-        self.has_line = sys.stderr.isatty() and not quiet and not json_wanted
+        self.has_line = sys.stderr.isatty() and not quiet and not is_json
         self.seconds = LINE_SECONDS if self.has_line else REPORT_SECONDS
         self._published = 0
         self._at = time.monotonic()
@@ -531,7 +540,7 @@ class FleetReport:
         at = time.monotonic()
         rate = (now.published - self._published) / max(at - self._at, 1e-3)
         self._published, self._at = now.published, at
-        if self.json_wanted:
+        if self.is_json:
             self._print("progress", now, rate)
         elif self.has_line:
             # A line that goes on in a second one could not be written over.
@@ -558,7 +567,7 @@ class FleetReport:
         doubtful = now.resent if self.pace.qos == 2 else 0
         code = FAILED if now.refused or doubtful else 0
         rate = now.published / max(now.seconds, 1e-3)
-        if self.json_wanted:
+        if self.is_json:
             self._print("ended", now, rate, qos=self.pace.qos, reasons=fleet.reasons)
             return code
         if self.has_line:

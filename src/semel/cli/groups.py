@@ -1,15 +1,20 @@
-"""Groups of commands that suggest what a misspelled command may have meant."""
+"""Groups of commands that suggest a command for a misspelled one."""
 
 from difflib import get_close_matches
 
 import click
 
+from semel.cli.option_groups import SemelCommand
+
 
 class SuggestingGroup(click.Group):
-    """A group whose error for an unknown command names the commands that are spelled like it.
+    """A group whose error for an unknown command lists commands with a similar name.
 
-    Recent releases of click do so by themselves, but only for commands that are imported already.
+    Recent releases of click do this too, but only for commands that are already imported.
     """
+
+    command_class = SemelCommand
+    group_class = type
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

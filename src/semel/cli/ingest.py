@@ -1,4 +1,4 @@
-"""`semel ingest`: take messages from any broker into a stream, until SIGTERM or Ctrl-C."""
+"""`semel ingest`: record the messages of any broker in a stream until SIGTERM or Ctrl-C."""
 
 import asyncio
 import json
@@ -18,15 +18,20 @@ import click
 
 from semel import __version__
 from semel.broker.log import LogWriter
+from semel.cli.errors import sentence_of
+from semel.cli.flags import QUIET, json_option
+from semel.cli.live_line import LiveLine
+from semel.cli.option_groups import SemelCommand
 from semel.cli.pipes import PipeOutput
-from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
+from semel.cli.safe_text import shown_text
 from semel.cli.sections import SECTIONS
+from semel.cli.setting_options import options
 from semel.client.errors import Disconnected, Refused
 from semel.client.ingest import Ingest, IngestCounters, IngestPlan, make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.counts import count
 from semel.mqtt.violation import Violation
-from semel.settings import Flags, load, options
+from semel.settings import Flags, load
 from semel.store.schema import Unusable
 from semel.store.settings import StoreSettings
 
@@ -35,64 +40,69 @@ LOG: Final = logging.getLogger("semel.ingest")
 REPORT_SECONDS: Final = 1.0
 
 
-@click.command
+@click.command(
+    cls=SemelCommand,
+    examples=(
+        "semel ingest mqtt://broker.example --topic 'plant/#' --stream plant --root record",
+        "semel ingest mqtts://broker.example --username ann --password-file secret "
+        "--topic '#' --stream all --root s3://bucket/record --data /var/lib/semel",
+    ),
+)
 @click.argument("url", required=False, metavar="[URL]")
 @options(IngestSettings, StoreSettings)
 @click.option(
     "--start-clean",
     is_flag=True,
-    help="Begin a new session, and give up what the broker has kept for an old one.",
+    help="Begin a new session, and discard what the broker has queued in the old one.",
 )
-@click.option(
-    "--json", "json_wanted", is_flag=True, help="Print the counters every second, as JSON."
-)
-@click.option("--quiet", is_flag=True, help="Say only what is wrong.")
+@json_option("Print the counters every second as JSON.")
+@QUIET
 @click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
 def command(
     url: str | None,
     config: Path | None,
     flags: Flags,
     start_clean: bool,
-    json_wanted: bool,
+    is_json: bool,
     quiet: bool,
 ) -> None:
-    """Take messages from any broker, and record each once in a stream.
+    """Record the messages of any broker in a stream, each once.
 
-    URL is the broker: mqtt://host[:port], or mqtts, ws, wss, unix:path. A message is on disk, in
-    one transaction with its packet identifier, before it is acknowledged. SIGTERM and Ctrl-C let
-    what has been received be stored and acknowledged first, and the broker keeps the session.
+    URL is the broker: mqtt://host[:port], or mqtts, ws, wss, unix:path. A message and its packet
+    identifier are committed in one transaction before the message is acknowledged. SIGTERM and
+    Ctrl-C first store and acknowledge what was received; the broker keeps the session.
 
-    The store is a folder in --root, or --data. Read what is there by `semel stream read`.
+    The store is a directory in --root, or --data. `semel stream read` prints the messages.
     """
     given = {section: dict(keys) for section, keys in flags.items()}
     if url is not None:
         given["ingest"]["url"] = url
     settings = load(SECTIONS, path=config, environ=os.environ, flags=given)
     plan = make_plan(settings.of(IngestSettings), settings.of(StoreSettings))
-    report = IngestReport(plan.stream.name, json_wanted=json_wanted, quiet=quiet)
+    report = IngestReport(plan.stream.name, is_json=is_json, quiet=quiet)
     log = set_up_log(report, quiet=quiet)
     try:
         run(plan, report, start_clean=start_clean)
     except Disconnected as problem:
         # What led to it is said before it.
         log.flush()
-        sentence = shown_text(str(problem))
+        sentence = sentence_of(problem)
         if problem.is_final:
             sentence += (
-                ". With --start-clean a new one begins, and what the broker has kept in the old"
-                " one is given up"
+                ". --start-clean begins a new session and discards what the broker has queued in"
+                " the old one"
             )
         raise click.ClickException(sentence) from None
     except (Refused, Unusable, Violation) as problem:
         log.flush()
-        raise click.ClickException(shown_text(str(problem))) from None
+        raise click.ClickException(sentence_of(problem)) from None
 
 
 # --- running --------------------------------------------------------------------------------------
 
 
 def run(plan: IngestPlan, report: "IngestReport", *, start_clean: bool) -> None:
-    """Ingest on the quickest loop there is."""
+    """Ingest, on uvloop if it is installed."""
     ingesting = ingest(plan, report, start_clean=start_clean)
     try:
         uvloop = import_module("uvloop")
@@ -103,7 +113,7 @@ def run(plan: IngestPlan, report: "IngestReport", *, start_clean: bool) -> None:
 
 
 async def ingest(plan: IngestPlan, report: "IngestReport", *, start_clean: bool) -> None:
-    """Until a signal comes, or there is no use in going on."""
+    """Ingest until a signal arrives. Raises what makes it impossible to continue."""
     work = Ingest(plan, start_clean=start_clean)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -120,58 +130,49 @@ async def ingest(plan: IngestPlan, report: "IngestReport", *, start_clean: bool)
 
 
 async def keep_reporting(work: Ingest, report: "IngestReport") -> None:
-    """A report every second."""
+    """Report every second."""
     while True:
         await asyncio.sleep(REPORT_SECONDS)
         try:
             await report.show(work.counters)
         except OSError:
-            # Nobody reads the counters any more, and so nobody watches.
+            # Nobody reads the counters anymore: stop.
             work.stop()
             return
 
 
-# --- showing --------------------------------------------------------------------------------------
+# --- reporting ------------------------------------------------------------------------------------
 
 
 class IngestReport:
-    """What is told of an ingester at work: a line on a terminal, or objects for a program."""
+    """Reports the counters of an ingest: as a live line, or as JSON objects."""
 
-    def __init__(self, stream: str, *, json_wanted: bool, quiet: bool) -> None:
+    def __init__(self, stream: str, *, is_json: bool, quiet: bool) -> None:
         self.stream = stream
-        # A program that does not read them holds up the counters, and nothing else.
-        self._output = PipeOutput(sys.stdout.fileno()) if json_wanted else None
-        on_one_screen = json_wanted and sys.stdout.isatty()
-        self._has_line = sys.stderr.isatty() and not quiet and not on_one_screen
-        self._is_shown = False
+        # A program that does not read them delays the counters and nothing else.
+        self._output = PipeOutput(sys.stdout.fileno()) if is_json else None
+        shares_terminal = is_json and sys.stdout.isatty()
+        self._line = LiveLine(enabled=not quiet and not shares_terminal)
         self._received = 0
         self._at = time.monotonic()
 
     async def show(self, counters: IngestCounters) -> None:
-        """Tell how it stands. Raises OSError if nobody reads that."""
+        """Report the counters. Raises OSError if nobody reads them."""
         now = time.monotonic()
         rate = (counters.received - self._received) / max(now - self._at, 1e-3)
         self._received, self._at = counters.received, now
-        if self._has_line:
-            # A line that goes on in a second one could not be written over.
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or MOST_COLUMNS
-            line = shown_text(as_line(counters, rate))[: columns - 1]
-            sys.stderr.write(f"{CLEAR_LINE}{line}")
-            sys.stderr.flush()
-            self._is_shown = True
+        self._line.show(as_line(counters, rate))
         if self._output is not None:
             await self._output.write(as_json(self.stream, counters, rate))
 
     def clear(self) -> None:
-        """Make place for a line of the log."""
-        if self._is_shown:
-            sys.stderr.write(CLEAR_LINE)
-            self._is_shown = False
+        """Remove the live line, so that the log can be written."""
+        self._line.clear()
 
     async def end(self, counters: IngestCounters) -> None:
-        """Tell how it stood at last."""
+        """Report the counters at the end."""
         LOG.info(
-            "%d received; stream %s is stored up to row %d, and sealed up to row %d",
+            "%d received; stream %s is stored up to row %d and sealed up to row %d",
             counters.received,
             self.stream,
             counters.stored,
@@ -185,7 +186,7 @@ class IngestReport:
 
 
 def as_json(stream: str, counters: IngestCounters, rate: float) -> bytes:
-    """The counters for a program, on one line."""
+    """The counters as JSON on one line."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     found = {"at": at, "stream": stream, **asdict(counters)}
     found["rate"] = round(rate, 1)
@@ -194,7 +195,7 @@ def as_json(stream: str, counters: IngestCounters, rate: float) -> bytes:
 
 
 def as_line(counters: IngestCounters, rate: float) -> str:
-    """The counters for a terminal."""
+    """The counters as a line for a terminal."""
     parts = [
         counters.state,
         f"{counters.received:,} received",
@@ -213,7 +214,7 @@ def as_line(counters: IngestCounters, rate: float) -> str:
 
 
 class LogLines(logging.StreamHandler[TextIO]):
-    """The log, on the terminal that a report may have a line of. A peer's text does no harm."""
+    """The log, above the live line of a report. Text of a peer cannot control the terminal."""
 
     def __init__(self, report: IngestReport) -> None:
         super().__init__(sys.stderr)
@@ -237,7 +238,7 @@ class LogFile(LogWriter):
 
 
 def set_up_log(report: IngestReport, *, quiet: bool) -> logging.Handler:
-    """Warnings, and if it is not quiet what goes on."""
+    """Log warnings, and unless `quiet` also information."""
     is_terminal = sys.stderr.isatty()
     handler = LogLines(report) if is_terminal else LogFile(sys.stderr.fileno())
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

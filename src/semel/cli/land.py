@@ -1,4 +1,4 @@
-"""`semel land`: the messages of a stream into a Delta table, until SIGTERM or Ctrl-C."""
+"""`semel land`: land a stream in a Delta table until SIGTERM or Ctrl-C."""
 
 import json
 import logging
@@ -12,92 +12,101 @@ from typing import Final
 import click
 
 from semel import __version__
-from semel.cli.safe_text import CLEAR_LINE, shown_text
+from semel.cli.errors import sentence_of
+from semel.cli.flags import QUIET, json_option
+from semel.cli.live_line import LiveLine
+from semel.cli.option_groups import SemelCommand
+from semel.cli.safe_text import shown_text
 from semel.cli.sections import SECTIONS
+from semel.cli.setting_options import options
 from semel.counts import count
 from semel.extras import MissingExtra
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.landing import Event, Landing, make_plan
 from semel.pipeline.settings import LandSettings
-from semel.settings import Flags, load, options
+from semel.settings import Flags, load
 
 LOG: Final = logging.getLogger("semel.land")
 
 
-@click.command
+@click.command(
+    cls=SemelCommand,
+    examples=(
+        "semel land --root /var/lib/semel/streams --lake /var/lib/semel/lake",
+        "semel land --root s3://bucket/root --stream plant --lake s3://bucket/lake --once",
+    ),
+)
 @options(LandSettings)
-@click.option("--once", is_flag=True, help="Land what is there, and end.")
-@click.option("--json", "json_wanted", is_flag=True, help="Print what happens as JSON, by lines.")
-@click.option("--quiet", is_flag=True, help="Say only what is wrong.")
+@click.option("--once", is_flag=True, help="Land the rows that are sealed now, and exit.")
+@json_option("Print events as JSON, one object per line.")
+@QUIET
 @click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
-def command(config: Path | None, flags: Flags, once: bool, json_wanted: bool, quiet: bool) -> None:
+def command(config: Path | None, flags: Flags, once: bool, is_json: bool, quiet: bool) -> None:
     """Land the messages of a stream in a Delta table, each exactly once.
 
-    Spark reads the segments in --root and appends them to the table messages in --lake. Every
-    message is there once, whatever is killed, moved or started twice: the table itself says which
-    rows it has. SIGTERM and Ctrl-C land what is sealed first; a second one ends at once, which
-    loses nothing either.
+    Spark reads the segments in --root and appends them to the table messages in --lake. The table
+    itself records which rows it has, so each message lands once even if a landing is killed, moved
+    or started twice. SIGTERM and Ctrl-C land the sealed rows first; a second signal exits at once,
+    which loses nothing either.
     """
     settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     for handler in logging.getLogger().handlers:
-        # The bridge to Java logs, with tracebacks, what it raises.
+        # py4j logs the exceptions that it raises, with tracebacks.
         handler.addFilter(lambda record: "py4j" not in record.pathname)
-    report = LandReport(json_wanted=json_wanted, quiet=quiet)
+    report = LandReport(is_json=is_json, quiet=quiet)
     try:
-        landing = Landing(make_plan(settings.of(LandSettings)), report.tell)
+        landing = Landing(make_plan(settings.of(LandSettings)), report.event)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: landing.stop())
         landing.run(once=once)
     except (PipelineError, MissingExtra, OSError) as problem:
-        sentence = shown_text(" ".join(str(problem).split()))
+        sentence = sentence_of(problem)
         at = datetime.now(UTC).isoformat()
-        report.tell({"at": at, "event": "failed", "problem": sentence})
+        report.event({"at": at, "event": "failed", "problem": sentence})
         raise click.ClickException(sentence) from None
 
 
 class LandReport:
-    """What is told of a landing: objects for a program, lines for people, one line at work."""
+    """Prints the events of a landing: as JSON, or as lines of which batches update one in place."""
 
-    def __init__(self, *, json_wanted: bool, quiet: bool) -> None:
-        self._is_json = json_wanted
+    def __init__(self, *, is_json: bool, quiet: bool) -> None:
+        self._is_json = is_json
         self._is_quiet = quiet
-        self._is_terminal = sys.stderr.isatty()
+        self._line = LiveLine()
 
-    def tell(self, event: Event) -> None:
-        """Tell of an event. That nobody listens any more is no reason to stop landing."""
+    def event(self, event: Event) -> None:
+        """Print an event. A reader that has gone does not stop the landing."""
         try:
-            self._tell(event)
+            self._print(event)
         except BrokenPipeError:
-            # Python flushes it once more at the end.
-            quiet = open(os.devnull, "w")  # noqa: SIM115
+            # Python flushes the stream again when it exits.
+            devnull = open(os.devnull, "w")  # noqa: SIM115
             if self._is_json:
-                sys.stdout = quiet
+                sys.stdout = devnull
             else:
-                sys.stderr = quiet
+                sys.stderr = devnull
             self._is_json, self._is_quiet = False, True
 
-    def _tell(self, event: Event) -> None:
+    def _print(self, event: Event) -> None:
         if self._is_json:
             print(json.dumps(event), flush=True)
-        elif not self._is_quiet and event["event"] != "failed":
-            line = as_line(event)
-            if self._is_terminal and event["event"] == "batch":
-                columns = os.get_terminal_size(sys.stderr.fileno()).columns or len(line) + 1
-                sys.stderr.write(f"{CLEAR_LINE}{line[: columns - 1]}")
+        elif event["event"] == "failed":
+            self._line.clear()
+        elif not self._is_quiet:
+            if self._line.is_enabled and event["event"] == "batch":
+                self._line.show(as_line(event))
             else:
-                start = CLEAR_LINE if self._is_terminal else ""
-                sys.stderr.write(f"{start}{line}\n")
-            sys.stderr.flush()
+                self._line.print(as_line(event))
 
 
 def as_line(event: Event) -> str:
-    """An event for people."""
+    """An event as a line for people."""
     kind: str = event["event"]
     if kind == "starting":
         return shown_text(
             f"landing stream {event['stream']} of {event['root']} in {event['table']};"
-            " Spark takes a while to start"
+            " starting Spark"
         )
     if kind == "ready":
         return f"Spark is ready; {count(event['landed_before'], 'row')} landed before"

@@ -6,11 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import click
 
-from semel.cli.numbers import MOST_RATE, YEAR, NumberRange
+from semel.cli.flags import ONE_OBJECT, QUIET, mqtt_version_option, shared_option
+from semel.cli.numbers import MOST_RATE, YEAR, Duration, NumberRange
+from semel.cli.option_groups import CONNECTION, SemelCommand, grouped_option
 from semel.client.address import Address, BadAddress, parse_address
 from semel.counts import count
 from semel.lab.load.description import (
@@ -26,9 +28,9 @@ from semel.lab.load.description import (
 from semel.lab.load.result import Result, milliseconds, version_name
 from semel.lab.load.traffic import DRAIN_TIMEOUT
 from semel.lab.load.workers import Job, LoadProgress, Target, run
-from semel.mqtt import MQTT5, MQTT311, Violation
+from semel.mqtt import MQTT5, Violation
 
-VERSIONS: Final = {"3.1.1": MQTT311, "5": MQTT5}
+LOAD: Final = "Load"
 SECONDS: Final = 10.0
 MOST_PROCESSES: Final = 64
 # Seconds between two lines of progress.
@@ -75,44 +77,82 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
     clients = click.IntRange(0, MOST_CLIENTS)
     for option in reversed(
         (
-            click.option("--publishers", type=clients, help="Clients that publish."),
-            click.option("--subscribers", type=clients, help="Clients that subscribe."),
-            click.option("--topics", type=click.IntRange(1, MOST_LANES), help="Topics in all."),
-            click.option("--qos", type=click.IntRange(0, 2), help="Of messages and subscriptions."),
-            click.option(
-                "--payload",
-                type=click.IntRange(LEAST_PAYLOAD, MOST_PAYLOAD),
-                help="Bytes of a message.",
+            grouped_option(
+                "--publishers",
+                section=LOAD,
+                type=clients,
+                metavar="N",
+                help="The number of publishers.",
             ),
-            click.option(
+            grouped_option(
+                "--subscribers",
+                section=LOAD,
+                type=clients,
+                metavar="N",
+                help="The number of subscribers.",
+            ),
+            grouped_option(
+                "--topics",
+                section=LOAD,
+                type=click.IntRange(1, MOST_LANES),
+                metavar="N",
+                help="The number of topics.",
+            ),
+            shared_option(
+                "--qos",
+                section=LOAD,
+                type=click.IntRange(0, 2),
+                help="The QoS of messages and subscriptions.",
+            ),
+            grouped_option(
+                "--payload-size",
+                "payload",
+                section=LOAD,
+                type=click.IntRange(LEAST_PAYLOAD, MOST_PAYLOAD),
+                metavar="SIZE",
+                help="The bytes of a message.",
+            ),
+            shared_option(
                 "--window",
+                section=LOAD,
                 type=click.IntRange(1, LARGEST_WINDOW),
                 help="Messages of a publisher under way. QoS 0: in one write; without this option "
                 f"as many as the broker takes. QoS 1, 2: not acknowledged; {WINDOW} without it.",
             ),
-            click.option(
+            shared_option(
                 "--rate",
+                section=LOAD,
                 type=NumberRange(0, MOST_RATE, min_open=True),
                 help="Messages per second of each publisher. Without it: as the window allows.",
             ),
-            click.option("--retain", is_flag=True, default=None, help="Publish with RETAIN."),
+            grouped_option(
+                "--retain", section=LOAD, is_flag=True, default=None, help="Publish with RETAIN."
+            ),
         )
     ):
         function = option(function)
     return function
 
 
-@click.command
+@click.command(
+    cls=SemelCommand,
+    examples=(
+        "semel load mqtt://127.0.0.1 --scenario fan-out --qos 1 --subscribers 100",
+        "semel load mqtt://127.0.0.1 --rate 1000 --payload-size 500 --duration 60 --json",
+    ),
+)
 @click.argument("address", metavar="URL", callback=parse_url)
-@click.option(
+@grouped_option(
     "--scenario",
+    section=LOAD,
     type=click.Choice(list(SCENARIOS)),
     default="one-to-one",
     show_default=True,
     help="Who publishes to whom, and all numbers that are not given.",
 )
-@click.option(
+@grouped_option(
     "--list",
+    section=LOAD,
     is_flag=True,
     is_eager=True,
     expose_value=False,
@@ -120,54 +160,65 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
     help="Print the scenarios, and exit.",
 )
 @numbers
-@click.option(
-    "--version",
-    type=click.Choice(list(VERSIONS)),
-    default="5",
-    show_default=True,
-    help="Of MQTT.",
-)
-@click.option(
+@mqtt_version_option("The version of MQTT. By default 5.", section=CONNECTION)
+@shared_option(
     "--duration",
-    type=NumberRange(0, YEAR, min_open=True),
-    help=f"Seconds for which is published; {SECONDS:g} without --messages.",
+    section=LOAD,
+    type=Duration(0, YEAR, min_open=True),
+    help=f"How long to publish; {SECONDS:g} seconds without --count.",
 )
-@click.option("--messages", type=click.IntRange(1), help="Messages of each publisher.")
-@click.option(
+@shared_option(
+    "--count", section=LOAD, type=click.IntRange(1), help="The number of messages per publisher."
+)
+@shared_option(
     "--timeout",
-    type=NumberRange(0, YEAR, min_open=True),
+    section=LOAD,
+    type=Duration(0, YEAR, min_open=True),
     default=DRAIN_TIMEOUT,
     show_default=True,
-    help="Seconds without a message after which what is missing counts as lost.",
+    help="Messages that are missing after this time without any message count as lost.",
 )
-@click.option("--username", help="In place of that in the URL.")
-@click.option("--password", envvar="SEMEL_LOAD_PASSWORD", show_envvar=True, help="Likewise.")
-@click.option(
+@shared_option(
+    "--username", section=CONNECTION, help="The user name, instead of the one in the URL."
+)
+@shared_option(
+    "--password-file",
+    section=CONNECTION,
+    type=click.File("rb"),
+    help="A file that contains the password and nothing else. A line end after it is ignored.  "
+    "[or the password itself in SEMEL_LOAD_PASSWORD]",
+)
+@shared_option(
     "--prefix",
+    section=LOAD,
     default="semel-load",
     show_default=True,
     help="Begins all topics and client identifiers.",
 )
-@click.option(
+@grouped_option(
     "--processes",
+    section=LOAD,
     type=click.IntRange(1, MOST_PROCESSES),
     default=1,
     show_default=True,
-    help="Share out the clients among so many.",
+    metavar="N",
+    help="Run the clients in this many processes.",
 )
-@click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
+@ONE_OBJECT
+@QUIET
 def command(
     address: Address,
     scenario: str,
-    version: str,
+    mqtt_version: int | None,
     duration: float | None,
-    messages: int | None,
+    count: int | None,
     timeout: float,
     username: str | None,
-    password: str | None,
+    password_file: BinaryIO | None,
     prefix: str,
     processes: int,
-    json_wanted: bool,
+    is_json: bool,
+    quiet: bool,
     **given: Any,
 ) -> None:
     """Put a load on the broker at URL, such as mqtt://127.0.0.1:1883.
@@ -175,26 +226,22 @@ def command(
     Every message carries its publisher, its time and a counter, so that each subscriber counts what
     is lost, duplicated or out of order. Exits with 1 if the broker loses a message of QoS 1 or 2,
     duplicates one of QoS 2, or ends the load. Ctrl-C ends it early, with the result so far.
-
-    \b
-        semel load mqtt://127.0.0.1 --scenario fan-out --qos 1 --subscribers 100
-        semel load mqtt://127.0.0.1 --rate 1000 --payload 500 --duration 60 --json
     """
-    if duration is not None and messages is not None:
-        raise click.UsageError("--duration and --messages cannot be given both")
+    if duration is not None and count is not None:
+        raise click.UsageError("give one of --duration and --count")
     changes = {name: value for name, value in given.items() if value is not None}
     try:
         job = Job(
-            SCENARIOS[scenario].changed({**changes, "version": VERSIONS[version]}),
+            SCENARIOS[scenario].changed({**changes, "version": mqtt_version or MQTT5}),
             Target(
                 address.host,
                 address.port,
                 address.user_name if username is None else username,
-                address.password if password is None else password.encode(),
+                password_of(address, password_file),
             ),
             prefix,
-            seconds=None if messages is not None else duration or SECONDS,
-            messages=messages,
+            seconds=None if count is not None else duration or SECONDS,
+            messages=count,
             processes=processes,
             timeout=timeout,
         )
@@ -202,15 +249,15 @@ def command(
         raise click.UsageError(str(problem)) from None
     with usage("--prefix"):
         job.layout()
-    with usage("--username, --password"):
+    with usage("--username, --password-file"):
         job.connect_packet("p", 0)
-    line = ProgressLine() if sys.stderr.isatty() else None
+    line = ProgressLine() if sys.stderr.isatty() and not quiet else None
     try:
         result = run(job, line)
     finally:
         if line is not None:
             line.clear()
-    if json_wanted:
+    if is_json:
         click.echo(
             json.dumps({"scenario": scenario, "broker": str(job.target), **result.as_json()})
         )
@@ -220,6 +267,14 @@ def command(
         raise click.ClickException(result.fault)
     if not result.is_kept:
         sys.exit(1)
+
+
+def password_of(address: Address, file: BinaryIO | None) -> bytes | None:
+    """The password of --password-file, of SEMEL_LOAD_PASSWORD or of the URL."""
+    if file is not None:
+        return file.read().removesuffix(b"\n").removesuffix(b"\r")
+    given = os.environ.get("SEMEL_LOAD_PASSWORD")
+    return address.password if given is None else os.fsencode(given)
 
 
 # --- what people see ------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
-"""How `semel sub` prints a message in a form that the user gives: -F, as mosquitto_sub has it.
+"""The format -F of `semel sub`, as mosquitto_sub has it.
 
-A form is text with three kinds of sequences in it: `%` and a letter stands for a part of the
-message, `@` and a letter for a part of the time (strftime), `\\` and a letter for a character. A
-form is read once, when the command starts, and what is wrong with it is said then.
+A format is text with three kinds of sequences: `%` and a letter stands for a part of the message,
+`@` and a letter for a part of the time (strftime), `\\` and a letter for a character. It is parsed
+once, when the command starts, and errors are reported then.
 
     >>> MessageFormat("%q %-8t|%5l|").text
     '%q %-8t|%5l|'
 
-Everything is bytes: a payload is printed as it is, and widths count bytes, as in C.
+Everything is bytes: a payload is printed unchanged, and widths count bytes, as in C.
 """
 
 import json
@@ -33,7 +33,7 @@ from semel.mqtt.properties import (
     USER_PROPERTY,
 )
 
-# What one sequence that begins with % may have between the sign and its letter.
+# A % sequence without the %: flags, width, precision and letter.
 FIELD: Final = re.compile(
     r"(?P<left>-?)(?P<zero>0?)(?P<width>[0-9]*)(?P<dot>\.?)(?P<most>[0-9]*)(?P<letter>.)",
     re.DOTALL | re.ASCII,
@@ -49,10 +49,10 @@ ESCAPES: Final = {
     "t": b"\t",
     "v": b"\v",
 }
-# Wider than any line; what is wider is a mistake, and would only fill the memory.
+# Wider than any line: a larger width is a mistake, and would only fill the memory.
 MOST_WIDTH: Final = 65_535
 NANOSECONDS: Final = 1_000_000_000
-# What properties of a message are called in JSON.
+# The names of properties in JSON.
 PROPERTY_NAMES: Final = {
     PAYLOAD_FORMAT_INDICATOR: "payload-format-indicator",
     MESSAGE_EXPIRY_INTERVAL: "message-expiry-interval",
@@ -66,15 +66,15 @@ PROPERTY_NAMES: Final = {
 
 
 class BadFormat(ValueError):
-    """What is wrong with a form, in one sentence."""
+    """What is wrong with a format, in one sentence."""
 
 
 class NotJson(Exception):
-    """A payload that a form shows as JSON is none."""
+    """A payload that should be printed as JSON is not JSON."""
 
 
 class Shown(Protocol):
-    """What is printed of a message: any Received, and what is like one."""
+    """What is printed of a message: a Received, or something like it."""
 
     @property
     def topic(self) -> str: ...
@@ -94,19 +94,19 @@ class Shown(Protocol):
 
 @dataclass(frozen=True)
 class Field:
-    """One sequence that begins with %: its letter, and what stands between."""
+    """A % sequence."""
 
     letter: str
     left: bool = False
     zero: bool = False
     width: int = 0
-    # The most bytes of a text; None: all.
+    # The most bytes of a string; None: all.
     most: int | None = None
 
 
 @dataclass(frozen=True)
 class Time:
-    """One sequence that begins with @: the letter for strftime."""
+    """An @ sequence: a letter for strftime."""
 
     letter: str
 
@@ -115,14 +115,14 @@ Part = bytes | Field | Time
 
 
 class FormattedTime:
-    """A time, in nanoseconds, and what the clock on the wall says then."""
+    """A time in nanoseconds, and in the local time zone."""
 
     def __init__(self, nanoseconds: int) -> None:
         self.seconds, self.rest = divmod(nanoseconds, NANOSECONDS)
         self._local = time.localtime(self.seconds)
 
     def text(self, form: str) -> str:
-        """By strftime."""
+        """The time formatted by strftime."""
         return time.strftime(form, self._local)
 
     @property
@@ -139,15 +139,15 @@ def as_it_is(data: bytes) -> bytes:
 
 
 def safely(data: bytes) -> bytes:
-    """For a terminal: no byte of it acts there."""
+    """The bytes for a terminal, which they cannot control."""
     text = data.decode("utf-8", "backslashreplace")
     return shown_text(text).encode("utf-8")
 
 
 class MessageFormat:
-    """A form for messages. Raises BadFormat if it is none.
+    """A parsed format. Raises BadFormat.
 
-    `clean` is applied to whatever a peer has chosen. With `pretty`, JSON is on many lines.
+    `clean` is applied to everything that a peer chose. With `pretty`, JSON takes several lines.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class MessageFormat:
         self._parts = parse_format(text)
 
     def render(self, message: Shown, nanoseconds: int) -> tuple[bytes, str | None]:
-        """The message in this form, and what could not be shown of it, in one sentence."""
+        """The formatted message, and what could not be printed, in one sentence."""
         moment = FormattedTime(nanoseconds)
         problem = None
         found = []
@@ -176,11 +176,11 @@ class MessageFormat:
                 try:
                     found.append(self._field(part, message, moment))
                 except NotJson:
-                    problem = f"the payload is no JSON, on topic {shown_text(message.topic)}"
+                    problem = f"the payload is not JSON, on topic {shown_text(message.topic)}"
                 except struct.error:
                     size = count(struct.calcsize(part.letter), "byte")
                     problem = (
-                        f"%{part.letter} shows a payload of {size}, and this one on topic"
+                        f"%{part.letter} needs a payload of {size}, and this one on topic"
                         f" {shown_text(message.topic)} has {len(message.payload)}"
                     )
         return b"".join(found), problem
@@ -229,7 +229,7 @@ class MessageFormat:
         if letter == "C":
             return fit(field, self._clean(encoded(properties.content_type or "")))
         if letter == "R":
-            # Unlike a content type, what is not there takes no room.
+            # Unlike a missing content type, a missing response topic has no width.
             topic = properties.response_topic
             return b"" if topic is None else fit(field, self._clean(encoded(topic)))
         if letter == "D":
@@ -239,7 +239,7 @@ class MessageFormat:
 
 
 def parse_format(text: str) -> list[Part]:
-    """The parts of a form. Raises BadFormat."""
+    """The parts of a format. Raises BadFormat."""
     parts: list[Part] = []
     at = 0
     while at < len(text):
@@ -263,7 +263,7 @@ def parse_format(text: str) -> list[Part]:
             continue
         if sign == "\\" and letter not in ESCAPES:
             known = " ".join("\\" + each for each in ESCAPES)
-            raise BadFormat(f"there is no \\{letter}; there is {known}")
+            raise BadFormat(f"unknown sequence \\{letter}; known: {known}")
         if sign == "\\":
             parts.append(ESCAPES[letter])
         else:
@@ -276,7 +276,7 @@ def parse_field(found: re.Match[str]) -> Field:
     letter = found["letter"]
     if letter not in LETTERS:
         known = " ".join(f"%{each}" for each in LETTERS)
-        raise BadFormat(f"there is no %{letter}; there is {known}")
+        raise BadFormat(f"unknown sequence %{letter}; known: {known}")
     width = int(found["width"] or 0)
     most = int(found["most"] or 0) if found["dot"] else None
     if max(width, most or 0) > MOST_WIDTH:
@@ -288,18 +288,18 @@ def parse_field(found: re.Match[str]) -> Field:
 
 
 def encoded(text: str) -> bytes:
-    """As the arguments of a program are encoded: bytes that are no UTF-8 come back as they were."""
+    """Encoded like the arguments of a program: bytes that are not UTF-8 are restored."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def fit(field: Field, text: bytes) -> bytes:
-    """A text in its field."""
+    """A string in its field."""
     cut = text[: field.most]
     return cut.ljust(field.width) if field.left else cut.rjust(field.width)
 
 
 def number(field: Field, value: int | None) -> bytes:
-    """A number in its field; the field alone if there is none."""
+    """A number in its field; an empty field if there is none."""
     filling = b"0" if field.zero else b" "
     if value is None:
         return filling * field.width
@@ -309,7 +309,7 @@ def number(field: Field, value: int | None) -> bytes:
 
 
 def payload_part(field: Field, payload: bytes, clean: Callable[[bytes], bytes]) -> bytes:
-    """A payload: a width is that of a column, so that what does not fit is cut."""
+    """A payload. Its width is that of a column: what does not fit is cut."""
     width = field.width
     if field.letter == "p":
         text = clean(payload[:width] if width else payload)
@@ -323,7 +323,7 @@ def payload_part(field: Field, payload: bytes, clean: Callable[[bytes], bytes]) 
 
 
 def float_part(field: Field, payload: bytes) -> bytes:
-    """A payload that is a float (%f) or a double (%d) as this machine has them in memory."""
+    """A payload that is a float (%f) or a double (%d) in the byte order of this machine."""
     (value,) = struct.unpack(field.letter, payload)
     text = f"{value:.{6 if field.most is None else field.most}f}".encode()
     if field.left:
@@ -341,14 +341,14 @@ def time_part(letter: str, moment: FormattedTime) -> bytes:
 
 
 class Pairs:
-    """An object of JSON with its members in order; a name may come twice."""
+    """A JSON object with its members in order; a name may occur twice."""
 
     def __init__(self, pairs: list[tuple[str, object]]) -> None:
         self.pairs = pairs
 
 
 def describe(message: Shown, moment: FormattedTime, *, payload_is_json: bool) -> Pairs:
-    """What %j and %J print. Raises NotJson."""
+    """The object of %j and %J. Raises NotJson."""
     found: list[tuple[str, object]] = [
         ("tst", moment.iso_with_fraction),
         ("topic", message.topic),
@@ -365,7 +365,7 @@ def describe(message: Shown, moment: FormattedTime, *, payload_is_json: bool) ->
 
 
 def described_properties(properties: Properties) -> Pairs:
-    """In the order in which they came; the pairs of a user are one object."""
+    """The properties in the order of the packet; user properties are one object."""
     found: dict[str, object] = {}
     for identifier, value in properties.items:
         shown: object = value
@@ -394,24 +394,24 @@ def json_payload(payload: bytes, *, parsed: bool) -> object:
 
 
 class Verbatim(str):
-    """An integer as it is written, however long."""
+    """An integer as it was written, however long."""
 
 
 def refuse_constant(name: str) -> object:
-    """NaN and Infinity, which Python takes for JSON."""
+    """Refuse NaN and Infinity, which Python accepts as JSON."""
     raise ValueError(name)
 
 
 def json_bytes(value: object, *, pretty: bool, plain: bool = False) -> bytes:
     """JSON as mosquitto_sub prints it: on one line without spaces, or with tabs.
 
-    Bytes that are no UTF-8 stay what they are, unless it is to be plain ASCII.
+    Bytes that are not UTF-8 are kept, unless `plain` asks for ASCII.
     """
     return encoded(json_text(value, 1 if pretty else 0, plain))
 
 
 def json_text(value: object, depth: int, plain: bool) -> str:
-    """`depth` is how many tabs what is inside gets; 0: all is on one line."""
+    """`depth` is the number of tabs before members; 0: everything is on one line."""
     inner = depth + 1 if depth else 0
     if isinstance(value, Verbatim):
         return value
@@ -434,7 +434,7 @@ def json_text(value: object, depth: int, plain: bool) -> str:
 
 
 def float_text(value: float) -> str:
-    """The shortest of 15 or 17 digits that means the same number, without a needless point."""
+    """A number in 15 digits if they are exact, else in 17, without a needless point."""
     if not math.isfinite(value):
         return "null"
     short = f"{value:.15g}"

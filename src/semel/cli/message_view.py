@@ -1,8 +1,8 @@
-"""How `semel sub` prints a message when no form is given.
+"""How `semel sub` prints a message.
 
-Into a pipe or file it is the payload and the end of a line, byte for byte what mosquitto_sub
-prints. On a terminal it is a line for people, in which nothing that a peer has sent can act on the
-terminal. With --json it is an object on a line.
+To a pipe or file it writes the payload and a newline, byte for byte what mosquitto_sub writes. On a
+terminal it prints a line for people, in which text of a peer cannot control the terminal. With
+--json it prints one object per line, and with -F what `message_format` makes of it.
 """
 
 import base64
@@ -26,13 +26,13 @@ from semel.cli.safe_text import shown_text
 from semel.mqtt import NO_PROPERTIES, Properties
 from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER, USER_PROPERTY
 
-# What is printed of one message, and what could not be, in one sentence.
+# Returns the output for a message, and what could not be printed, as one sentence.
 Print = Callable[[Shown], tuple[bytes, str | None]]
 
 
 @dataclass(frozen=True)
 class MessageStyle:
-    """What the flags say about the output."""
+    """The flags about the output."""
 
     form: str | None
     verbose: bool
@@ -40,15 +40,15 @@ class MessageStyle:
     pretty: bool
     json: bool
     is_terminal: bool
-    colour: bool
-    # Whether the user has given the subscriptions an identifier.
+    color: bool
+    # Whether -D gives the subscriptions an identifier.
     identifiers: bool
     quiet: bool
 
 
 @dataclass(frozen=True)
 class Stripped:
-    """A message without the identifiers that the client has chosen for its subscriptions."""
+    """A message without the subscription identifiers that the client chose."""
 
     topic: str
     payload: bytes
@@ -60,7 +60,7 @@ class Stripped:
 
 
 def stripped(message: Shown) -> Shown:
-    """The message as a user who asked for no subscription identifier expects it."""
+    """The message without subscription identifiers, for a user who gave none."""
     properties = message.properties
     if not properties.has(SUBSCRIPTION_IDENTIFIER):
         return message
@@ -76,29 +76,29 @@ def stripped(message: Shown) -> Shown:
     )
 
 
-def wants_colour(is_terminal: bool) -> bool:
-    """On a terminal that has some, unless the user has said otherwise (no-color.org)."""
+def use_color(is_terminal: bool) -> bool:
+    """Whether to print in color: on a terminal, unless NO_COLOR is set (no-color.org)."""
     return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def printing(look: MessageStyle) -> Print:
-    """How to print a message. Raises BadFormat."""
-    clean = safely if look.is_terminal else None
-    if look.json:
-        return lambda message: (json_line(message, plain=look.is_terminal), None)
-    if look.form is not None:
-        form = MessageFormat(look.form, pretty=look.pretty, clean=clean)
-        end = b"\n" if look.end_of_line else b""
+def make_printer(style: MessageStyle) -> Print:
+    """The function that formats a message in this style. Raises BadFormat."""
+    clean = safely if style.is_terminal else None
+    if style.json:
+        return lambda message: (json_line(message, plain=style.is_terminal), None)
+    if style.form is not None:
+        form = MessageFormat(style.form, pretty=style.pretty, clean=clean)
+        end = b"\n" if style.end_of_line else b""
 
         def with_form(message: Shown) -> tuple[bytes, str | None]:
             text, problem = form.render(message, time.time_ns())
             return text + end, problem
 
         return with_form
-    if look.is_terminal and not look.verbose and look.end_of_line:
-        return lambda message: (terminal_line(message, colour=look.colour), None)
+    if style.is_terminal and not style.verbose and style.end_of_line:
+        return lambda message: (terminal_line(message, color=style.color), None)
     return lambda message: (
-        plain(message, look.verbose, look.end_of_line, clean),
+        plain(message, style.verbose, style.end_of_line, clean),
         None,
     )
 
@@ -106,7 +106,7 @@ def printing(look: MessageStyle) -> Print:
 def plain(
     message: Shown, verbose: bool, end_of_line: bool, clean: Callable[[bytes], bytes] | None
 ) -> bytes:
-    """The payload, with -v after the topic. Without a payload there is nothing to print."""
+    """The payload, with -v after the topic. An empty payload prints nothing without -v."""
     end = b"\n" if end_of_line else b""
     topic = encoded(message.topic)
     payload = message.payload
@@ -115,7 +115,7 @@ def plain(
     if not verbose:
         return payload + end if payload else b""
     if not payload:
-        # Byte for byte.
+        # As mosquitto_sub does.
         return topic + b" (null)" + end if end else b""
     return topic + b" " + payload + end
 
@@ -124,7 +124,7 @@ def plain(
 
 
 def shown_bytes(data: bytes) -> str:
-    """Text if it is text, else hexadecimal."""
+    """Bytes as text if they are UTF-8, else in hexadecimal."""
     if not data:
         return "(empty)"
     try:
@@ -144,11 +144,11 @@ def shown_properties(properties: Properties) -> list[str]:
     return found
 
 
-def terminal_line(message: Shown, *, colour: bool) -> bytes:
-    """When, QoS, topic, payload, and in brackets what else there is."""
+def terminal_line(message: Shown, *, color: bool) -> bytes:
+    """Time, QoS, topic, payload, and the properties in brackets."""
 
     def style(text: str, **how: object) -> str:
-        return click.style(text, **how) if colour else text  # type: ignore[arg-type]
+        return click.style(text, **how) if color else text  # type: ignore[arg-type]
 
     moment = FormattedTime(time.time_ns()).text("%H:%M:%S")
     words = [
@@ -172,7 +172,7 @@ def terminal_line(message: Shown, *, colour: bool) -> bytes:
 
 
 def bytes_fields(name: str, data: bytes) -> dict[str, object]:
-    """Bytes in JSON: text, or else Base64 in a field of its own."""
+    """Bytes in JSON: as text if they are UTF-8, else as Base64 in a second field."""
     try:
         return {name: data.decode("utf-8")}
     except UnicodeDecodeError:
@@ -180,7 +180,7 @@ def bytes_fields(name: str, data: bytes) -> dict[str, object]:
 
 
 def json_line(message: Shown, *, plain: bool) -> bytes:
-    """An object on a line, in ASCII if it is to be plain."""
+    """One object on a line; `plain` makes it ASCII."""
     seconds, rest = divmod(time.time_ns(), 1_000_000_000)
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     found: dict[str, object] = {
@@ -196,7 +196,7 @@ def json_line(message: Shown, *, plain: bool) -> bytes:
 
 
 def json_properties(properties: Properties) -> dict[str, object]:
-    """What is there, by the names of the standard; what may come twice is a list."""
+    """The properties by their names in the standard; those that may be repeated are lists."""
     found: dict[str, object] = {}
     for identifier, value in properties.items:
         name = PROPERTY_NAMES[identifier].replace("-", "_")

@@ -1,10 +1,10 @@
 """A Client from the flags of `semel pub` and `semel sub`, and how its failures end a command.
 
-Exit codes are those of mosquitto's tools: 0; the code with which the server refused the connection
-(5 or 135 for bad credentials); and for the rest what libmosquitto returns: 1 for flags, files and a
-server that cannot be reached, 2 for a server that breaks the protocol, 7 for a connection that is
-lost, 27 for time that is up. The other codes are the server's too, where mosquitto's tools would
-print a warning and end with 0: a message or a subscription that it refuses, or a DISCONNECT.
+The exit codes are those of Mosquitto's tools: 0; the code with which the server refused the
+connection (5 or 135 for bad credentials); and the codes of libmosquitto: 1 for wrong flags, file
+errors and a server that cannot be reached, 2 for a server that violates the protocol, 7 for a lost
+connection, 27 for a timeout. Where Mosquitto's tools print a warning and exit with 0, semel exits
+with the server's code: for a refused message or subscription, and for a DISCONNECT.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from semel.client.address import BadAddress
 from semel.client.opening import Opening, open_transport
 from semel.client.tls import TlsError, make_context
 from semel.extras import MissingExtra
-from semel.mqtt import MQTT311, Properties, Violation
+from semel.mqtt import MQTT5, MQTT311, Properties, Violation
 from semel.mqtt.packet_types import CONNECT
 from semel.mqtt.properties import (
     AUTHENTICATION_DATA,
@@ -49,14 +49,14 @@ FAILED: Final = 1
 PROTOCOL_BROKEN: Final = 2
 LOST: Final = 7
 TIMED_OUT: Final = 27
-# What the shell says of a program that a signal has ended.
+# A shell reports a program that a signal ended with this and the number of the signal.
 SIGNALLED: Final = 128
 
-# Messages that wait for their acknowledgement, if nobody says otherwise.
-RECEIVE_MAXIMUM_HERE: Final = 100
-# The longest name of a folder that every file system takes.
+# Unless -D connect receive-maximum is given.
+DEFAULT_RECEIVE_MAXIMUM: Final = 100
+# The longest directory name that every file system accepts.
 MOST_NAME: Final = 200
-# Properties of CONNECT that the Client has its own arguments for.
+# Properties of CONNECT for which Client has arguments.
 ARGUMENTS: Final = (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
@@ -67,15 +67,19 @@ ARGUMENTS: Final = (
 
 
 class Failure(Exception):
-    """The command has failed: a sentence, and the exit code."""
+    """The command fails with this sentence and exit code."""
 
     def __init__(self, sentence: str, code: int = FAILED) -> None:
         super().__init__(sentence)
         self.code = code
 
 
-class Fixed(ClientAuthentication):
-    """A method and its first data, as -D connect gives them."""
+class VersionRefused(Failure):
+    """The server refused the version of MQTT."""
+
+
+class FixedAuthentication(ClientAuthentication):
+    """An authentication of one step, with the method and data of -D connect."""
 
     def __init__(self, method: str, data: bytes | None) -> None:
         super().__init__(method)
@@ -85,13 +89,13 @@ class Fixed(ClientAuthentication):
         return self.data
 
     def respond(self, data: bytes | None) -> bytes | None:
-        raise Disconnected("the server wants a second step, and this command knows only the first")
+        raise Disconnected("the server requests a second authentication step, which -D cannot give")
 
 
 def state_folder(connection: ConnectionOptions) -> Path:
-    """Where the state of a session that outlives a run is kept, on this side."""
+    """The directory for this side's state of a session that outlives the command."""
     base = os.environ.get("XDG_STATE_HOME", "")
-    # [XDG] a path that is not absolute is ignored
+    # [XDG] a relative path is ignored
     root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
     address = connection.address
     where = address.path if address.scheme == "unix" else address.where
@@ -102,7 +106,7 @@ def state_folder(connection: ConnectionOptions) -> Path:
 
 
 def tls_context(connection: ConnectionOptions) -> ssl.SSLContext | None:
-    """The context that the flags describe. Raises Failure."""
+    """The TLS context of the flags. Raises Failure."""
     tls = connection.tls
     if tls is None:
         return None
@@ -122,26 +126,31 @@ def tls_context(connection: ConnectionOptions) -> ssl.SSLContext | None:
 
 
 def opening_of(connection: ConnectionOptions) -> Opening:
-    """How to connect: from the address of -A, and with the lines of -d."""
+    """How to connect: from the address of -A, and with the packet lines of -d."""
     opening: Opening = open_transport
     if connection.bind_address is not None:
         opening = functools.partial(open_transport, local_host=connection.bind_address)
     if connection.debug:
-        opening = tapped(opening, PacketLines(connection.version, say))
+        opening = tapped(opening, PacketLines(connection.version, print_to_stderr))
     return opening
 
 
-def make_client(connection: ConnectionOptions, *, reconnect: bool, lasting: bool) -> Client:
-    """The Client that the flags describe. Raises Failure.
+def authentication_of(given: Properties) -> FixedAuthentication | None:
+    """The authentication of -D connect, if there is one."""
+    method = given.authentication_method
+    return None if method is None else FixedAuthentication(method, given.authentication_data)
 
-    `lasting` is for a command that goes on until it is stopped: its session survives a short loss
-    of the connection, though it ends with the command.
+
+def make_client(connection: ConnectionOptions, *, reconnect: bool, outlives_loss: bool) -> Client:
+    """The Client of the flags. Raises Failure.
+
+    `outlives_loss` is for a command that runs until it is stopped: its session survives a short
+    loss of the connection, but ends with the command.
     """
     given = connection.properties_of(CONNECT)
-    method = given.authentication_method
     outbox = None
     expiry = connection.session_expiry
-    if expiry is None and not lasting:
+    if expiry is None and not outlives_loss:
         expiry = 0
     if connection.persistent and expiry:
         outbox = state_folder(connection)
@@ -155,18 +164,18 @@ def make_client(connection: ConnectionOptions, *, reconnect: bool, lasting: bool
             client_id=connection.client_id,
             version=connection.version,
             session_expiry=expiry,
-            # Without -c a session is new. With it, one that the server has and we have no state
-            # of is an error, and is not thrown away unsaid.
+            # Without -c the session is new. With -c, a session of the server without state on
+            # this side is an error: it is not discarded silently.
             clean_start=not connection.persistent,
             keep_alive=connection.keep_alive,
             user_name=connection.user_name,
             password=connection.password,
             will=connection.will,
-            receive_maximum=given.receive_maximum or RECEIVE_MAXIMUM_HERE,
+            receive_maximum=given.receive_maximum or DEFAULT_RECEIVE_MAXIMUM,
             maximum_packet_size=given.maximum_packet_size,
             properties=Properties([item for item in given.items if item[0] not in ARGUMENTS]),
             tls=tls_context(connection),
-            authentication=None if method is None else Fixed(method, given.authentication_data),
+            authentication=authentication_of(given),
             reconnect=reconnect,
             outbox=outbox,
             opening=opening_of(connection),
@@ -174,27 +183,49 @@ def make_client(connection: ConnectionOptions, *, reconnect: bool, lasting: bool
     except (Violation, BadAddress) as problem:
         raise Failure(str(problem)) from None
     except OSError as problem:
-        raise Failure(f"the state of the session cannot be kept: {problem}") from None
+        raise Failure(f"the state of the session cannot be stored: {problem}") from None
 
 
-async def connect(client: Client, connection: ConnectionOptions) -> None:
-    """Connect, or raise Failure. From then on, what the client reports is printed."""
-    with Heard() as heard:
+async def connect(
+    connection: ConnectionOptions, *, reconnect: bool, outlives_loss: bool
+) -> tuple[Client, ConnectionOptions]:
+    """Connect: the client, and the options with the version that the server accepted.
+
+    Without -V, a server that refuses 5.0 is tried with 3.1.1. From now on, warnings of the client
+    are printed. Raises Failure.
+    """
+    client = make_client(connection, reconnect=reconnect, outlives_loss=outlives_loss)
+    with ConnectProblem() as latest:
         try:
             await client.connect()
             if not client.connected:
-                # A client with an outbox would try for ever; a command says that it cannot.
+                # A client with an outbox would retry forever, but a command should fail.
                 await client.close()
-                raise Failure(heard.problem or "the server cannot be reached")
+                raise Failure(latest.sentence or "the server cannot be reached")
         except Disconnected as problem:
             is_theirs = problem.reason is not None or problem.violation is not None
             raise Failure(str(problem), code_of(problem) if is_theirs else FAILED) from None
         except Refused as problem:
-            raise Failure(str(problem), problem.reason) from None
+            if problem.refuses_version and connection.may_fall_back:
+                return await connect(
+                    connection.with_311(), reconnect=reconnect, outlives_loss=outlives_loss
+                )
+            raise refusal(problem, connection) from None
         except (Unusable, MissingExtra) as problem:
             raise Failure(str(problem)) from None
     if not connection.quiet:
         LOG.addHandler(Warnings(logging.WARNING))
+    return client, connection
+
+
+def refusal(problem: Refused, connection: ConnectionOptions) -> Failure:
+    """Why the server refused the connection, and if it was for the version, what to do."""
+    if not problem.refuses_version:
+        return Failure(str(problem), problem.reason)
+    name, other = ("5.0", "3.1.1") if connection.version == MQTT5 else ("3.1.1", "5")
+    return VersionRefused(
+        f"the server refused the connection with MQTT {name}: try -V {other}", problem.reason
+    )
 
 
 def code_of(problem: Refused | Disconnected) -> int:
@@ -207,24 +238,24 @@ def code_of(problem: Refused | Disconnected) -> int:
 
 
 class Warnings(logging.Handler):
-    """What the client reports while it goes on: a line on standard error."""
+    """Prints warnings of the client to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"Warning: {record.getMessage()}")
+        print_to_stderr(f"Warning: {record.getMessage()}")
 
 
-class Heard(logging.Handler):
-    """Hears, while it is a context, why the client cannot connect though it will try again."""
+class ConnectProblem(logging.Handler):
+    """Records, while it is a context, why the client cannot connect although it will retry."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.problem = ""
+        self.sentence = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         problems = [each for each in record.args or () if isinstance(each, Exception)]
-        self.problem = str(problems[0]) if problems else record.getMessage()
+        self.sentence = str(problems[0]) if problems else record.getMessage()
 
-    def __enter__(self) -> "Heard":
+    def __enter__(self) -> "ConnectProblem":
         LOG.addHandler(self)
         return self
 
@@ -232,13 +263,13 @@ class Heard(logging.Handler):
         LOG.removeHandler(self)
 
 
-def say(sentence: str) -> None:
-    """One line for people. Text of a peer in it does nothing to a terminal."""
+def print_to_stderr(sentence: str) -> None:
+    """Print one line. Text of a peer in it cannot control the terminal."""
     click.echo(shown_text(sentence), err=True)
 
 
 class StoppedBySignal(Exception):
-    """SIGINT or SIGTERM has come."""
+    """SIGINT or SIGTERM was received."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -246,14 +277,14 @@ class StoppedBySignal(Exception):
 
 
 async def until_stopped(work: Coroutine[Any, Any, int]) -> int:
-    """Do the work; a signal cancels it, and comes out as Stopped."""
+    """Do the work. A signal cancels it and is raised as StoppedBySignal."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(work)
-    came: list[int] = []
+    received: list[int] = []
 
     def stop(number: int) -> None:
-        # Once more, and it does not even wait for the connection to close.
-        came.append(number)
+        # A second signal does not even wait until the connection is closed.
+        received.append(number)
         task.cancel()
 
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -262,16 +293,16 @@ async def until_stopped(work: Coroutine[Any, Any, int]) -> int:
     try:
         return await task
     except asyncio.CancelledError:
-        if not came:
+        if not received:
             raise
-        raise StoppedBySignal(came[0]) from None
+        raise StoppedBySignal(received[0]) from None
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
 
 
 def run(connection: ConnectionOptions, work: Callable[[], Coroutine[Any, Any, int]]) -> None:
-    """Run a command to its end, and exit."""
+    """Run a command and exit."""
     LOG.propagate = False
     LOG.addHandler(logging.NullHandler())
     try:
@@ -280,6 +311,6 @@ def run(connection: ConnectionOptions, work: Callable[[], Coroutine[Any, Any, in
         code = SIGNALLED + stopped.number
     except Failure as failure:
         if not connection.quiet:
-            say(f"Error: {failure}")
+            print_to_stderr(f"Error: {failure}")
         code = failure.code
     sys.exit(code)

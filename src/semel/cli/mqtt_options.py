@@ -1,67 +1,58 @@
-"""The flags that `semel pub` and `semel sub` share with mosquitto_pub and mosquitto_sub.
+"""The flags of `semel pub`, `sub` and `fleet`: Mosquitto's, and ours beside them.
 
-A command is a `MqttCommand` and has `@connection_options`, which turns all the flags about a
-connection into one `ConnectionOptions`. Wrong flags are reported before anything is sent, with
-exit code 1, not with click's 2: here a 2 is the server's.
+A command is a `MqttCommand` and has `@connection_options`, which turns all flags about a connection
+into one `ConnectionOptions`. Wrong flags are reported before anything is sent, with exit code 1 and
+not click's 2, because here 2 is an exit code of the server.
 
-Two things are not as click has them: -h is the host, and -D takes three words or four, as
-`property_options` knows.
+Two things differ from click: -h is the host, and -D takes three or four words, which
+`property_options` parses.
 """
 
 import functools
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from ipaddress import ip_address
 from typing import Any, Final
 
 import click
 
 from semel import __version__
+from semel.cli.flags import mqtt_version_option, shared_option
+from semel.cli.numbers import WholeSeconds
+from semel.cli.option_groups import CONNECTION, GENERAL, SESSION, TLS, SemelCommand
+from semel.cli.option_groups import WILL as WILL_SECTION
+from semel.cli.option_groups import grouped_option as option
 from semel.cli.property_options import parse_properties, take_properties
 from semel.client.address import DEFAULT_RESOURCE, Address, BadAddress, parse_address
 from semel.mqtt import MQTT5, MQTT311, NO_PROPERTIES, Properties, Violation, Will
 from semel.mqtt.packet_types import CONNECT, WILL
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.topics import check_share, check_topic_filter, check_topic_name
+from semel.settings_values import QUANTITY, SECONDS, UNITS
 
-VERSIONS: Final = {"mqttv311": MQTT311, "311": MQTT311, "mqttv5": MQTT5, "5": MQTT5}
-OLD_VERSIONS: Final = ("mqttv31", "31")
 TLS_PORT: Final = 8883
-EXPIRY: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
+DEFAULT_KEEP_ALIVE: Final = 60
 
-# Where the words of -D are between click's reading of the flags and ours.
+# The key of click's context under which the words of -D are passed on.
 GIVEN_PROPERTIES: Final = "semel.cli.properties"
 
-# mosquitto's flags that semel does not have: whether it takes a value, and what to do instead.
+# Mosquitto's flags that semel does not have: whether one takes a value, and what to do instead.
 ABSENT: Final = {
-    "-S": (False, "there are no SRV lookups; give the server with -h and -p"),
-    "-o": (True, "no file with options is read; give them on the command line"),
-    "--proxy": (True, "there is no way through a SOCKS proxy"),
-    "--psk": (True, "there is TLS with certificates only: --cafile, --cert and --key"),
-    "--psk-identity": (True, "there is TLS with certificates only: --cafile, --cert and --key"),
-    "--tls-engine": (True, "there are no engines of OpenSSL; --key takes a file in PEM form"),
-    "--tls-engine-kpass-sha1": (True, "there are no engines of OpenSSL; --key takes a PEM file"),
+    "-S": (False, "SRV lookups are not supported; give the server with -h and -p"),
+    "-o": (True, "option files are not supported; give the options on the command line"),
+    "--proxy": (True, "SOCKS proxies are not supported"),
+    "--psk": (True, "TLS needs certificates: use --cafile, --cert and --key"),
+    "--psk-identity": (True, "TLS needs certificates: use --cafile, --cert and --key"),
+    "--tls-engine": (True, "OpenSSL engines are not supported; --key takes a PEM file"),
+    "--tls-engine-kpass-sha1": (True, "OpenSSL engines are not supported; --key takes a PEM file"),
 }
 
 
-class OptionGroup(click.Option):
-    """An option that `--help` shows under a heading."""
-
-    def __init__(self, *arguments: Any, section: str = "Other", **others: Any) -> None:
-        self.section = section
-        super().__init__(*arguments, **others)
-
-
-def option(*names: str, section: str, **others: Any) -> Callable[[Any], Any]:
-    """`click.option` under a heading."""
-    return click.option(*names, cls=OptionGroup, section=section, **others)
-
-
-class MqttCommand(click.Command):
-    """A command with the flags of mosquitto's, and their exit codes."""
+class MqttCommand(SemelCommand):
+    """A command with Mosquitto's flags and exit codes."""
 
     def make_context(
         self,
@@ -78,11 +69,11 @@ class MqttCommand(click.Command):
             return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest, properties = take_properties(args, self.values_of())
+        rest, properties = take_properties(args, self.words_per_option())
         ctx.meta[GIVEN_PROPERTIES] = properties
         return super().parse_args(ctx, rest)
 
-    def values_of(self) -> dict[str, int]:
+    def words_per_option(self) -> dict[str, int]:
         """How many words follow each option."""
         return {
             name: 0 if each.is_flag or each.count else each.nargs
@@ -91,27 +82,16 @@ class MqttCommand(click.Command):
             for name in each.opts
         }
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for each in self.get_params(ctx):
-            record = each.get_help_record(ctx)
-            if record is not None:
-                name = each.section if isinstance(each, OptionGroup) else "Other"
-                sections.setdefault(name, []).append(record)
-        for name, records in sections.items():
-            with formatter.section(name):
-                formatter.write_dl(records)
-
 
 class WrongUsage(click.UsageError):
-    """A mistake in the flags. With click's own exit code, 2, it would look like a CONNACK's."""
+    """A mistake in the flags. Click's exit code, 2, would be read as the code of a CONNACK."""
 
     exit_code = 1
 
 
 @contextmanager
 def usage_exits_1() -> Iterator[None]:
-    """In here wrong usage ends with exit code 1."""
+    """Let wrong usage end the command with exit code 1."""
     try:
         yield
     except click.UsageError as problem:
@@ -122,14 +102,14 @@ def usage_exits_1() -> Iterator[None]:
 
 
 def parse_topic(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """A topic to publish to."""
+    """A topic name."""
     if text is not None:
         check_topic(text)
     return text
 
 
 def check_topic(text: str) -> None:
-    """Raises click.BadParameter with the rule that it breaks."""
+    """Raises click.BadParameter with the broken rule."""
     try:
         check_topic_name(text, "topic", None)
     except Violation as violation:
@@ -146,7 +126,7 @@ def parse_filters(
 
 
 def check_filter(text: str) -> None:
-    """Raises click.BadParameter with the rule that it breaks."""
+    """Raises click.BadParameter with the broken rule."""
     try:
         check_topic_filter(text, None)
     except Violation as violation:
@@ -159,32 +139,26 @@ def parse_ip(context: click.Context, option: click.Parameter, text: str | None) 
         try:
             ip_address(text)
         except ValueError:
-            raise click.BadParameter(f"{text!r} is no IP address of this machine") from None
+            raise click.BadParameter(f"{text!r} is not an IP address") from None
     return text
 
 
-def parse_version(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """A version of MQTT."""
-    if text is None:
-        return None
-    if text in OLD_VERSIONS:
-        raise click.BadParameter("MQTT 3.1 is not spoken here; there is mqttv311 and mqttv5")
-    if text not in VERSIONS:
-        raise click.BadParameter(f"{text!r} is none of {', '.join(VERSIONS)}")
-    return VERSIONS[text]
-
-
 def parse_expiry(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Seconds that a session outlives its connection."""
+    """For how many seconds a session outlives its connection."""
     if text is None:
         return None
     if text in ("-1", "∞"):
         return NEVER_EXPIRES
-    if not EXPIRY.fullmatch(text) or int(text) > NEVER_EXPIRES:
+    found = QUANTITY.fullmatch(text)
+    seconds = Fraction(-1)
+    if found is not None and (not found[2] or found[2] in UNITS[SECONDS]):
+        seconds = Fraction(found[1]) * UNITS[SECONDS].get(found[2], 1)
+    if seconds.denominator != 1 or not 0 <= seconds <= NEVER_EXPIRES:
         raise click.BadParameter(
-            f"{text!r} is no number of seconds up to {NEVER_EXPIRES}, nor -1, nor ∞"
+            f"{text!r} is not a duration in whole seconds such as 90 or 1h, at most"
+            f" {NEVER_EXPIRES}; -1 and ∞ mean forever"
         )
-    return int(text)
+    return int(seconds)
 
 
 QOS: Final = click.IntRange(0, 2)
@@ -195,8 +169,8 @@ FILE: Final = click.Path(path_type=str)
 
 
 @dataclass(frozen=True)
-class Tls:
-    """What the flags say about TLS."""
+class TlsOptions:
+    """The flags about TLS."""
 
     cafile: str | None
     capath: str | None
@@ -210,22 +184,24 @@ class Tls:
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """What the flags say about a connection, checked."""
+    """The flags about a connection, validated."""
 
     address: Address
     client_id: str
     version: int
+    # Whether to connect with 3.1.1 if the server refuses 5.0: nothing requires a version.
+    may_fall_back: bool
     keep_alive: int
     user_name: str | None
     password: bytes | None
     will: Will | None
-    # -c: an earlier session is taken up again, and a new one kept.
+    # -c: resume an earlier session, and leave one behind.
     persistent: bool
-    # -x; None: as long as is sensible.
+    # -x; None: the command decides.
     session_expiry: int | None
     bind_address: str | None
-    # None: without TLS
-    tls: Tls | None
+    # None: no TLS
+    tls: TlsOptions | None
     properties: dict[int, Properties]
     # The topic of -L
     topic: str | None
@@ -233,12 +209,16 @@ class ConnectionOptions:
     quiet: bool
 
     def properties_of(self, packet_type: int) -> Properties:
-        """What -D gives to a packet."""
+        """The properties of -D for a packet."""
         return self.properties.get(packet_type, NO_PROPERTIES)
+
+    def with_311(self) -> "ConnectionOptions":
+        """The same connection with MQTT 3.1.1."""
+        return replace(self, version=MQTT311, may_fall_back=False)
 
 
 def connection_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags; the function gets them as `connection`, a Connection."""
+    """Add the flags. The function receives them as `connection: ConnectionOptions`."""
 
     @functools.wraps(function)
     def with_connection(**values: Any) -> None:
@@ -254,7 +234,7 @@ def connection_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Say why a flag of mosquitto's is not here, if it is given."""
+    """Report what to do instead of a flag that semel does not have."""
     if value:
         raise click.UsageError(f"{parameter.opts[0]}: {ABSENT[parameter.opts[0]][1]}")
 
@@ -271,71 +251,75 @@ def absent_options() -> Iterator[Callable[[Any], Any]]:
         )
 
 
-SERVER: Final = "Server"
-SESSION: Final = "Session"
-WILL_SECTION: Final = "Will"
-TLS_SECTION: Final = "TLS"
-OTHER: Final = "Other"
-
 OPTIONS: Final[list[Callable[[Any], Any]]] = [
-    option("-h", "--host", section=SERVER, help="Where the server is. By default localhost."),
-    option(
-        "-p",
+    shared_option("--host", "-h", section=CONNECTION, help="The server. By default localhost."),
+    shared_option(
         "--port",
-        section=SERVER,
+        "-p",
+        section=CONNECTION,
         type=click.IntRange(0, 65535),
-        help="Its port. By default 1883, with TLS 8883, on a WebSocket 80 or 443.",
+        help="The port. By default 1883; 8883 with TLS, 80 or 443 with WebSocket.",
     ),
     option(
         "-L",
         "--url",
-        section=SERVER,
+        section=CONNECTION,
         metavar="URL",
         help="Server and topic in one: mqtt://[user[:password]@]host[:port]/topic, or mqtts, ws,"
-        " wss. The topic is written as it is, user and password in percent form.",
+        " wss. The topic is not percent-encoded, user and password are.",
     ),
-    option("--unix", section=SERVER, metavar="PATH", help="Connect to a unix socket."),
-    option("--ws", section=SERVER, is_flag=True, help="Connect by WebSocket, to /mqtt."),
-    option("-u", "--username", section=SERVER, metavar="NAME", help="The user name."),
-    option("-P", "--pw", section=SERVER, metavar="PASSWORD", help="The password."),
+    option("--unix", section=CONNECTION, metavar="PATH", help="Connect to a Unix socket."),
+    option("--ws", section=CONNECTION, is_flag=True, help="Connect by WebSocket, to /mqtt."),
+    shared_option("--username", section=CONNECTION, help="The user name."),
+    option(
+        "-P",
+        "--password",
+        "--pw",
+        section=CONNECTION,
+        metavar="PASSWORD",
+        help="The password. Other users of this machine can see it: prefer --password-file.",
+    ),
+    shared_option(
+        "--password-file",
+        section=CONNECTION,
+        type=FILE,
+        help="A file that contains the password and nothing else. A line end after it is ignored.",
+    ),
     option(
         "-A",
         "bind_address",
-        section=SERVER,
+        section=CONNECTION,
         metavar="ADDRESS",
         callback=parse_ip,
-        help="Connect from this IP address of the machine.",
+        help="Connect from this local IP address.",
     ),
-    option(
-        "-V",
+    mqtt_version_option(
+        "The version of MQTT. By default 5, and 3.1.1 if the server refuses that. Mosquitto's"
+        " spellings mqttv5, mqttv311 and 311 are accepted too.",
         "--protocol-version",
-        section=SERVER,
-        callback=parse_version,
-        metavar="VERSION",
-        help="mqttv311 (or 311), the default, or mqttv5 (or 5), which -D and -x ask for too.",
+        section=CONNECTION,
     ),
-    option(
-        "-k",
+    shared_option(
+        "--keep-alive",
         "--keepalive",
-        section=SERVER,
-        type=click.IntRange(0, 65535),
-        default=60,
-        metavar="SECONDS",
-        help="Keep Alive; 0 for none. By default 60.",
+        section=CONNECTION,
+        type=WholeSeconds(0, 65535),
+        default=DEFAULT_KEEP_ALIVE,
+        help=f"Keep Alive; 0 for none. By default {DEFAULT_KEEP_ALIVE} seconds.",
     ),
     option(
         "--nodelay",
-        section=SERVER,
+        section=CONNECTION,
         is_flag=True,
-        help="Send small packets at once. They always are.",
+        help="Send small packets at once, which semel always does.",
     ),
-    option("-i", "--id", "client_id", section=SESSION, metavar="ID", help="The client identifier."),
+    shared_option("--client-id", "--id", section=SESSION, help="The client identifier."),
     option(
         "-I",
         "--id-prefix",
         section=SESSION,
         metavar="PREFIX",
-        help="A client identifier of this and the number of the process.",
+        help="Make the client identifier of this prefix and the process id.",
     ),
     option(
         "-c",
@@ -343,88 +327,90 @@ OPTIONS: Final[list[Callable[[Any], Any]]] = [
         "persistent",
         section=SESSION,
         is_flag=True,
-        help="Go on with the session of this client identifier (-i), and leave one behind. What"
-        " belongs to it on this side is kept below $XDG_STATE_HOME/semel.",
+        help="Resume the session of this client identifier (-i), and keep it afterwards. The state"
+        " of this side is stored below $XDG_STATE_HOME/semel.",
     ),
-    option(
+    shared_option(
+        "--session-expiry",
         "-x",
-        "session_expiry",
         section=SESSION,
         callback=parse_expiry,
-        metavar="SECONDS",
-        help="How long the session outlives the connection; -1 is for ever, and what -c means.",
+        help="How long the session outlives the connection (5.0); -1 means forever, which is the"
+        " default with -c.",
     ),
     option(
         "--will-topic",
         section=WILL_SECTION,
         callback=parse_topic,
         metavar="TOPIC",
-        help="What the server publishes if this client is lost goes to this topic.",
+        help="The topic of the will, which the server publishes if it loses this client.",
     ),
-    option("--will-payload", section=WILL_SECTION, metavar="TEXT", help="Its payload."),
-    option("--will-qos", section=WILL_SECTION, type=QOS, metavar="QOS", help="Its QoS."),
-    option("--will-retain", section=WILL_SECTION, is_flag=True, help="It is retained."),
+    option("--will-payload", section=WILL_SECTION, metavar="TEXT", help="The payload of the will."),
     option(
-        "--cafile",
-        section=TLS_SECTION,
-        type=FILE,
-        metavar="FILE",
-        help="Use TLS, and trust who has signed for the certificates in this file (PEM).",
+        "--will-qos", section=WILL_SECTION, type=QOS, metavar="0|1|2", help="The QoS of the will."
     ),
-    option("--capath", section=TLS_SECTION, type=FILE, metavar="DIR", help="The same, a folder."),
+    option("--will-retain", section=WILL_SECTION, is_flag=True, help="Retain the will."),
+    shared_option(
+        "--cafile",
+        section=TLS,
+        type=FILE,
+        help="Use TLS, and trust the CA certificates in this file (PEM).",
+    ),
+    shared_option("--capath", section=TLS, type=FILE, help="Directory of trusted CA certificates."),
     option(
         "--tls-use-os-certs",
-        section=TLS_SECTION,
+        section=TLS,
         is_flag=True,
-        help="Use TLS, and trust whom the system trusts. So it is for mqtts:// and port 8883.",
+        help="Use TLS, and trust the CAs of the system. The default for mqtts:// and port 8883.",
     ),
-    option("--no-tls", section=TLS_SECTION, is_flag=True, help="No TLS, though the port is 8883."),
-    option("--cert", section=TLS_SECTION, type=FILE, metavar="FILE", help="A certificate (PEM)."),
-    option("--key", section=TLS_SECTION, type=FILE, metavar="FILE", help="Its key (PEM)."),
+    option("--no-tls", section=TLS, is_flag=True, help="Do not use TLS even on port 8883."),
+    shared_option("--cert", section=TLS, type=FILE, help="The certificate of this client (PEM)."),
+    shared_option("--key", section=TLS, type=FILE, help="The private key of --cert (PEM)."),
     option(
         "--keyform",
-        section=TLS_SECTION,
+        section=TLS,
         type=click.Choice(["pem"]),
-        help="The form of the key. There is no other.",
+        help="The format of the key. Only pem is supported.",
     ),
-    option(
+    shared_option(
         "--tls-version",
-        section=TLS_SECTION,
+        section=TLS,
         type=click.Choice(["tlsv1.2", "tlsv1.3"]),
         help="The lowest version of TLS. By default tlsv1.2.",
     ),
-    option("--ciphers", section=TLS_SECTION, metavar="LIST", help="OpenSSL's list of ciphers."),
-    option("--tls-alpn", section=TLS_SECTION, metavar="NAME", help="The protocol to ask for."),
+    shared_option("--ciphers", section=TLS, help="The list of TLS 1.2 ciphers, as in OpenSSL."),
+    shared_option("--tls-alpn", section=TLS, help="The ALPN protocol to request."),
     option(
         "--insecure",
-        section=TLS_SECTION,
+        section=TLS,
         is_flag=True,
-        help="Take a certificate that is for another host. Then anybody may be the server.",
+        help="Accept a certificate for another host. Then anybody can pose as the server.",
     ),
     option(
         "-D",
         "--property",
-        section=OTHER,
+        section=GENERAL,
         expose_value=False,
         metavar="PACKET PROPERTY VALUE",
-        help="Give a property of MQTT 5.0 to a packet: connect, publish, will, subscribe,"
+        help="Set an MQTT 5.0 property of a packet: connect, publish, will, subscribe,"
         " unsubscribe or disconnect. A user-property has a name and a value. May be repeated.",
     ),
     option(
         "-d",
         "--debug",
-        section=OTHER,
+        section=GENERAL,
         is_flag=True,
-        help="Print a line for each packet, on standard error.",
+        help="Print a line for each packet to standard error.",
     ),
-    option("--quiet", section=OTHER, is_flag=True, help="Print nothing about failures."),
+    option("--quiet", section=GENERAL, is_flag=True, help="Do not report failures."),
     click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s"),
     *absent_options(),
 ]
-# By the names that click gives them.
+# The parameter names that click derives from OPTIONS.
 OWN_NAMES: Final = (
-    *("host", "port", "url", "unix", "ws", "username", "pw", "bind_address", "protocol_version"),
-    *("keepalive", "nodelay", "client_id", "id_prefix", "persistent", "session_expiry"),
+    *("host", "port", "url", "unix", "ws", "username", "password", "password_file"),
+    *("bind_address", "mqtt_version", "keep_alive", "nodelay"),
+    *("client_id", "id_prefix", "persistent", "session_expiry"),
     *("will_topic", "will_payload", "will_qos", "will_retain"),
     *("cafile", "capath", "tls_use_os_certs", "no_tls", "cert", "key", "keyform", "tls_version"),
     *("ciphers", "tls_alpn", "insecure", "debug", "quiet"),
@@ -432,21 +418,22 @@ OWN_NAMES: Final = (
 
 
 def make_connection(own: dict[str, Any], given: Sequence[tuple[str, ...]]) -> ConnectionOptions:
-    """One Connection from all the flags. Raises click.UsageError."""
+    """The flags as one object. Raises click.UsageError."""
     properties = parse_properties(given)
-    version = version_of(own, properties)
+    version, may_fall_back = version_of(own, properties)
     address, topic = address_of(own)
     client_id = client_id_of(own)
     user_name = own["username"] if own["username"] is not None else address.user_name
-    password = os.fsencode(own["pw"]) if own["pw"] is not None else address.password
-    if version == MQTT311 and password is not None and user_name is None:
-        raise click.UsageError("-P needs -u: MQTT 3.1.1 has no password without a user name")
+    password = password_of(own, address)
+    if password is not None and user_name is None and own["mqtt_version"] != MQTT5:
+        raise click.UsageError("a password needs a user name (-u), except with MQTT 5.0: -V 5")
     expiry = expiry_of(own, properties, client_id)
     return ConnectionOptions(
         address=address,
         client_id=client_id,
         version=version,
-        keep_alive=own["keepalive"],
+        may_fall_back=may_fall_back,
+        keep_alive=own["keep_alive"],
         user_name=user_name,
         password=password,
         will=will_of(own, properties.pop(WILL, NO_PROPERTIES)),
@@ -461,26 +448,40 @@ def make_connection(own: dict[str, Any], given: Sequence[tuple[str, ...]]) -> Co
     )
 
 
-def version_of(own: dict[str, Any], properties: dict[int, Properties]) -> int:
-    """What is spoken: 3.1.1 if nothing asks for 5.0, as mosquitto has it."""
-    asking = "-D" if properties else "-x" if own["session_expiry"] is not None else ""
-    version = own["protocol_version"]
+def version_of(own: dict[str, Any], properties: dict[int, Properties]) -> tuple[int, bool]:
+    """The version to connect with, and whether 3.1.1 may follow if the server refuses it."""
+    needing = "-D" if properties else "-x" if own["session_expiry"] is not None else ""
+    version = own["mqtt_version"]
     if version is None:
-        return MQTT5 if asking else MQTT311
-    if asking and version == MQTT311:
-        raise click.UsageError(f"{asking} needs MQTT 5.0: leave -V out, or give -V mqttv5")
-    return int(version)
+        return MQTT5, not needing
+    if needing and version == MQTT311:
+        raise click.UsageError(f"{needing} needs MQTT 5.0: leave -V out, or give -V 5")
+    return int(version), False
+
+
+def password_of(own: dict[str, Any], address: Address) -> bytes | None:
+    """The password of -P, of --password-file or of the URL. Raises click.UsageError."""
+    path = own["password_file"]
+    if path is None:
+        return address.password if own["password"] is None else os.fsencode(own["password"])
+    if own["password"] is not None:
+        raise click.UsageError("give one of -P and --password-file")
+    try:
+        with open(path, "rb") as file:
+            return file.read().removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as problem:
+        raise click.UsageError(f"--password-file {path}: {problem.strerror}") from None
 
 
 def address_of(own: dict[str, Any]) -> tuple[Address, str | None]:
-    """Where to connect to, and the topic of -L. TLS and WebSocket are part of an address."""
+    """The server, and the topic of -L. TLS and WebSocket are part of an address."""
     host, port, url, unix = own["host"], own["port"], own["url"], own["unix"]
     try:
         if unix is not None:
             if host is not None or url is not None or own["ws"]:
-                raise click.UsageError("--unix stands in place of -h, -L and --ws")
+                raise click.UsageError("--unix cannot be combined with -h, -L or --ws")
             if own["bind_address"] is not None:
-                raise click.UsageError("-A is not for a unix socket")
+                raise click.UsageError("-A cannot be combined with --unix")
             return Address("unix", "", 0, unix), None
         topic = None
         scheme = "ws" if own["ws"] else "mqtt"
@@ -488,7 +489,7 @@ def address_of(own: dict[str, Any]) -> tuple[Address, str | None]:
         path = user_name = password = None
         if url is not None:
             if host is not None:
-                raise click.UsageError("-L stands in place of -h")
+                raise click.UsageError("give one of -L and -h")
             parsed, topic = parse_address(url, topic=True)
             host, user_name, password = parsed.host, parsed.user_name, parsed.password
             if parsed.scheme in ("ws", "wss"):
@@ -514,7 +515,9 @@ def client_id_of(own: dict[str, Any]) -> str:
     if client_id is not None and prefix is not None:
         raise click.UsageError("-i and -I cannot be used together")
     if client_id == "":
-        raise click.UsageError("-i takes a client identifier; without -i the server chooses one")
+        raise click.UsageError(
+            "-i is empty: leave it out to let the server assign a client identifier"
+        )
     if own["persistent"] and client_id is None:
         raise click.UsageError("-c needs -i: a session belongs to a client identifier")
     if prefix is not None:
@@ -526,7 +529,7 @@ def expiry_of(own: dict[str, Any], properties: dict[int, Properties], client_id:
     given = properties.get(CONNECT, NO_PROPERTIES).session_expiry_interval
     expiry = own["session_expiry"]
     if expiry is not None and given is not None:
-        raise click.UsageError("-x and -D connect session-expiry-interval say the same; give one")
+        raise click.UsageError("give one of -x and -D connect session-expiry-interval")
     expiry = given if expiry is None else expiry
     if expiry == NEVER_EXPIRES and (not client_id or own["id_prefix"] is not None):
         raise click.UsageError("a session that never expires needs a client identifier: -i")
@@ -556,16 +559,16 @@ def will_of(own: dict[str, Any], properties: Properties) -> Will | None:
         raise click.UsageError(f"the will: {violation}") from None
 
 
-def tls_of(own: dict[str, Any], address: Address) -> Tls | None:
+def tls_of(own: dict[str, Any], address: Address) -> TlsOptions | None:
     if not address.secure:
         for name in ("cert", "key", "keyform", "tls_version", "ciphers", "tls_alpn", "insecure"):
             if own[name]:
                 raise click.UsageError(
-                    f"--{name.replace('_', '-')} is for TLS, which --cafile, --capath,"
-                    " --tls-use-os-certs, mqtts:// or wss:// ask for"
+                    f"--{name.replace('_', '-')} needs TLS: use --cafile, --capath,"
+                    " --tls-use-os-certs, mqtts:// or wss://"
                 )
         return None
-    return Tls(
+    return TlsOptions(
         cafile=own["cafile"],
         capath=own["capath"],
         cert=own["cert"],
@@ -578,7 +581,7 @@ def tls_of(own: dict[str, Any], address: Address) -> Tls | None:
 
 
 def check_filters(filters: Sequence[str], version: int) -> None:
-    """What only the version tells about topic filters. Raises click.UsageError."""
+    """The rules of topic filters that depend on the version. Raises click.UsageError."""
     try:
         for topic_filter in filters:
             check_share(topic_filter, version, None)

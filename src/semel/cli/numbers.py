@@ -1,24 +1,83 @@
-"""Numbers that commands take."""
+"""Values that commands take as text: numbers, durations and versions of MQTT."""
 
 import math
+from fractions import Fraction
 from typing import Any, Final
 
 import click
 
-# More seconds than anybody waits: numbers beyond it are a slip, and not every timer takes them.
+from semel.mqtt.packet_types import MQTT5, MQTT311
+from semel.settings_values import QUANTITY, SECONDS, UNITS
+
+# Seconds. A longer duration is a typing mistake, and not every timer accepts one.
 YEAR: Final = 366 * 86_400.0
-# Messages a second: more than any broker takes from one process.
+# Messages per second: more than any broker accepts from one process.
 MOST_RATE: Final = 1_000_000.0
+
+# The versions by all accepted spellings; the first two are ours, the others Mosquitto's.
+VERSIONS: Final = {
+    "3.1.1": MQTT311,
+    "5": MQTT5,
+    "311": MQTT311,
+    "mqttv311": MQTT311,
+    "mqttv5": MQTT5,
+}
+OLD_VERSIONS: Final = ("mqttv31", "31", "3.1")
 
 
 class NumberRange(click.FloatRange):
-    """A number between two bounds. To click, nan is one: it is not outside of them."""
+    """A number between two bounds, and not nan, which click accepts."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The number that a text is."""
+        """Parse a number."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
         return number
+
+
+class Duration(NumberRange):
+    """Seconds between two bounds, written as a number or with a unit: 90, 90s, 5m, 1h, 7d."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse a duration."""
+        found = QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        if found is not None and found[2] in UNITS[SECONDS]:
+            value = float(Fraction(found[1]) * UNITS[SECONDS][found[2]])
+        return super().convert(value, param, ctx)
+
+
+class WholeSeconds(click.IntRange):
+    """Whole seconds between two bounds, written as a number or with a unit: 90, 90s, 5m, 1h."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a duration."""
+        found = QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        if found is not None and found[2] in UNITS[SECONDS]:
+            seconds = Fraction(found[1]) * UNITS[SECONDS][found[2]]
+            value = int(seconds) if seconds.denominator == 1 else value
+        return int(super().convert(value, param, ctx))
+
+
+class MqttVersion(click.ParamType[int]):
+    """A version of MQTT, by our spelling or Mosquitto's."""
+
+    name = "version"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a version: MQTT311 or MQTT5."""
+        if isinstance(value, int):
+            return value
+        if value in OLD_VERSIONS:
+            self.fail("MQTT 3.1 is not supported: choose 3.1.1 or 5", param, ctx)
+        if value not in VERSIONS:
+            self.fail(f"{value!r} is not one of {', '.join(VERSIONS)}", param, ctx)
+        return VERSIONS[value]

@@ -1,8 +1,8 @@
-"""Standard output and standard error that can print any text, whatever encoding they have.
+"""Standard output and standard error that can print any text in any encoding.
 
-Python's default is to raise UnicodeEncodeError for a character that the encoding lacks, which ends
-a command with a traceback in the middle of its output. Here such a character is printed as an
-escape sequence: ✗ as \\u2717 where the encoding is Latin-1.
+Python by default raises UnicodeEncodeError for a character that the encoding lacks, which ends a
+command with a traceback in the middle of its output. Here such a character is printed as an escape
+sequence: ✗ as \\u2717 where the encoding is Latin-1.
 """
 
 import codecs
@@ -10,16 +10,16 @@ import io
 import sys
 from typing import Final, TextIO
 
-# What the handler is called that writes escape sequences.
+# The error handler that writes escape sequences.
 ESCAPE: Final = "backslashreplace"
-# Handlers that raise: the default, and the one of the C locale for what is no surrogate.
+# Error handlers that raise: the default, and that of the C locale except for surrogates.
 RAISING: Final = ("strict", "surrogateescape")
 
 
 class AsciiOutput(io.TextIOWrapper):
-    """Writes ASCII, though it is called UTF-8.
+    """Writes ASCII although its encoding is UTF-8.
 
-    click takes a stream whose encoding is ASCII for misconfigured, and writes UTF-8 to what is
+    click considers a stream whose encoding is ASCII misconfigured, and writes UTF-8 to the stream
     below it.
     """
 
@@ -29,22 +29,22 @@ class AsciiOutput(io.TextIOWrapper):
 
 
 def make_output_safe() -> None:
-    """Let no character raise an error that is printed from here on."""
+    """From now on, no character raises an error when it is printed."""
     sys.stdout = safe_output(sys.stdout)
     sys.stderr = safe_output(sys.stderr)
 
 
 def encoded(text: str) -> bytes:
-    """The bytes that standard error would write of this text, for who writes to its descriptor."""
+    """The bytes that standard error would write, for writing to its descriptor directly."""
     if isinstance(sys.stderr, AsciiOutput):
         return text.encode("ascii", ESCAPE)
     return text.encode(sys.stderr.encoding or "utf-8", ESCAPE)
 
 
 def safe_output(stream: TextIO) -> TextIO:
-    """The stream to print to instead of this one, which may be the same."""
+    """The stream to use instead of this one, which may be the same."""
     if not isinstance(stream, io.TextIOWrapper):
-        # It is closed (None), or a test's.
+        # It is closed (None), or belongs to a test.
         return stream
     if codecs.lookup(stream.encoding).name == "ascii":
         is_buffered_by_line = stream.line_buffering

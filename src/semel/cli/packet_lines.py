@@ -1,9 +1,9 @@
-"""What -d prints: a line for each packet that is sent or received, as mosquitto's tools have it.
+"""The lines of -d: one for each packet that is sent or received, as Mosquitto's tools print them.
 
     Client c1 sending PUBLISH (d0, q1, r0, m1, 'plant/1/temp', ... (4 bytes))
     Client c1 received PUBACK (Mid: 1, RC:0)
 
-Passwords and payloads are not among it.
+They contain neither passwords nor payloads.
 """
 
 import ssl
@@ -39,7 +39,7 @@ RECEIVED: Final = "received"
 
 
 def describe_packet(packet: Packet) -> str:
-    """Its name, and what tells it from others."""
+    """The name of a packet, and what identifies it."""
     name = PACKET_NAMES[packet_type_of(packet)]
     if isinstance(packet, Publish):
         return (
@@ -49,11 +49,11 @@ def describe_packet(packet: Packet) -> str:
     if isinstance(packet, PubAck | PubRec | PubRel | PubComp):
         return f"{name} (Mid: {packet.packet_id}, RC:{packet.reason})"
     if isinstance(packet, Subscribe):
-        asked = ", ".join(
+        requests = ", ".join(
             f"Topic: {shown_text(each.topic_filter)}, QoS: {each.qos}"
             for each in packet.subscriptions
         )
-        return f"{name} (Mid: {packet.packet_id}, {asked})"
+        return f"{name} (Mid: {packet.packet_id}, {requests})"
     if isinstance(packet, Unsubscribe):
         topics = ", ".join(shown_text(each) for each in packet.topic_filters)
         return f"{name} (Mid: {packet.packet_id}, Topic: {topics})"
@@ -66,12 +66,12 @@ def describe_packet(packet: Packet) -> str:
 
 
 class PacketLines:
-    """Reads along with both directions of a connection."""
+    """Decodes both directions of a connection, and prints a line for each packet."""
 
-    def __init__(self, version: int, say: Callable[[str], None]) -> None:
+    def __init__(self, version: int, print_line: Callable[[str], None]) -> None:
         self._client_id = "(no id)"
         self._version = version
-        self._say = say
+        self._print_line = print_line
         self._sent = Decoder(version)
         self._received = Decoder(version)
 
@@ -86,21 +86,21 @@ class PacketLines:
     def received(self, data: bytes) -> None:
         self._read(RECEIVED, self._received, data)
 
-    def _read(self, way: str, decoder: Decoder, data: bytes) -> None:
+    def _read(self, direction: str, decoder: Decoder, data: bytes) -> None:
         for item in decoder.receive(data):
             if isinstance(item, Violation):
-                self._say(f"Client {self._client_id} {way} what breaks a rule: {item}")
+                self._print_line(f"Client {self._client_id} {direction} a violation: {item}")
                 continue
             if isinstance(item, Connect):
                 self._client_id = shown_text(item.client_id or self._client_id)
             elif isinstance(item, ConnAck):
                 assigned = item.properties.assigned_client_identifier
                 self._client_id = shown_text(assigned or self._client_id)
-            self._say(f"Client {self._client_id} {way} {describe_packet(item)}")
+            self._print_line(f"Client {self._client_id} {direction} {describe_packet(item)}")
 
 
 class TappedTransport:
-    """A Transport whose packets are told."""
+    """A Transport whose packets are printed."""
 
     def __init__(self, transport: Transport, lines: PacketLines) -> None:
         self._transport = transport
@@ -117,7 +117,7 @@ class TappedTransport:
 
 
 class TappedListener:
-    """A Listener whose packets are told."""
+    """A TransportListener whose packets are printed."""
 
     def __init__(self, listener: TransportListener, lines: PacketLines) -> None:
         self._listener = listener
@@ -131,7 +131,7 @@ class TappedListener:
 
 
 def tapped(opening: Opening, lines: PacketLines) -> Opening:
-    """The same way to open a connection, with a line for each packet."""
+    """The same opening, with a line for each packet."""
 
     async def open_tapped(
         address: Address,
@@ -141,7 +141,7 @@ def tapped(opening: Opening, lines: PacketLines) -> Opening:
         timeout: float = 30.0,
     ) -> Transport:
         lines.begin()
-        heard = TappedListener(listener, lines)
-        return TappedTransport(await opening(address, heard, tls=tls, timeout=timeout), lines)
+        tap = TappedListener(listener, lines)
+        return TappedTransport(await opening(address, tap, tls=tls, timeout=timeout), lines)
 
     return open_tapped

@@ -1,9 +1,9 @@
 """Standard input and output for a program with an event loop.
 
-Neither may block the loop, and neither may be made non-blocking: that would be a property of the
-terminal or pipe, which others share. So the loop waits until a read or a small write cannot block.
-What cannot be waited for (a regular file) never blocks for long. A pipe that can be written takes
-PIPE_BUF bytes at least (POSIX), so that is what is written at a time.
+Neither may block the loop, and neither may be made non-blocking: that is a property of the terminal
+or pipe, which other processes share. So the loop waits until a read or a small write cannot block.
+A regular file, for which it cannot wait, never blocks for long. A writable pipe accepts at least
+PIPE_BUF bytes (POSIX), so that is the most written at a time.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ class Input:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._waits = can_wait(descriptor)
+        self._can_wait = can_wait(descriptor)
 
     async def read(self) -> bytes:
-        """Some bytes; none at the end. Raises OSError."""
-        if self._waits:
+        """Read some bytes; none at the end. Raises OSError."""
+        if self._can_wait:
             loop = asyncio.get_running_loop()
             ready = loop.create_future()
-            loop.add_reader(self._descriptor, settle, ready)
+            loop.add_reader(self._descriptor, complete, ready)
             try:
                 await ready
             finally:
@@ -52,23 +52,23 @@ class PipeOutput:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._waits = can_wait(descriptor)
+        self._can_wait = can_wait(descriptor)
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
 
     async def write(self, data: bytes) -> None:
-        """Returns when all of it is taken. Raises OSError, of which BrokenPipeError is one."""
+        """Write all of the data. Raises OSError, for instance BrokenPipeError."""
         at = 0
         while at < len(data):
-            if self._waits and not self._poll.poll(0):
+            if self._can_wait and not self._poll.poll(0):
                 await self._until_writable()
-            size = select.PIPE_BUF if self._waits else len(data)
+            size = select.PIPE_BUF if self._can_wait else len(data)
             at += os.write(self._descriptor, data[at : at + size])
 
     async def _until_writable(self) -> None:
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
-        loop.add_writer(self._descriptor, settle, ready)
+        loop.add_writer(self._descriptor, complete, ready)
         try:
             await ready
         finally:
@@ -76,19 +76,19 @@ class PipeOutput:
 
 
 def standard_input() -> Input:
-    """Standard input. Raises OSError if there is none: its number may be another file's by now."""
+    """Standard input. Raises OSError if it is closed: another file may have its number."""
     if sys.stdin is None:
         raise OSError("standard input is closed")
     return Input(STANDARD_INPUT)
 
 
 def standard_output() -> PipeOutput:
-    """Standard output. Raises OSError if there is none: its number may be another file's by now."""
+    """Standard output. Raises OSError if it is closed: another file may have its number."""
     if sys.stdout is None:
         raise OSError("standard output is closed")
     return PipeOutput(STANDARD_OUTPUT)
 
 
-def settle(ready: "asyncio.Future[None]") -> None:
+def complete(ready: "asyncio.Future[None]") -> None:
     if not ready.done():
         ready.set_result(None)

@@ -3,8 +3,8 @@
     -D packet property value            -D publish content-type text/plain
     -D packet user-property name value
 
-Names are the standard's, in lower case with hyphens. What a value may be is judged by the same
-`Properties` as everywhere, and a mistake names the rule.
+Names are those of the standard, in lowercase with hyphens. `Properties` validates the values, as
+everywhere, and an error names the broken rule.
 """
 
 import os
@@ -17,7 +17,7 @@ from semel.mqtt import Properties, Violation
 from semel.mqtt.packet_types import CONNECT, DISCONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, WILL
 from semel.mqtt.properties import PropertyItem, check_properties_allowed, property_identifier
 
-# Packets that a user can give properties to.
+# Packets that can be given properties.
 PACKETS: Final = {
     "connect": CONNECT,
     "publish": PUBLISH,
@@ -27,7 +27,7 @@ PACKETS: Final = {
     "disconnect": DISCONNECT,
 }
 USER_PROPERTY: Final = "user-property"
-# Where our name of a property is not the standard's with underscores.
+# Properties whose name here is not the standard's with underscores.
 OUR_NAMES: Final = {
     USER_PROPERTY: "user_properties",
     "subscription-identifier": "subscription_identifiers",
@@ -47,7 +47,7 @@ BINARIES: Final = ("authentication_data", "correlation_data")
 def take_properties(
     args: Sequence[str], values: dict[str, int]
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The arguments without -D, and the words of each -D."""
+    """The arguments without -D, and the words of each -D. Raises click.UsageError."""
     rest: list[str] = []
     properties: list[tuple[str, ...]] = []
     at = 0
@@ -62,7 +62,7 @@ def take_properties(
             words = tuple(args[at : at + size])
             if len(words) < size:
                 raise click.UsageError(
-                    "-D is followed by a packet, a property and a value, as in"
+                    "-D needs a packet, a property and a value, such as"
                     " -D publish content-type text/plain; a user property has a name and a value"
                 )
             properties.append(words)
@@ -76,20 +76,20 @@ def take_properties(
 
 
 def words_after(word: str, values: dict[str, int]) -> int:
-    """How many of the words that follow belong to this one."""
+    """How many of the following words belong to this one."""
     if word in values:
         return values[word]
     if word.startswith("--") or not word.startswith("-"):
         return 0
-    # Short options in one word: the last may take what follows, one before it takes the rest.
-    for place, letter in enumerate(word[1:], 2):
+    # Combined short options: the last one may take the next word, an earlier one takes the rest.
+    for position, letter in enumerate(word[1:], 2):
         if values.get(f"-{letter}", 0):
-            return values[f"-{letter}"] if place == len(word) else 0
+            return values[f"-{letter}"] if position == len(word) else 0
     return 0
 
 
 def parse_properties(given: Sequence[tuple[str, ...]]) -> dict[int, Properties]:
-    """What every -D says, by packet type. Raises click.UsageError with the rule that is broken."""
+    """The properties of all -D, by packet type. Raises click.UsageError with the broken rule."""
     items: dict[int, list[PropertyItem]] = {}
     for packet, name, *words in given:
         packet_type = PACKETS.get(packet.lower())
@@ -100,7 +100,7 @@ def parse_properties(given: Sequence[tuple[str, ...]]) -> dict[int, Properties]:
         identifier = 0 if "_" in name else property_identifier(ours)
         if not identifier:
             raise click.UsageError(f"-D {packet} {name}: MQTT 5.0 has no property of that name")
-        about = f"-D {packet} {name}"
+        option = f"-D {packet} {name}"
         item: PropertyItem
         if name == USER_PROPERTY:
             item = (identifier, (words[0], words[1]))
@@ -109,18 +109,18 @@ def parse_properties(given: Sequence[tuple[str, ...]]) -> dict[int, Properties]:
         elif ours in BINARIES:
             item = (identifier, os.fsencode(words[0]))
         else:
-            item = (identifier, parse_number(about, words[0]))
+            item = (identifier, parse_number(option, words[0]))
         try:
             check_properties_allowed(packet_type, Properties([item]).present, None)
             Properties([*items.get(packet_type, ()), item])
         except Violation as violation:
-            raise click.UsageError(f"{about}: {violation}") from None
+            raise click.UsageError(f"{option}: {violation}") from None
         items.setdefault(packet_type, []).append(item)
     return {packet_type: Properties(found) for packet_type, found in items.items()}
 
 
-def parse_number(about: str, text: str) -> int:
+def parse_number(option: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise click.UsageError(f"{about} takes a number, not {text!r}") from None
+        raise click.UsageError(f"{option} needs a number, not {text!r}") from None

@@ -8,7 +8,16 @@ from typing import Final
 
 import click
 
-from semel.cli.mqtt_client import DONE, FAILED, Failure, code_of, connect, make_client, run, say
+from semel.cli.flags import shared_option
+from semel.cli.mqtt_client import (
+    DONE,
+    FAILED,
+    Failure,
+    code_of,
+    connect,
+    print_to_stderr,
+    run,
+)
 from semel.cli.mqtt_options import (
     QOS,
     ConnectionOptions,
@@ -17,8 +26,8 @@ from semel.cli.mqtt_options import (
     connection_options,
     parse_topic,
 )
-from semel.cli.mqtt_options import option as section_option
-from semel.cli.numbers import YEAR, NumberRange
+from semel.cli.numbers import YEAR, Duration
+from semel.cli.option_groups import grouped_option
 from semel.cli.pipes import Input, standard_input
 from semel.client import Client, Disconnected, Refused
 from semel.counts import count
@@ -27,22 +36,22 @@ from semel.mqtt.packet_types import DISCONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
 from semel.mqtt.rules import PACKET_SIZE_WITHIN_MAXIMUM
 
 MESSAGE: Final = "Message"
-# Publications of -l that wait for their acknowledgement, if -M does not say.
+# Unacknowledged messages of -l at a time, without -M.
 WINDOW: Final = 100
-# A server that closes the connection when it gets this many bytes has most likely a limit.
+# A server that closes the connection after a message of this size probably has a lower limit.
 LARGE_BYTES: Final = 64 * 1024
-# With -l, how many connections may be lost over one large message, and how often that is checked.
+# With -l: how many connections one large message may cost, and how often this is checked.
 LARGE_ATTEMPTS: Final = 3
 CHECK_SECONDS: Final = 0.2
-# How long a server may take to confirm that it has read messages of QoS 0: so long, and a second
-# for each of so many bytes.
+# How long a server may take to confirm that it has read messages of QoS 0: this, and one second
+# for each SLOWEST_BYTES.
 CONFIRM_SECONDS: Final = 30.0
 SLOWEST_BYTES: Final = 4_096
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What all the messages of one command share."""
+    """What all messages of one command have in common."""
 
     topic: str
     qos: int
@@ -51,23 +60,23 @@ class Publication:
     quiet: bool
 
 
-class Tally:
-    """How the publications went: the exit code of the first that failed."""
+class MessagePublisher:
+    """Publishes messages, and remembers the exit code of the first failure."""
 
     def __init__(self, publication: Publication, *, reconnects: bool) -> None:
         self.publication = publication
         self.code = DONE
         self._reconnects = reconnects
         self._count = 0
-        # Large messages that the server has not confirmed: payload sizes, and how often the client
-        # had reconnected before.
+        # Large messages that the server has not confirmed: payload size, and the number of
+        # reconnects before.
         self.large: dict[int, tuple[int, int]] = {}
         # Bytes sent at QoS 0 since the last answer to a PINGREQ.
         self._unconfirmed = 0
 
     async def publish(self, client: Client, payload: bytes) -> None:
-        """Publish one message. Raises Disconnected; other failures are told and counted."""
-        what = self.publication
+        """Publish one message. Raises Disconnected; other failures are reported and kept."""
+        common = self.publication
         size = len(payload)
         self._count += 1
         number = self._count
@@ -76,21 +85,25 @@ class Tally:
             self.large[number] = (size, client.counters.reconnects)
         try:
             await client.publish(
-                what.topic, payload, what.qos, retain=what.retain, properties=what.properties
+                common.topic,
+                payload,
+                common.qos,
+                retain=common.retain,
+                properties=common.properties,
             )
         except Refused as problem:
-            self.note(str(problem), code_of(problem))
+            self._report_failure(str(problem), code_of(problem))
         except Violation as problem:
             limit = client.server.maximum_packet_size
             is_limit = problem.rule is PACKET_SIZE_WITHIN_MAXIMUM and limit is not None
-            self.note(too_large(size, limit or 0) if is_limit else str(problem), FAILED)
+            self._report_failure(too_large(size, limit or 0) if is_limit else str(problem), FAILED)
         except TimeoutError as problem:
-            self.note(str(problem), FAILED)
+            self._report_failure(str(problem), FAILED)
         else:
-            if what.qos == 0:
+            if common.qos == 0:
                 self._unconfirmed += size + 1
                 if is_large:
-                    # Now: after others it would not be known which one the server refused.
+                    # At once: later it would not be known which message the server refused.
                     await self._confirm_large(client, size)
         self.large.pop(number, None)
 
@@ -100,24 +113,24 @@ class Tally:
         except Disconnected as problem:
             if not self._reconnects:
                 raise
-            # The next line goes by another connection.
-            self.note(likely_too_large(size, problem), FAILED)
+            # The next line uses a new connection.
+            self._report_failure(likely_too_large(size, problem), FAILED)
 
     async def confirm(self, client: Client) -> None:
         """Wait until the server has read what was sent at QoS 0. Raises Disconnected."""
         size, self._unconfirmed = self._unconfirmed, 0
         if not size:
             return
-        patience = CONFIRM_SECONDS + size / SLOWEST_BYTES
+        timeout = CONFIRM_SECONDS + size / SLOWEST_BYTES
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await client.ping()
         except TimeoutError:
-            sentence = f"the server did not answer PINGREQ within {patience:.0f} s"
+            sentence = f"the server did not answer PINGREQ within {timeout:.0f} s"
             raise Disconnected(sentence) from None
 
-    async def until_too_large(self, client: Client) -> None:
-        """Raises Failure if one large message ends every connection on which it is sent."""
+    async def watch_large_messages(self, client: Client) -> None:
+        """Wait. Raises Failure if one large message ends every connection on which it is sent."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             reconnects = client.counters.reconnects
@@ -134,31 +147,31 @@ class Tally:
                 return Failure(likely_too_large(size, problem))
         return Failure(str(problem), code_of(problem))
 
-    def note(self, sentence: str, code: int) -> None:
+    def _report_failure(self, sentence: str, code: int) -> None:
         if not self.publication.quiet:
-            say(f"Warning: a message was not published: {sentence}")
+            print_to_stderr(f"Warning: a message was not published: {sentence}")
         self.code = self.code or code
 
 
 def too_large(size: int, limit: int) -> str:
-    """A message that the server has said it does not take."""
+    """For a message above the limit that the server announced."""
     return (
-        f"its {count(size, 'byte')} are too large: the server takes packets of at most "
+        f"its {count(size, 'byte')} are too large: the server accepts packets of at most "
         f"{count(limit, 'byte')} (Maximum Packet Size), topic and properties included"
     )
 
 
 def likely_too_large(size: int, problem: Disconnected | str) -> str:
-    """A message after which the server closed the connection, without saying why."""
+    """For a message after which the server closed the connection without a reason."""
     return (
-        f"{problem}, after a message of {count(size, 'byte')}: most likely the server's limit for "
-        "packets is smaller. With MQTT 5.0 (-V mqttv5) a server tells its limit"
+        f"{problem}, after a message of {count(size, 'byte')}: probably the packet size limit of "
+        "the server is lower"
     )
 
 
 async def lines_of(source: Input) -> AsyncIterator[bytes]:
-    """Lines without their ends; the last may have none. Raises Failure."""
-    begun: list[bytes] = []
+    """Lines without their line ends. Raises Failure."""
+    parts: list[bytes] = []
     size = 0
     while True:
         try:
@@ -168,21 +181,21 @@ async def lines_of(source: Input) -> AsyncIterator[bytes]:
         if not data:
             break
         first, *rest = data.split(b"\n")
-        begun.append(first)
+        parts.append(first)
         size += len(first)
         if size > LARGEST_PACKET:
-            raise Failure("a line of standard input is longer than any packet of MQTT")
+            raise Failure("a line of standard input is too long for an MQTT packet")
         if rest:
-            yield b"".join(begun)
+            yield b"".join(parts)
             for line in rest[:-1]:
                 yield line
-            begun, size = [rest[-1]], len(rest[-1])
+            parts, size = [rest[-1]], len(rest[-1])
     if size:
-        yield b"".join(begun)
+        yield b"".join(parts)
 
 
 async def all_of(source: Input) -> bytes:
-    """The whole of standard input. Raises Failure."""
+    """All of standard input. Raises Failure."""
     found: list[bytes] = []
     size = 0
     try:
@@ -206,13 +219,15 @@ def read_file(path: str) -> bytes:
     return data
 
 
-def check_size(size: int, what: str) -> None:
+def check_size(size: int, source: str) -> None:
     if size > LARGEST_PACKET:
-        raise Failure(f"{what} is larger than any packet of MQTT")
+        raise Failure(f"{source} is too large for an MQTT packet")
 
 
-async def publish_lines(client: Client, tally: Tally, given: Input, window: int) -> None:
-    """A message for each line, so many at a time that are not acknowledged."""
+async def publish_lines(
+    client: Client, publisher: MessagePublisher, source: Input, window: int
+) -> None:
+    """Publish each line, with at most `window` unacknowledged messages."""
     room = asyncio.Semaphore(window)
     running: set[asyncio.Task[None]] = set()
 
@@ -224,23 +239,23 @@ async def publish_lines(client: Client, tally: Tally, given: Input, window: int)
 
     failed: list[asyncio.Task[None]] = []
     try:
-        async for line in lines_of(given):
-            if tally.publication.qos == 0:
-                await tally.publish(client, line)
+        async for line in lines_of(source):
+            if publisher.publication.qos == 0:
+                await publisher.publish(client, line)
                 continue
             await room.acquire()
             if failed:
                 break
-            task = asyncio.create_task(tally.publish(client, line))
+            task = asyncio.create_task(publisher.publish(client, line))
             running.add(task)
             task.add_done_callback(done)
         if running:
             await asyncio.wait(running)
-        # The callbacks of the last have their turn.
+        # Let the callbacks of the last tasks run.
         await asyncio.sleep(0)
         for task in failed:
             task.result()
-        await tally.confirm(client)
+        await publisher.confirm(client)
     finally:
         for task in running:
             task.cancel()
@@ -250,8 +265,9 @@ async def publish_lines(client: Client, tally: Tally, given: Input, window: int)
 
 @dataclass(frozen=True)
 class PayloadSource:
-    """Where messages come from: a payload, all of standard input, or its lines."""
+    """Where payloads come from: the flags, standard input, or its lines."""
 
+    # None: standard input
     payload: bytes | None
     by_line: bool
     repeat: int
@@ -262,45 +278,48 @@ class PayloadSource:
 async def publish(
     connection: ConnectionOptions, publication: Publication, source: PayloadSource
 ) -> int:
-    """Connect, publish, and leave. The exit code. Raises Failure."""
+    """Connect, publish and disconnect: the exit code. Raises Failure."""
     payload = source.payload
-    given = standard_input() if payload is None else None
-    if given is not None and not source.by_line:
-        payload = await all_of(given)
-        given = None
-    client = make_client(connection, reconnect=source.by_line, lasting=source.by_line)
-    await connect(client, connection)
-    tally = Tally(publication, reconnects=source.by_line)
-    work = publish_lines(client, tally, given, source.window) if given else None
-    publishing = asyncio.create_task(work or repeat(client, tally, payload or b"", source))
-    # While standard input says nothing, the connection may be over.
-    connected = asyncio.create_task(until_over(client))
-    fitting = asyncio.create_task(tally.until_too_large(client))
+    lines = standard_input() if payload is None else None
+    if lines is not None and not source.by_line:
+        payload = await all_of(lines)
+        lines = None
+    client, connection = await connect(
+        connection, reconnect=source.by_line, outlives_loss=source.by_line
+    )
+    publisher = MessagePublisher(publication, reconnects=source.by_line)
+    work = publish_lines(client, publisher, lines, source.window) if lines else None
+    publishing = asyncio.create_task(work or repeat(client, publisher, payload or b"", source))
+    # The connection may end for good while standard input is silent.
+    connected = asyncio.create_task(watch_connection(client))
+    fitting = asyncio.create_task(publisher.watch_large_messages(client))
     tasks = {publishing, connected, fitting}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         (publishing if publishing in done else done.pop()).result()
     except (Disconnected, Refused) as problem:
-        raise tally.failure(problem) from None
+        raise publisher.failure(problem) from None
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
         await client.close(properties=connection.properties_of(DISCONNECT))
-    return tally.code
+    return publisher.code
 
 
-async def repeat(client: Client, tally: Tally, payload: bytes, source: PayloadSource) -> None:
-    """One message, as often as it is wanted."""
-    for each in range(source.repeat):
-        if each:
+async def repeat(
+    client: Client, publisher: MessagePublisher, payload: bytes, source: PayloadSource
+) -> None:
+    """Publish one message as often as --repeat says."""
+    for number in range(source.repeat):
+        if number:
             await asyncio.sleep(source.delay)
-        await tally.publish(client, payload)
-    await tally.confirm(client)
+        await publisher.publish(client, payload)
+    await publisher.confirm(client)
 
 
-async def until_over(client: Client) -> None:
-    """Raises why there will be no other connection. Messages of an old session are left alone."""
+async def watch_connection(client: Client) -> None:
+    """Wait. Raises why the connection ended for good. Messages of the session are not touched."""
     async for _ in client.messages(auto_ack=False):
         pass
 
@@ -308,21 +327,18 @@ async def until_over(client: Client) -> None:
 def chosen_payload(
     message: str | None, file: str | None, null: bool, lines: bool, whole: bool
 ) -> bytes | None:
-    """The payload that is known before anything is read; of -l and -s none is."""
-    wanted = [
-        name
-        for name, is_wanted in (
-            ("-m", message is not None),
-            ("-f", file is not None),
-            ("-n", null),
-            ("-l", lines),
-            ("-s", whole),
-        )
-        if is_wanted
-    ]
-    if len(wanted) != 1:
-        said = f", not {' and '.join(wanted)}" if wanted else ""
-        raise click.UsageError(f"what to publish is one of -m, -f, -n, -l and -s{said}")
+    """The payload of -m, -f or -n; None for -l and -s, which read standard input."""
+    sources = {
+        "-m": message is not None,
+        "-f": file is not None,
+        "-n": null,
+        "-l": lines,
+        "-s": whole,
+    }
+    given = [name for name, is_given in sources.items() if is_given]
+    if len(given) != 1:
+        found = f", not {' and '.join(given)}" if given else ""
+        raise click.UsageError(f"give one of -m, -f, -n, -l and -s as the payload{found}")
     if message is not None:
         return os.fsencode(message)
     if file is not None:
@@ -333,49 +349,65 @@ def chosen_payload(
     return b"" if null else None
 
 
-@click.command(cls=MqttCommand)
-@section_option(
-    "-t", "--topic", section=MESSAGE, callback=parse_topic, help="Publish to this topic."
+@click.command(
+    cls=MqttCommand,
+    examples=(
+        "semel pub -h localhost -t plant/1/temp -m 21.5 -q 1",
+        "read_sensor | semel pub -L mqtts://ann:secret@example.org/plant/1/temp -l -q 2",
+    ),
 )
-@section_option("-m", "--message", section=MESSAGE, metavar="TEXT", help="Publish this.")
-@section_option("-f", "--file", section=MESSAGE, metavar="FILE", help="Publish a file.")
-@section_option("-n", "--null-message", section=MESSAGE, is_flag=True, help="Publish no bytes.")
-@section_option(
+@grouped_option(
+    "-t",
+    "--topic",
+    section=MESSAGE,
+    callback=parse_topic,
+    metavar="TOPIC",
+    help="Publish to this topic.",
+)
+@grouped_option("-m", "--message", section=MESSAGE, metavar="TEXT", help="Publish this text.")
+@shared_option("--file", section=MESSAGE, help="Publish the content of a file.")
+@grouped_option(
+    "-n", "--null-message", section=MESSAGE, is_flag=True, help="Publish an empty message."
+)
+@grouped_option(
     "-l",
     "--stdin-line",
     section=MESSAGE,
     is_flag=True,
-    help="Publish each line of standard input, and connect again if the connection is lost.",
+    help="Publish each line of standard input. Reconnect if the connection is lost.",
 )
-@section_option(
-    "-s", "--stdin-file", section=MESSAGE, is_flag=True, help="Publish all of standard input."
+@grouped_option(
+    "-s",
+    "--stdin-file",
+    section=MESSAGE,
+    is_flag=True,
+    help="Publish all of standard input as one message.",
 )
-@section_option("-q", "--qos", section=MESSAGE, type=QOS, default=0, help="0, 1 or 2.")
-@section_option("-r", "--retain", section=MESSAGE, is_flag=True, help="The message is retained.")
-@section_option(
+@shared_option("--qos", section=MESSAGE, type=QOS, default=0, help="The QoS. By default 0.")
+@grouped_option("-r", "--retain", section=MESSAGE, is_flag=True, help="Retain the message.")
+@shared_option(
+    "--count",
     "--repeat",
     section=MESSAGE,
     type=click.IntRange(min=1),
     default=1,
-    metavar="N",
-    help="Publish it so many times (not with -l).",
+    help="Publish the message this many times (not with -l).",
 )
-@section_option(
+@grouped_option(
     "--repeat-delay",
     section=MESSAGE,
-    type=NumberRange(0, YEAR),
+    type=Duration(0, YEAR),
     default=0.0,
-    metavar="SECONDS",
-    help="Wait so long in between.",
+    metavar="DURATION",
+    help="Wait this long between repetitions.",
 )
-@section_option(
+@shared_option(
+    "--window",
     "-M",
-    "window",
     section=MESSAGE,
     type=click.IntRange(min=1),
     default=WINDOW,
-    metavar="N",
-    help=f"With -l, at most so many messages are not acknowledged. By default {WINDOW}.",
+    help=f"With -l: at most this many unacknowledged messages. By default {WINDOW}.",
 )
 @connection_options
 def command(
@@ -388,30 +420,26 @@ def command(
     stdin_file: bool,
     qos: int,
     retain: bool,
-    repeat: int,
+    count: int,
     repeat_delay: float,
     window: int,
 ) -> None:
-    """Publish a message, or one for each line of standard input.
+    """Publish a message, or each line of standard input as a message.
 
-    The flags and exit codes are those of mosquitto_pub. It ends with 0 when the server has taken
-    every message: at QoS 1 and 2, has acknowledged it; at QoS 0, has read it and not closed the
-    connection.
-
-    \b
-        semel pub -h localhost -t plant/1/temp -m 21.5 -q 1
-        read_sensor | semel pub -L mqtts://ann:secret@example.org/plant/1/temp -l -q 2
+    The flags and exit codes are those of mosquitto_pub. The exit code is 0 when the server has
+    received every message: at QoS 1 and 2, when it has acknowledged them; at QoS 0, when it has
+    read them and not closed the connection.
     """
     payload = chosen_payload(message, file, null_message, stdin_line, stdin_file)
     for packet_type, name in ((SUBSCRIBE, "subscribe"), (UNSUBSCRIBE, "unsubscribe")):
         if packet_type in connection.properties:
-            raise click.UsageError(f"-D {name}: `semel pub` sends no such packet")
+            raise click.UsageError(f"-D {name}: `semel pub` does not send this packet")
     chosen = topic if topic is not None else connection.topic
     if chosen is None:
-        raise click.UsageError("where to publish is missing: -t TOPIC, or -L with a topic")
+        raise click.UsageError("the topic is missing: give -t TOPIC, or -L with a topic")
     if connection.topic is not None:
         check_topic(connection.topic)
     properties = connection.properties_of(PUBLISH)
     publication = Publication(chosen, qos, retain, properties, connection.quiet)
-    source = PayloadSource(payload, stdin_line, repeat, repeat_delay, window)
+    source = PayloadSource(payload, stdin_line, count, repeat_delay, window)
     run(connection, lambda: publish(connection, publication, source))

@@ -1,15 +1,15 @@
-"""Text for a terminal: what a peer has chosen, and a line that is written over."""
+"""Text of a peer on a terminal."""
 
 from typing import Final
 
-# Goes to the beginning of the line, and empties it.
+# Moves to the start of the line and clears it.
 CLEAR_LINE: Final = "\r\x1b[K"
-# Of a terminal that does not say how wide it is.
+# The width of a terminal that does not report one.
 MOST_COLUMNS: Final = 200
 
 
 def shown_text(text: str) -> str:
-    """What is not printable is escaped, so that it cannot act on the terminal."""
+    """Escape what is not printable, so that it cannot control the terminal."""
     if text.isprintable():
         return text
     return "".join(

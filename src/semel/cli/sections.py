@@ -1,4 +1,4 @@
-"""All sections of the product: one file, and one environment, may serve several of its commands."""
+"""All sections of settings: one file and one environment may serve several commands."""
 
 from typing import Final
 

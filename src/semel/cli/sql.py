@@ -1,99 +1,107 @@
-"""`semel sql`: ask the tables of a lake, and the rows that are not landed yet, in SQL."""
+"""`semel sql`: query the tables of a lake, and the rows that have not landed, in SQL."""
 
 import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Final, TextIO
 
 import click
 
-from semel.cli.lake import CONFIG, DATA, LAKE, ROOT, one_sentence, where
+from semel.cli.errors import one_sentence
+from semel.cli.flags import json_option, shared_option
+from semel.cli.locations import LakeLocation, lake_options
+from semel.cli.option_groups import SemelCommand
 from semel.cli.safe_text import shown_text
 from semel.cli.stream import CSV, INTERRUPTED, JSON, TEXT, ending_quietly
 from semel.cli.table_view import print_answer
-from semel.up.sql import MEMORY, LakeSql
+from semel.up.sql import MEMORY, LakeSql, SqlError
 
-# An argument that begins so is no option but SQL that begins with a comment.
+# An argument that begins like this is SQL that begins with a comment, not an option.
 COMMENT: Final = re.compile(r"--[^=\s]*\s")
 ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
-class Asking(click.Command):
-    """A command whose argument may begin with a comment."""
+class SqlCommand(SemelCommand):
+    """A command whose argument may begin with an SQL comment."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" not in args:
-            questions = [each for each in args if COMMENT.match(each)]
-            if questions:
-                args = [*(each for each in args if each not in questions), "--", *questions]
+            queries = [each for each in args if COMMENT.match(each)]
+            if queries:
+                args = [*(each for each in args if each not in queries), "--", *queries]
         return super().parse_args(ctx, args)
 
 
-@click.command(cls=Asking)
+@click.command(
+    cls=SqlCommand,
+    examples=(
+        'semel sql "select topic, count(*) from messages group by 1 order by 2 desc"',
+        'semel sql "select landed, count(*) from messages_now group by 1"',
+        "semel sql --csv -f report.sql >report.csv",
+    ),
+)
 @click.argument("query", required=False)
-@click.option(
-    "-f",
+@shared_option(
     "--file",
     type=click.File(encoding="utf-8"),
     help="Read the query from this file; - is standard input.",
 )
-@CONFIG
-@LAKE
-@ROOT
-@DATA
-@click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object for each row.")
-@click.option("--csv", "csv_wanted", is_flag=True, help="Print CSV, with a head line.")
+@lake_options
+@json_option("Print one JSON object per row.")
+@click.option("--csv", "is_csv", is_flag=True, help="Print CSV with a header row.")
 @click.option(
     "--memory",
     metavar="SIZE",
     default=MEMORY,
     show_default=True,
-    help="How much memory the query may use; what does not fit goes to temporary files.",
+    help="Memory for the query; what does not fit is written to temporary files.",
 )
 def command(
     query: str | None,
     file: TextIO | None,
-    config: Path | None,
-    lake: str | None,
-    root: str | None,
-    data: Path | None,
-    json_wanted: bool,
-    csv_wanted: bool,
+    locate: Callable[[], LakeLocation],
+    is_json: bool,
+    is_csv: bool,
     memory: str,
 ) -> None:
-    """Ask the tables of a lake in SQL, by DuckDB. Nothing is changed.
+    """Query the tables of a lake in SQL, with DuckDB. Nothing is changed.
 
-    Each table has its name. If the record is known that table messages is landed from (--root,
-    --data, or because the lake is in the data folder), then messages_not_landed has the rows that
-    are not landed yet, and messages_now all of them, each once, with a column landed.
+    Each table is available by its name. If the record that table messages is landed from is known
+    (--root, --data, or because the lake is in the data folder), messages_not_landed has the rows
+    that have not landed, and messages_now has all rows, each once, with a column landed.
 
-    \b
-    semel sql "select topic, count(*) from messages group by 1 order by 2 desc"
-    semel sql "select landed, count(*) from messages_now group by 1"
-
-    Of several statements, with ; between them, the last one's result is printed.
+    Of several statements separated by ; the result of the last one is printed.
     """
-    if json_wanted and csv_wanted:
-        raise click.UsageError("choose one of --json and --csv")
-    form = JSON if json_wanted else CSV if csv_wanted else TEXT
-    with ended_by_signals(), ending_quietly(INTERRUPTED), one_sentence():
-        question = asked(query, file)
-        place = where(config, lake, root, data)
-        with LakeSql(place.lake, record=place.record, memory=memory) as sql:
-            answer = sql.ask(question)
+    if is_json and is_csv:
+        raise click.UsageError("give one of --json and --csv")
+    form = JSON if is_json else CSV if is_csv else TEXT
+    with ended_by_signals(), ending_quietly(INTERRUPTED), one_sentence(), sql_errors():
+        statements = read_query(query, file)
+        location = locate()
+        with LakeSql(location.lake, record=location.record, memory=memory) as sql:
+            answer = sql.ask(statements)
             for note in sql.notes:
                 click.echo(f"Note: {shown_text(note)}", err=True)
             with answer:
                 print_answer(answer.schema, answer.batches, form)
 
 
-def asked(query: str | None, file: TextIO | None) -> str:
-    """The question, from where it is given."""
+@contextmanager
+def sql_errors() -> Iterator[None]:
+    """Report what is wrong with a query, which may take several lines."""
+    try:
+        yield
+    except SqlError as problem:
+        lines = [shown_text(line) for line in str(problem).splitlines()]
+        raise click.ClickException("\n".join(lines)) from None
+
+
+def read_query(query: str | None, file: TextIO | None) -> str:
+    """The query of the argument, of -f or of standard input."""
     if (query is None) == (file is None):
         if query is not None or sys.stdin.isatty():
             raise click.UsageError("give one query: as an argument, with -f FILE, or by a pipe")
@@ -101,7 +109,7 @@ def asked(query: str | None, file: TextIO | None) -> str:
     try:
         found = query if file is None else file.read()
         assert found is not None
-        # Arguments, and standard input where the locale is C, have what is no UTF-8 escaped.
+        # Bytes that are not UTF-8 are surrogates in arguments, and in standard input of locale C.
         found.encode()
     except UnicodeError:
         raise click.UsageError("the query is not UTF-8") from None
@@ -110,20 +118,20 @@ def asked(query: str | None, file: TextIO | None) -> str:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end it as Ctrl-C does: what was spilled to the disk goes."""
+    """End on SIGTERM and SIGHUP as on Ctrl-C, so that temporary files are deleted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        # Another one would interrupt the cleaning.
+        # A second signal would interrupt the cleanup.
         for each in ENDING:
             signal.signal(each, signal.SIG_IGN)
         sys.exit(128 + number)
 
     before = {each: signal.getsignal(each) for each in ENDING}
     for number, handler in before.items():
-        # What nohup has made deaf stays so.
+        # A signal that nohup ignores stays ignored.
         if handler == signal.SIG_DFL:
             signal.signal(number, end)
     try:

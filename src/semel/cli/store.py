@@ -13,7 +13,13 @@ from typing import TextIO
 
 import click
 
+from semel.cli.errors import one_sentence
+from semel.cli.flags import DRY_RUN, QUIET, YES, shared_option
+from semel.cli.flags import ONE_OBJECT as JSON
 from semel.cli.groups import SuggestingGroup
+from semel.cli.live_line import LiveLine
+from semel.cli.locations import store_folder
+from semel.cli.text_tables import print_table
 from semel.counts import count
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.topics import check_topic_filter
@@ -36,35 +42,9 @@ from semel.store.inventory import (
     list_retained,
     list_sessions,
 )
-from semel.store.schema import Unusable
 
-FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 # Rows of a table that people read.
 MOST_ROWS = 100
-JSON = click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
-
-
-@contextmanager
-def one_sentence() -> Iterator[None]:
-    """What makes a store unusable ends the command, with exit code 1."""
-    try:
-        yield
-    except Unusable as problem:
-        raise click.ClickException(str(problem)) from None
-
-
-def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns side by side; numbers to the right."""
-    lines = [[str(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-    titles = [f"{name:<{width}}" for name, width in zip(head, widths, strict=True)]
-    click.secho("  ".join(titles).rstrip(), bold=True)
-    for line in lines:
-        cells = [
-            f"{cell:>{width}}" if cell.isdigit() else f"{cell:<{width}}"
-            for cell, width in zip(line, widths, strict=True)
-        ]
-        click.echo("  ".join(cells).rstrip())
 
 
 @click.group(name="store", cls=SuggestingGroup)
@@ -79,14 +59,16 @@ def command() -> None:
 # --- info -----------------------------------------------------------------------------------------
 
 
-@command.command(short_help="Say what is in a store, in numbers.")
-@FOLDER
+@command.command(
+    short_help="Say what is in a store, in numbers.", examples=("semel store info /var/lib/semel",)
+)
+@store_folder
 @JSON
-def info(folder: Path, json_wanted: bool) -> None:
+def info(folder: Path, is_json: bool) -> None:
     """Say what is in a store, in numbers. Works beside a broker."""
     with one_sentence():
         found = describe(folder)
-    if json_wanted:
+    if is_json:
         click.echo(json.dumps(found))
         return
     streams = found.pop("streams")
@@ -118,10 +100,13 @@ def ranges(lost: Iterable[Sequence[int]]) -> str:
 # --- check ----------------------------------------------------------------------------------------
 
 
-@command.command(short_help="Look whether a store is what it should be.")
-@FOLDER
+@command.command(
+    short_help="Look whether a store is what it should be.",
+    examples=("semel store check /var/lib/semel", "semel store check --config semel.toml --json"),
+)
+@store_folder
 @JSON
-def check(folder: Path, json_wanted: bool) -> None:
+def check(folder: Path, is_json: bool) -> None:
     """Look whether a store is what it should be: log, pages, tables, each row, and all together.
 
     Works beside a broker, whose log grows while the check lasts. Exits with 1 if something is
@@ -129,7 +114,7 @@ def check(folder: Path, json_wanted: bool) -> None:
     """
     with one_sentence():
         report = check_store(folder)
-    if json_wanted:
+    if is_json:
         click.echo(json.dumps(report_json(report)))
     else:
         print_report(report, folder)
@@ -167,10 +152,13 @@ def print_report(report: CheckReport, folder: Path) -> None:
 # --- repair ---------------------------------------------------------------------------------------
 
 
-@command.command(short_help="Save what can be read of a damaged store.")
-@FOLDER
+@command.command(
+    short_help="Save what can be read of a damaged store.",
+    examples=("semel store repair /var/lib/semel",),
+)
+@store_folder
 @JSON
-def repair(folder: Path, json_wanted: bool) -> None:
+def repair(folder: Path, is_json: bool) -> None:
     """Make a new store from what can be read of a damaged one, and say what is lost.
 
     No broker may run on it. The old files stay, under names that end in damaged- and the time.
@@ -179,7 +167,7 @@ def repair(folder: Path, json_wanted: bool) -> None:
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     with one_sentence():
         result = repair_store(folder, when)
-    if json_wanted:
+    if is_json:
         click.echo(json.dumps(repair_json(result)))
     else:
         print_repair(result, folder)
@@ -239,10 +227,14 @@ def print_repair(result: RepairReport, folder: Path) -> None:
 # --- export ---------------------------------------------------------------------------------------
 
 
-@command.command(short_help="Print everything in a store as JSON.")
-@FOLDER
+@command.command(
+    short_help="Print everything in a store as JSON.",
+    examples=("semel store export /var/lib/semel --out store.jsonl",),
+)
+@store_folder
 @click.option(
     "--out",
+    metavar="FILE",
     type=click.Path(path_type=Path),
     help="A new file for the output, for its owner alone. By default it is printed.",
 )
@@ -293,19 +285,28 @@ def write_rows(folder: Path, file: TextIO, *, is_damaged: bool) -> int:
 # --- backup ---------------------------------------------------------------------------------------
 
 
-@command.command(short_help="Copy a store, also while a broker runs.")
-@FOLDER
-@click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
+@command.command(
+    short_help="Copy a store, also while a broker runs.",
+    examples=(
+        "semel store backup /var/lib/semel /backup/semel",
+        "semel store backup --data /var/lib/semel /backup/semel --quiet",
+    ),
+)
+@store_folder
+@click.argument("target", metavar="TARGET", required=False, type=click.Path(path_type=Path))
 @JSON
-def backup(folder: Path, target: Path, json_wanted: bool) -> None:
+@QUIET
+def backup(folder: Path, target: Path | None, is_json: bool, quiet: bool) -> None:
     """Copy a store as it is now, beside a broker or without one, and check the copy.
 
     TARGET is a folder that is made, or empty. It becomes a data folder of its own, which a broker
     can be given; the record of streams, which has its own place, is not copied.
     """
+    if target is None:
+        raise click.UsageError("Missing argument 'TARGET'.")
     with one_sentence():
-        report = copy_with_progress(folder, target)
-    if json_wanted:
+        report = copy_with_progress(folder, target, LiveLine(enabled=not quiet))
+    if is_json:
         click.echo(json.dumps(report_json(report)))
     elif report.is_clean:
         rows = count(sum(report.rows.values()), "row")
@@ -316,17 +317,14 @@ def backup(folder: Path, target: Path, json_wanted: bool) -> None:
         sys.exit(1)
 
 
-def copy_with_progress(folder: Path, target: Path) -> CheckReport:
-    if not sys.stderr.isatty():
-        back_up(folder, target)
-        return check_store(target)
-    with click.progressbar(length=1, label="copying", file=sys.stderr) as bar:
+def copy_with_progress(folder: Path, target: Path, line: LiveLine) -> CheckReport:
+    def progress(done: int, pages: int) -> None:
+        line.show(f"copying {done:,} of {pages:,} pages ({done / max(1, pages):.0%})")
 
-        def progress(done: int, pages: int) -> None:
-            bar.length = max(1, pages)
-            bar.update(done - bar.pos)
-
+    try:
         back_up(folder, target, progress)
+    finally:
+        line.clear()
     return check_store(target)
 
 
@@ -343,13 +341,20 @@ def parse_range(context: click.Context, option: click.Parameter, text: str | Non
     return int(match[1]), int(match[2])
 
 
-@command.command(short_help="Let a stream go on after its record.")
-@FOLDER
-@click.option("--stream", required=True, help="The name of the stream.")
+@command.command(
+    short_help="Let a stream go on after its record.",
+    examples=(
+        "semel store adopt /var/lib/semel --stream plant --after 5000",
+        "semel store adopt --stream plant --after 5000 --discard 4990-5010 --dry-run",
+    ),
+)
+@store_folder
+@click.option("--stream", metavar="NAME", required=True, help="The name of the stream.")
 @click.option(
     "--after",
     required=True,
     type=click.IntRange(0, 2**63 - 2),
+    metavar="SEQ",
     help="The last row that the record has; the next one gets the number after it.",
 )
 @click.option(
@@ -358,7 +363,18 @@ def parse_range(context: click.Context, option: click.Parameter, text: str | Non
     metavar="FIRST-LAST",
     help="Rows of the store to give up, because the record has them or an export does.",
 )
-def adopt(folder: Path, stream: str, after: int, discard: Range | None) -> None:
+@DRY_RUN
+@YES
+@JSON
+def adopt(
+    folder: Path,
+    stream: str,
+    after: int,
+    discard: Range | None,
+    dry_run: bool,
+    yes: bool,
+    is_json: bool,
+) -> None:
     """Let a stream go on after a row that its record has and its store does not know.
 
     So it is with a store that was restored from a backup: its record went on without it, and a
@@ -366,26 +382,33 @@ def adopt(folder: Path, stream: str, after: int, discard: Range | None) -> None:
     have to be named. No broker may run on the store.
     """
     with one_sentence():
-        adopt_after(folder, stream, after, discard)
-    click.echo(f"stream {stream} goes on with row {after + 1}")
+        adopt_after(folder, stream, after, discard, dry_run=True)
+    if discard is not None and not dry_run:
+        confirm(f"rows {discard[0]} to {discard[1]} of stream {stream}", yes=yes)
+    if not dry_run:
+        with one_sentence():
+            adopt_after(folder, stream, after, discard)
+    if is_json:
+        adopted = {"stream": stream, "next": after + 1, "discarded": discard, "done": not dry_run}
+        click.echo(json.dumps(adopted))
+        return
+    would = "would go on" if dry_run else "goes on"
+    click.echo(f"stream {stream} {would} with row {after + 1}")
 
 
 # --- sessions -------------------------------------------------------------------------------------
 
-CLIENT_IDS = click.option(
-    "--client-id", "client_ids", multiple=True, metavar="ID", help="This client's. Repeatable."
+CLIENT_IDS = shared_option(
+    "--client-id", "client_ids", multiple=True, help="This client's. May be repeated."
 )
 PATTERNS = click.option(
     "--match",
     "patterns",
     multiple=True,
     metavar="PATTERN",
-    help="Those whose client identifier looks so: * any characters, ? one. Repeatable.",
+    help="Those whose client identifier looks so: * any characters, ? one. May be repeated.",
 )
 ALL = click.option("--all", "everything", is_flag=True, help="All of them.")
-DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="List what would be deleted, and delete nothing."
-)
 
 
 @command.group(short_help="List or delete the sessions in a store.")
@@ -397,26 +420,38 @@ def sessions() -> None:
     """
 
 
-@sessions.command(name="list", short_help="List sessions.")
-@FOLDER
+@sessions.command(
+    name="list",
+    short_help="List sessions.",
+    examples=("semel store sessions list /var/lib/semel --match 'sensor-*'",),
+)
+@store_folder
 @CLIENT_IDS
 @PATTERNS
 @JSON
 def list_of_sessions(
-    folder: Path, client_ids: tuple[str, ...], patterns: tuple[str, ...], json_wanted: bool
+    folder: Path, client_ids: tuple[str, ...], patterns: tuple[str, ...], is_json: bool
 ) -> None:
     """List sessions, with what is kept for each. Works beside a broker."""
     with one_sentence():
         found = list_sessions(folder, SessionFilter(client_ids, patterns))
-    print_sessions(found, json_wanted=json_wanted)
+    print_sessions(found, is_json=is_json)
 
 
-@sessions.command(name="delete", short_help="Delete sessions.")
-@FOLDER
+@sessions.command(
+    name="delete",
+    short_help="Delete sessions.",
+    examples=(
+        "semel store sessions delete /var/lib/semel --match 'test-*' --dry-run",
+        "semel store sessions delete /var/lib/semel --client-id old --yes",
+    ),
+)
+@store_folder
 @CLIENT_IDS
 @PATTERNS
 @ALL
 @DRY_RUN
+@YES
 @JSON
 def delete_of_sessions(
     folder: Path,
@@ -424,7 +459,8 @@ def delete_of_sessions(
     patterns: tuple[str, ...],
     everything: bool,
     dry_run: bool,
-    json_wanted: bool,
+    yes: bool,
+    is_json: bool,
 ) -> None:
     """Delete sessions, with their subscriptions and all messages that are queued for them.
 
@@ -434,12 +470,18 @@ def delete_of_sessions(
     check_choice(client_ids or patterns, everything, "--client-id, --match or --all")
     wanted = SessionFilter(client_ids, patterns)
     with one_sentence():
-        found = list_sessions(folder, wanted) if dry_run else delete_sessions(folder, wanted)
+        found = list_sessions(folder, wanted)
     if not found:
         raise click.ClickException(f"no session of {folder} is meant by that: nothing was deleted")
-    if dry_run or json_wanted:
-        print_sessions(found, json_wanted=json_wanted)
-    if not json_wanted:
+    if not is_json and not yes:
+        print_sessions(found, is_json=False)
+    if not dry_run:
+        confirm(count(len(found), "session"), yes=yes)
+        with one_sentence():
+            found = delete_sessions(folder, wanted)
+    if is_json:
+        print_sessions(found, is_json=True)
+    if not is_json:
         would = "would be deleted" if dry_run else "deleted"
         click.echo(f"{count(len(found), 'session')} {would}")
 
@@ -451,8 +493,14 @@ def check_choice(chosen: object, everything: bool, options: str) -> None:
         raise click.UsageError(f"select what to delete by {options}: {problem}")
 
 
-def print_sessions(found: Sequence[StoredSession], *, json_wanted: bool) -> None:
-    if json_wanted:
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask before something is deleted, unless --yes is given. Aborts with exit code 1."""
+    if not yes:
+        click.confirm(f"Delete {what}?", abort=True, err=True)
+
+
+def print_sessions(found: Sequence[StoredSession], *, is_json: bool) -> None:
+    if is_json:
         click.echo(json.dumps({"sessions": [asdict(each) for each in found]}))
         return
     print_table(
@@ -485,12 +533,13 @@ def shown_time(at: float) -> str:
 # --- retained messages ----------------------------------------------------------------------------
 
 TOPICS = click.option(
-    "--filter",
+    "-t",
+    "--topic",
     "filters",
     multiple=True,
     metavar="FILTER",
     callback=lambda context, option, values: parse_filters(values),
-    help="Topics that this MQTT topic filter matches, or one topic. Repeatable.",
+    help="Topics that this MQTT topic filter matches, or one topic. May be repeated.",
 )
 
 
@@ -509,42 +558,65 @@ def retained() -> None:
     """List or delete the retained messages in a store."""
 
 
-@retained.command(name="list", short_help="List retained messages.")
-@FOLDER
+@retained.command(
+    name="list",
+    short_help="List retained messages.",
+    examples=("semel store retained list /var/lib/semel --topic 'plant/#'",),
+)
+@store_folder
 @TOPICS
 @JSON
-def list_of_retained(folder: Path, filters: tuple[str, ...], json_wanted: bool) -> None:
+def list_of_retained(folder: Path, filters: tuple[str, ...], is_json: bool) -> None:
     """List retained messages: topic, QoS and bytes of the payload. Works beside a broker."""
     with one_sentence():
         found = list_retained(folder, TopicFilter(filters))
-    print_retained(found, json_wanted=json_wanted)
+    print_retained(found, is_json=is_json)
 
 
-@retained.command(name="delete", short_help="Delete retained messages.")
-@FOLDER
+@retained.command(
+    name="delete",
+    short_help="Delete retained messages.",
+    examples=(
+        "semel store retained delete /var/lib/semel --topic 'old/#' --dry-run",
+        "semel store retained delete /var/lib/semel --all --yes",
+    ),
+)
+@store_folder
 @TOPICS
 @ALL
 @DRY_RUN
+@YES
 @JSON
 def delete_of_retained(
-    folder: Path, filters: tuple[str, ...], everything: bool, dry_run: bool, json_wanted: bool
+    folder: Path,
+    filters: tuple[str, ...],
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    is_json: bool,
 ) -> None:
     """Delete retained messages. Stop the broker first. Exits with 1 if there is no such message."""
-    check_choice(filters, everything, "--filter or --all")
+    check_choice(filters, everything, "--topic or --all")
     wanted = TopicFilter(filters)
     with one_sentence():
-        found = list_retained(folder, wanted) if dry_run else delete_retained(folder, wanted)
+        found = list_retained(folder, wanted)
     if not found:
         raise click.ClickException(f"no retained message of {folder} is meant by that")
-    if dry_run or json_wanted:
-        print_retained(found, json_wanted=json_wanted)
-    if not json_wanted:
+    if not is_json and not yes:
+        print_retained(found, is_json=False)
+    if not dry_run:
+        confirm(count(len(found), "retained message"), yes=yes)
+        with one_sentence():
+            found = delete_retained(folder, wanted)
+    if is_json:
+        print_retained(found, is_json=True)
+    if not is_json:
         would = "would be deleted" if dry_run else "deleted"
         click.echo(f"{count(len(found), 'retained message')} {would}")
 
 
-def print_retained(found: Sequence[StoredMessage], *, json_wanted: bool) -> None:
-    if json_wanted:
+def print_retained(found: Sequence[StoredMessage], *, is_json: bool) -> None:
+    if is_json:
         click.echo(json.dumps({"retained": [asdict(each) for each in found]}))
         return
     print_table(

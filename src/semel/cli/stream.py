@@ -19,11 +19,12 @@ from typing import Final
 
 import click
 
+from semel.cli.flags import DRY_RUN, ONE_OBJECT, YES, json_option, shared_option
 from semel.cli.groups import SuggestingGroup
 from semel.cli.safe_text import shown_text
-from semel.cli.store import print_table
-from semel.cli.stream_options import open_catalog, record_options, stream_records
+from semel.cli.stream_options import open_catalog, stream_options, stream_records
 from semel.cli.stream_verify import verify
+from semel.cli.text_tables import EPOCH, print_table, shown_size, shown_time
 from semel.counts import count
 from semel.mqtt.topics import check_topic_filter, is_shared, topic_matches
 from semel.mqtt.violation import Violation
@@ -37,7 +38,6 @@ from semel.store.reading import (
 from semel.store.roots import Segment
 from semel.store.segment_names import MAXIMUM_SEQ
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = "earliest"
 SEQ: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
@@ -129,27 +129,6 @@ def chosen_format(**flags: bool) -> str:
 
 
 # --- output ---------------------------------------------------------------------------------------
-
-
-def shown_time(received: int, precision: str = "microseconds") -> str:
-    """A time in ISO 8601, UTC."""
-    try:
-        moment = EPOCH + timedelta(microseconds=received)
-    except OverflowError:
-        return str(received)
-    return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
-
-
-def shown_size(size: int) -> str:
-    """A readable number of bytes, such as 1.5 MB."""
-    if size < 1000:
-        return f"{size} B"
-    amount = float(size)
-    for unit in ("kB", "MB", "GB", "TB"):
-        amount /= 1000
-        if amount < 999.95 or unit == "TB":
-            return f"{amount:.1f} {unit}"
-    raise AssertionError
 
 
 def shown_payload(payload: bytes) -> str:
@@ -297,11 +276,17 @@ def command() -> None:
 command.add_command(verify)
 
 
-@command.command("list")
-@record_options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@command.command(
+    "list",
+    examples=(
+        "semel stream list --data /var/lib/semel",
+        "semel stream list --root s3://bucket/root",
+    ),
+)
+@stream_options
+@json_option("Print a JSON list.")
 def list_streams(
-    data: Path | None, root: str | None, nodes: tuple[str, ...], as_json: bool
+    data: Path | None, root: str | None, nodes: tuple[str, ...], is_json: bool
 ) -> None:
     """List streams and the extent of their records.
 
@@ -314,7 +299,7 @@ def list_streams(
             for record in catalog.records(stream)
             if not nodes or record.node in nodes
         ]
-        if as_json:
+        if is_json:
             click.echo(json.dumps([summary_json(each) for each in found]))
         elif found:
             print_summaries(found)
@@ -416,9 +401,15 @@ def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[Re
     return before(rows, end) if isinstance(end, TimeOffset) else rows
 
 
-@command.command(short_help="Print the record of a stream.")
+@command.command(
+    short_help="Print the record of a stream.",
+    examples=(
+        "semel stream read plant --data /var/lib/semel --from 2026-01-31 --topic 'plant/1/#'",
+        "semel stream read plant --root s3://bucket/root --count 10 --csv",
+    ),
+)
 @click.argument("name")
-@record_options
+@stream_options
 @click.option(
     "--from",
     "start",
@@ -435,8 +426,14 @@ def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[Re
     metavar="SEQ|TIME",
     help="Stop after this row, or before the first received at this time or later.",
 )
-@click.option("--topic", callback=parse_filter, metavar="FILTER", help="Rows that it matches.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows.")
+@click.option(
+    "-t",
+    "--topic",
+    callback=parse_filter,
+    metavar="FILTER",
+    help="Print rows whose topic matches this filter.",
+)
+@shared_option("--count", "limit", type=click.IntRange(min=1), help="Print at most this many rows.")
 @formats
 def read(
     name: str,
@@ -453,9 +450,6 @@ def read(
 
     A time is written as in 2026-01-31T12:00:00Z. The rows of several nodes are merged by the time
     they were received; each node numbers its own rows. Exits with 1 if a row is missing.
-
-    \b
-        semel stream read plant --data /var/lib/semel --from 2026-01-31 --topic 'plant/1/#'
     """
     form = chosen_format(**flags)
     with ending_quietly(INTERRUPTED), open_catalog(data, root) as catalog:
@@ -471,17 +465,19 @@ def read(
             output.flush()
 
 
-@command.command(short_help="Print the last rows of a stream, and follow it.")
+@command.command(
+    short_help="Print the last rows of a stream, and follow it.",
+    examples=("semel stream tail plant --data /var/lib/semel -n 100 --topic 'plant/+/temp'",),
+)
 @click.argument("name")
-@record_options
-@click.option(
+@stream_options
+@shared_option(
+    "--count",
     "-n",
-    "--rows",
     "size",
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    metavar="N",
     help="Start with the last N rows.",
 )
 @click.option(
@@ -490,7 +486,13 @@ def read(
     default=True,
     help="Print new rows as they arrive (the default), or exit.",
 )
-@click.option("--topic", callback=parse_filter, metavar="FILTER", help="Rows that it matches.")
+@click.option(
+    "-t",
+    "--topic",
+    callback=parse_filter,
+    metavar="FILTER",
+    help="Print rows whose topic matches this filter.",
+)
 @formats
 def tail(
     name: str,
@@ -544,9 +546,15 @@ def new_rows(records: list[NodeRecord], at: dict[str, int]) -> Iterator[RecordRo
     return in_order(sources)
 
 
-@command.command(short_help="Delete the oldest segments of a stream.")
+@command.command(
+    short_help="Delete the oldest segments of a stream.",
+    examples=(
+        "semel stream trim plant --data /var/lib/semel --before 2026-01-31 --dry-run",
+        "semel stream trim plant --data /var/lib/semel --before 50000 --yes",
+    ),
+)
 @click.argument("name")
-@record_options
+@stream_options
 @click.option(
     "--before",
     "end",
@@ -555,8 +563,9 @@ def new_rows(records: list[NodeRecord], at: dict[str, int]) -> Iterator[RecordRo
     required=True,
     help="Delete the segments that end before this row, or before this time.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@DRY_RUN
+@YES
+@ONE_OBJECT
 def trim(
     name: str,
     data: Path | None,
@@ -565,6 +574,7 @@ def trim(
     end: Point,
     dry_run: bool,
     yes: bool,
+    is_json: bool,
 ) -> None:
     """Permanently delete the oldest segments of stream NAME.
 
@@ -581,24 +591,43 @@ def trim(
             )
         found = [(each, segments_before(each, end)) for each in records]
         to_delete = [(record, segments) for record, segments in found if segments]
-        if not to_delete:
+        if not is_json:
+            for record, segments in to_delete:
+                click.echo(f"{record.name}: {shown_segments(record, segments)}")
+        if to_delete and not (dry_run or yes):
+            click.confirm("Delete them permanently?", abort=True, err=is_json)
+        if is_json:
+            click.echo(json.dumps(trimmed_json(to_delete, dry_run=dry_run)))
+        elif not to_delete:
             click.echo("nothing to delete: no segment ends before this point")
-            return
-        for record, segments in to_delete:
-            click.echo(f"{record.name}: {shown_segments(record, segments)}")
-        if dry_run:
-            return
-        if not yes:
-            click.confirm("Delete them permanently?", abort=True)
-        for record, segments in to_delete:
-            deleted = record.trim(segments[-1].last)
-            kept = segments[-1].last - (deleted[-1].last if deleted else 0)
-            line = f"{record.name}: deleted {count(len(deleted), 'segment')}"
-            if deleted:
-                line += f", {row_label(deleted[0].first, deleted[-1].last)}"
-            if kept:
-                line += "; kept the others, which were merged with later segments meanwhile"
-            click.echo(line)
+        elif not dry_run:
+            for record, segments in to_delete:
+                click.echo(trimmed_line(record, segments))
+
+
+def trimmed_json(
+    to_delete: list[tuple[NodeRecord, list[Segment]]], *, dry_run: bool
+) -> dict[str, object]:
+    """Delete the segments unless it is a dry run: what is deleted, or would be."""
+    nodes = []
+    for record, segments in to_delete:
+        deleted = segments if dry_run else record.trim(segments[-1].last)
+        if deleted:
+            rows = {"first": deleted[0].first, "last": deleted[-1].last, "segments": len(deleted)}
+            nodes.append({"stream": record.stream, "node": record.node, **rows})
+    return {"deleted": not dry_run, "nodes": nodes}
+
+
+def trimmed_line(record: NodeRecord, segments: list[Segment]) -> str:
+    """Delete the segments, and report what was deleted."""
+    deleted = record.trim(segments[-1].last)
+    kept = segments[-1].last - (deleted[-1].last if deleted else 0)
+    line = f"{record.name}: deleted {count(len(deleted), 'segment')}"
+    if deleted:
+        line += f", {row_label(deleted[0].first, deleted[-1].last)}"
+    if kept:
+        line += "; kept the others, which were merged with later segments meanwhile"
+    return line
 
 
 def segments_before(record: NodeRecord, end: Point) -> list[Segment]:

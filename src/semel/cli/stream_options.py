@@ -6,36 +6,23 @@ from pathlib import Path
 
 import click
 
-from semel.extras import MissingExtra
+from semel.cli.errors import one_sentence
+from semel.cli.flags import shared_option
+from semel.cli.locations import record_options
 from semel.store.reading import NodeRecord, StreamCatalog
-from semel.store.roots import RootError
 from semel.store.schema import Unusable
-from semel.store.segments import RecordError
 
 
-def record_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options --data, --root and --node."""
+def stream_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add --config, --data, --root and --node."""
     for option in (
-        click.option(
+        shared_option(
             "--node",
             "nodes",
             multiple=True,
             help="Only this node; may be repeated. Default: all nodes.",
         ),
-        click.option(
-            "--root",
-            metavar="ADDRESS",
-            envvar="SEMEL_STORE_ROOT",
-            help="The root of the segments: a folder, or the address of an object store. Default: "
-            "the folder streams in the data folder.  [or SEMEL_STORE_ROOT]",
-        ),
-        click.option(
-            "--data",
-            metavar="DIR",
-            type=click.Path(path_type=Path),
-            envvar="SEMEL_STORE_DATA",
-            help="The data folder of a broker, running or stopped.  [or SEMEL_STORE_DATA]",
-        ),
+        record_options,
     ):
         function = option(function)
     return function
@@ -46,13 +33,8 @@ def open_catalog(data: Path | None, root: str | None) -> Iterator[StreamCatalog]
     """The catalog of the records. Problems with them end the command with one sentence."""
     if data is None and root is None:
         raise click.UsageError("name the record: --data DIR, --root ADDRESS, or both")
-    try:
-        with StreamCatalog(data, root) as catalog:
-            yield catalog
-    except BrokenPipeError:
-        raise
-    except (MissingExtra, OSError, RecordError, RootError, Unusable) as problem:
-        raise click.ClickException(str(problem)) from None
+    with one_sentence(), StreamCatalog(data, root) as catalog:
+        yield catalog
 
 
 def stream_records(catalog: StreamCatalog, stream: str, nodes: tuple[str, ...]) -> list[NodeRecord]:

@@ -1,12 +1,15 @@
 """`semel stream verify`: compare every byte of the segments with its checksum."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
 
-from semel.cli.stream_options import open_catalog, record_options, stream_records
+from semel.cli.flags import ONE_OBJECT, QUIET
+from semel.cli.live_line import LiveLine
+from semel.cli.option_groups import SemelCommand
+from semel.cli.stream_options import open_catalog, stream_options, stream_records
+from semel.cli.text_tables import shown_size
 from semel.counts import count
 from semel.store.verification import (
     DAMAGED,
@@ -18,25 +21,28 @@ from semel.store.verification import (
 )
 
 
-@click.command(short_help="Verify the checksums of all segments.")
+@click.command(
+    cls=SemelCommand,
+    short_help="Verify the checksums of all segments.",
+    examples=("semel stream verify --data /var/lib/semel", "semel stream verify plant --json"),
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@record_options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@stream_options
+@ONE_OBJECT
+@QUIET
 def verify(
     names: tuple[str, ...],
     data: Path | None,
     root: str | None,
     nodes: tuple[str, ...],
-    as_json: bool,
+    is_json: bool,
+    quiet: bool,
 ) -> None:
     """Read all segments of the named streams, or of all streams, and verify their checksums.
 
     Lists the segments that are damaged, and those that earlier versions wrote without checksums:
     these can be decoded, but not verified. Rows that are not sealed yet are checked by `semel store
     check`. Exits with 1 if anything is damaged or missing.
-
-    \b
-        semel stream verify --data /var/lib/semel
     """
     with open_catalog(data, root) as catalog:
         records = [
@@ -54,17 +60,20 @@ def verify(
         }
         size = sum(segment.size for segments in work.values() for segment in segments)
         found: list[SegmentFinding] = []
-        with click.progressbar(length=max(size, 1), label="verifying", file=sys.stderr) as bar:
-            for (stream, node), segments in work.items():
-                for finding in verify_segments(catalog.root, stream, node, segments):
-                    bar.update(finding.bytes)
-                    found.append(finding)
+        line = LiveLine(enabled=not quiet)
+        done = 0
+        for (stream, node), segments in work.items():
+            for finding in verify_segments(catalog.root, stream, node, segments):
+                done += finding.bytes
+                line.show(f"verifying {shown_size(done)} of {shown_size(size)}")
+                found.append(finding)
+        line.clear()
         missing = [
             problem for stream, node in work for problem in missing_rows(catalog.root, stream, node)
         ]
     damaged = [each for each in found if each.state == DAMAGED]
     unchecked = [each for each in found if each.state == UNCHECKED]
-    if as_json:
+    if is_json:
         click.echo(
             json.dumps(
                 {

@@ -1,17 +1,17 @@
-"""Rows of an answer on their way to standard output: a table for people, JSON, or CSV.
+"""Prints the result of a query: as a table for people, as JSON, or as CSV.
 
-The answer is a schema and Arrow batches, and only one batch is in memory. So the columns of a
-table are as wide as the first rows need. On a terminal texts are cut to what fits; an answer with
-more columns than fit is printed a value on a line. Into a pipe or file nothing is cut: a value that
-is longer than those before moves what is behind it on its line to the right.
+The result is a schema and Arrow batches, of which one is in memory at a time. So the columns of a
+table are as wide as the first rows need. On a terminal strings are cut to fit; a result with more
+columns than fit is printed with one value per line. To a pipe or file nothing is cut: a value that
+is longer than those before shifts the rest of its line to the right.
 
-What a peer has sent cannot act on a terminal: all that is not printable is escaped. For programs
-the values are as `semel stream read` prints them: times in ISO 8601, bytes as text, or else in
-Base64 in a field of their own.
+Text of a peer cannot control a terminal: what is not printable is escaped. JSON and CSV have values
+as `semel stream read` prints them: times in ISO 8601, bytes as text, or else as Base64 in a second
+field.
 
-Times are read as the numbers that Arrow has, because SQL has times that are not in Python's
-calendar: years beyond 9999 and before 1 are written with their sign, as ISO 8601 says, and the
-times that are beyond all others are `infinity` and `-infinity`.
+Times are read as Arrow's numbers, because SQL has times outside of Python's calendar: years beyond
+9999 and before 1 are written with a sign, as in ISO 8601, and the extreme values are `infinity` and
+`-infinity`.
 """
 
 import base64
@@ -28,20 +28,20 @@ from unicodedata import combining, east_asian_width
 
 import click
 
-from semel.cli.message_view import shown_bytes, wants_colour
+from semel.cli.message_view import shown_bytes, use_color
 from semel.cli.safe_text import shown_text
 from semel.cli.stream import CSV, JSON, PIECE, TEXT, as_csv
 from semel.counts import count
 
-# A table's columns are as wide as these rows need.
+# The rows that determine the widths of columns.
 SAMPLE_ROWS: Final = 500
 # Between two columns.
 GAP: Final = "  "
-# A column of texts is cut to this and no further.
+# A column of strings is not cut below this width.
 NARROWEST: Final = 8
 NULL: Final = "NULL"
 CUT: Final = "…"
-# Types whose values are as JSON has them, but for bytes.
+# Types whose values JSON has too, except bytes.
 _PLAIN: Final = frozenset(
     [
         "bool",
@@ -58,14 +58,14 @@ _PLAIN: Final = frozenset(
         "uint64",
     ]
 )
-# Of a value on a screen; more of it is of no use there.
+# Characters of one value on a terminal.
 MOST_CHARACTERS: Final = 4_000
 
-# How many of a unit are a second.
+# The units in a second.
 _SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_SECONDS: Final = 86_400
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-# After so many years the calendar is the same again.
+# The calendar repeats after this many years.
 _CYCLE_YEARS: Final = 400
 _CYCLE_DAYS: Final = 146_097
 _FOREVER_DAYS: Final = 2**31 - 1
@@ -107,7 +107,7 @@ def _day(days: int) -> str:
     """A day by its distance from 1970."""
     if abs(days) >= _FOREVER_DAYS:
         return "infinity" if days > 0 else "-infinity"
-    # Into four centuries that Python's calendar has.
+    # Map the day into four centuries of Python's calendar.
     cycles, offset = divmod(days + _EPOCH_DAY - 1, _CYCLE_DAYS)
     found = date.fromordinal(offset + 1)
     year = found.year + cycles * _CYCLE_YEARS
@@ -127,7 +127,7 @@ def _moment(moment: int, unit: str, zone: str) -> str:
 
 
 def _clock(moment: int, second: int) -> str:
-    """A time of the day; SQL's last is 24:00:00."""
+    """A time of day; the last one of SQL is 24:00:00."""
     seconds, parts = divmod(moment, second)
     digits = len(str(second)) - 1
     fraction = f".{parts:0{digits}}" if parts else ""
@@ -149,7 +149,7 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
 
 
 def _lists(column: Any) -> list[object]:
-    # Without what is within a list that is NULL.
+    # Without the values of lists that are NULL.
     inner = iter([_nested(each) for each in values_of(column.flatten())])
     sizes = _lengths(column)
     return [None if size is None else list(islice(inner, size)) for size in sizes]
@@ -167,8 +167,8 @@ def _structs(column: Any) -> list[object]:
     names = [column.type.field(at).name for at in range(column.type.num_fields)]
     parts = [[_nested(each) for each in values_of(part)] for part in column.flatten()]
     return [
-        dict(zip(names, row, strict=True)) if is_there else None
-        for is_there, *row in zip(column.is_valid().to_pylist(), *parts, strict=True)
+        dict(zip(names, row, strict=True)) if is_valid else None
+        for is_valid, *row in zip(column.is_valid().to_pylist(), *parts, strict=True)
     ]
 
 
@@ -177,8 +177,8 @@ def _maps(column: Any) -> list[object]:
     items = [_nested(each) for each in values_of(column.items)]
     ends = column.offsets.to_pylist()
     return [
-        dict(zip(keys[begins:end], items[begins:end], strict=True)) if is_there else None
-        for is_there, begins, end in zip(
+        dict(zip(keys[begins:end], items[begins:end], strict=True)) if is_valid else None
+        for is_valid, begins, end in zip(
             column.is_valid().to_pylist(), ends, ends[1:], strict=False
         )
     ]
@@ -190,12 +190,12 @@ def _key(value: object) -> str:
 
 
 def _choices(column: Any) -> list[object]:
-    """A union: which of its parts has the value of a row, its code says."""
+    """The values of a union; the type code of a row says which part has its value."""
     kinds = column.type.num_fields
     parts = [[_nested(each) for each in values_of(column.field(at))] for at in range(kinds)]
-    places = {code: at for at, code in enumerate(column.type.type_codes)}
+    positions = {code: at for at, code in enumerate(column.type.type_codes)}
     codes = column.type_codes.to_pylist()
-    return [parts[places[code]][row] for row, code in enumerate(codes)]
+    return [parts[positions[code]][row] for row, code in enumerate(codes)]
 
 
 def _words(column: Any) -> list[object]:
@@ -214,7 +214,7 @@ _VALUES_WITHIN: Final[dict[str, Callable[[Any], list[object]]]] = {
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it; bytes stay bytes."""
+    """A value that JSON can represent; bytes stay bytes."""
     if value is None or isinstance(value, bool | int | str | bytes):
         return value
     if isinstance(value, float):
@@ -230,7 +230,7 @@ def _plain(value: object) -> object:
 
 
 def _nested(value: object) -> object:
-    """A value within another: there bytes are text or Base64."""
+    """A value inside another, where bytes are text or Base64."""
     if not isinstance(value, bytes):
         return value
     try:
@@ -240,7 +240,7 @@ def _nested(value: object) -> object:
 
 
 def _number(value: Decimal) -> object:
-    """A number that JSON can hold without loss, or its digits."""
+    """A number if JSON can represent it exactly, else its digits."""
     if value == value.to_integral_value():
         return int(value)
     near = float(value)
@@ -252,7 +252,7 @@ def _base64(data: bytes) -> str:
 
 
 def _unique(names: Iterable[str]) -> list[str]:
-    """Names of columns, of which SQL may have two alike."""
+    """Unique names of columns; SQL may repeat a name."""
     found: list[str] = []
     for name in names:
         number = 1
@@ -265,7 +265,7 @@ def _unique(names: Iterable[str]) -> list[str]:
 
 
 def _fields(schema: Any) -> list[tuple[str, str | None]]:
-    """The name of each column and, if it has bytes, of the one for Base64 beside it."""
+    """The name of each column and, if it has bytes, of its Base64 column."""
     names = _unique(schema.names)
     beside = [
         f"{name}_base64" for name, field in zip(names, schema, strict=True) if _is_bytes(field.type)
@@ -293,7 +293,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def json_lines(schema: Any, batches: Iterable[Any]) -> Iterator[str]:
-    """An object for each row."""
+    """One object per row."""
     names = _fields(schema)
     for batch in batches:
         for row in _rows(batch):
@@ -307,7 +307,7 @@ def json_lines(schema: Any, batches: Iterable[Any]) -> Iterator[str]:
 
 
 def csv_lines(schema: Any, batches: Iterable[Any]) -> Iterator[str]:
-    """A head line, and a line for each row. Columns of bytes have one for Base64 beside them."""
+    """A header row and a line per row. A column of bytes is followed by one for Base64."""
     names = _fields(schema)
     yield as_csv([each for pair in names for each in pair if each is not None])
     for batch in batches:
@@ -324,7 +324,7 @@ def csv_lines(schema: Any, batches: Iterable[Any]) -> Iterator[str]:
 
 
 def _bytes_apart(value: object) -> tuple[object, str | None]:
-    """A value, and bytes that are no text beside it."""
+    """A value without bytes, and the Base64 of bytes that are not text."""
     if not isinstance(value, bytes):
         return value, None
     try:
@@ -337,7 +337,7 @@ def _bytes_apart(value: object) -> tuple[object, str | None]:
 
 
 def shown_value(value: object, *, is_whole: bool = True) -> str:
-    """A value in a table, on one line."""
+    """A value for a table, on one line."""
     if value is None:
         return NULL
     if isinstance(value, bool):
@@ -359,7 +359,7 @@ def shown_value(value: object, *, is_whole: bool = True) -> str:
 
 
 def width_of(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """The width of a string on a terminal."""
     if text.isascii():
         return len(text)
     return sum(
@@ -368,7 +368,7 @@ def width_of(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """A text of this width at most."""
+    """A string of at most this width."""
     if width_of(text) <= width:
         return text
     taken = 0
@@ -380,13 +380,13 @@ def cut(text: str, width: int) -> str:
 
 
 def padded(text: str, width: int, *, right: bool) -> str:
-    """A text with spaces around it."""
+    """A string padded with spaces."""
     spaces = " " * (width - width_of(text))
     return spaces + text if right else text + spaces
 
 
 def fitting(widths: Sequence[int], may_cut: Sequence[bool], columns: int) -> list[int] | None:
-    """The widths of columns that fit on a screen; None: they do not, however they are cut."""
+    """The widths of columns that fit on a screen; None if they cannot be cut to fit."""
     room = columns - len(GAP) * (len(widths) - 1)
     if sum(widths) <= room:
         return list(widths)
@@ -402,9 +402,9 @@ def fitting(widths: Sequence[int], may_cut: Sequence[bool], columns: int) -> lis
 
 
 def table_lines(
-    schema: Any, batches: Iterable[Any], *, columns: int | None, colour: bool = False
+    schema: Any, batches: Iterable[Any], *, columns: int | None, color: bool = False
 ) -> Iterator[str]:
-    """A table; `columns` is how wide a screen is, None: there is none, and nothing is cut."""
+    """A table. `columns` is the width of the terminal; None: nothing is cut."""
     names = [shown_text(name) for name in schema.names]
     numbers = [_is_number(field.type) for field in schema]
     whole = columns is None
@@ -415,7 +415,7 @@ def table_lines(
     )
     sample = list(islice(rows, SAMPLE_ROWS))
     widths = [max(map(width_of, column)) for column in zip(names, *sample, strict=True)]
-    # Times and numbers would say something else if they were cut.
+    # Cut times and numbers would be misleading.
     texts = [
         str(field.type).startswith(("string", "large_string"))
         or _is_bytes(field.type)
@@ -426,13 +426,13 @@ def table_lines(
     total = 0
     if fit is None:
         assert columns is not None
-        lines = _value_lines(names, chain(sample, rows), columns, colour=colour)
+        lines = _value_lines(names, chain(sample, rows), columns, color=color)
     else:
-        head = GAP.join(
+        header = GAP.join(
             padded(cut(name, width) if columns else name, width, right=right)
             for name, width, right in zip(names, fit, numbers, strict=True)
         ).rstrip()
-        yield (click.style(head, bold=True) if colour else head) + "\n"
+        yield (click.style(header, bold=True) if color else header) + "\n"
         lines = _row_lines(chain(sample, rows), fit, numbers, cuts=columns is not None)
     for rows_done, line in lines:
         total = rows_done
@@ -453,13 +453,13 @@ def _row_lines(
 
 
 def _value_lines(
-    names: Sequence[str], rows: Iterable[list[str]], columns: int, *, colour: bool
+    names: Sequence[str], rows: Iterable[list[str]], columns: int, *, color: bool
 ) -> Iterator[tuple[int, str]]:
-    """A line for each value."""
+    """One line per value."""
     width = max(map(width_of, names))
     for number, row in enumerate(rows, 1):
-        head = f"row {number}"
-        yield number, (click.style(head, bold=True) if colour else head) + "\n"
+        title = f"row {number}"
+        yield number, (click.style(title, bold=True) if color else title) + "\n"
         for name, value in zip(names, row, strict=True):
             line = f"  {padded(name, width, right=False)}{GAP}{value}"
             yield number, cut(line, columns) + "\n"
@@ -469,7 +469,7 @@ def _value_lines(
 
 
 def print_answer(schema: Any, batches: Iterable[Any], form: str) -> None:
-    """Print an answer to standard output, piece by piece. Raises BrokenPipeError."""
+    """Print a result to standard output, piece by piece. Raises BrokenPipeError."""
     is_terminal = sys.stdout.isatty()
     if form == JSON:
         lines = json_lines(schema, batches)
@@ -477,8 +477,8 @@ def print_answer(schema: Any, batches: Iterable[Any], form: str) -> None:
         lines = csv_lines(schema, batches)
     else:
         columns = shutil.get_terminal_size().columns if is_terminal else None
-        colour = wants_colour(is_terminal)
-        lines = table_lines(schema, batches, columns=columns, colour=colour)
+        color = use_color(is_terminal)
+        lines = table_lines(schema, batches, columns=columns, color=color)
     gathered: list[str] = []
     size = 0
     for line in lines:

@@ -16,6 +16,8 @@ import click
 
 from semel import __version__
 from semel.broker.settings import LOG_LEVELS
+from semel.cli.flags import CONFIG, QUIET, json_option, shared_option
+from semel.cli.option_groups import SemelCommand
 from semel.cli.output import encoded
 from semel.cli.pipes import PipeOutput
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
@@ -72,33 +74,28 @@ STOPPING_WORDS: Final = {
 }
 
 
-@click.command
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help=f"Read settings from this file, for all parts.  [or {CONFIG_VARIABLE}]",
+@click.command(
+    cls=SemelCommand,
+    examples=(
+        "semel up",
+        "semel up --data /var/lib/semel --host 0.0.0.0 --lake s3://bucket/lake",
+        "semel up --no-land --quiet",
+    ),
 )
-@click.option(
-    "--data",
-    metavar="DIR",
-    help="The folder for everything that is kept.  [default: semel-data]",
-)
-@click.option("--host", metavar="TEXT", help="The address to listen on.  [default: 127.0.0.1]")
-@click.option("--port", metavar="INTEGER", help="The TCP port to listen on.  [default: 1883]")
-@click.option(
+@CONFIG
+@shared_option("--data", help="The directory for everything that is kept.  [default: semel-data]")
+@shared_option("--host", help="The address to listen on.  [default: 127.0.0.1]")
+@shared_option("--port", help="The TCP port to listen on.  [default: 1883]")
+@shared_option(
     "--root",
-    metavar="ADDRESS",
-    help="Where the record is kept: a folder, or an object store.  [default: <data>/streams]",
+    help="Where the record is kept: a directory, or an object store.  [default: <data>/streams]",
 )
-@click.option(
+@shared_option(
     "--lake",
-    metavar="ADDRESS",
-    help="Where the Delta tables are: a folder, or an object store.  [default: <data>/lake]",
+    help="Where the Delta tables are: a directory, or an object store.  [default: <data>/lake]",
 )
-@click.option(
+@shared_option(
     "--interval",
-    metavar="DURATION",
     help="From the beginning of one batch that lands to the next, at least.  [default: 1s]",
 )
 @click.option(
@@ -107,8 +104,8 @@ STOPPING_WORDS: Final = {
     help="Do not compact the table, clean its log or delete files that it no longer needs.",
 )
 @click.option("--no-land", is_flag=True, help="Leave the landing out: no Spark, no tables.")
-@click.option("--json", "json_wanted", is_flag=True, help="Print what happens as JSON, by lines.")
-@click.option("--quiet", is_flag=True, help="Say only what is wrong.")
+@json_option("Print events as JSON, one object per line.")
+@QUIET
 @click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
 def command(
     config: Path | None,
@@ -120,7 +117,7 @@ def command(
     interval: str | None,
     no_maintenance: bool,
     no_land: bool,
-    json_wanted: bool,
+    is_json: bool,
     quiet: bool,
 ) -> None:
     """Run a broker whose messages land in Delta tables, each once: the whole thing.
@@ -154,7 +151,7 @@ def command(
         config = Path(os.environ[CONFIG_VARIABLE])
     plan = make_plan(settings, config=config, lands=not no_land, interval=interval)
     check_extras(plan)
-    report = UpReport(plan, json_wanted=json_wanted, quiet=quiet)
+    report = UpReport(plan, is_json=is_json, quiet=quiet)
     try:
         asyncio.run(supervise(plan, report))
     except CannotStart as problem:
@@ -250,11 +247,11 @@ class UpReport:
     """What is told of it all: lines for people, with one at the end that lives; objects for
     programs."""
 
-    def __init__(self, plan: UpPlan, *, json_wanted: bool, quiet: bool) -> None:
+    def __init__(self, plan: UpPlan, *, is_json: bool, quiet: bool) -> None:
         self.plan = plan
-        self._json_wanted = json_wanted
+        self._is_json = is_json
         self._is_quiet = quiet
-        on_one_screen = json_wanted and sys.stdout.isatty()
+        on_one_screen = is_json and sys.stdout.isatty()
         self._has_line = sys.stderr.isatty() and not quiet and not on_one_screen
         self._is_shown = False
         self._at = time.monotonic()
@@ -278,7 +275,7 @@ class UpReport:
         """In the loop, before anything is told."""
         self._supervisor = supervisor
         self._people = Lines(sys.stderr.fileno())
-        self._program = Lines(sys.stdout.fileno()) if self._json_wanted else None
+        self._program = Lines(sys.stdout.fileno()) if self._is_json else None
         places = self.plan.places
         self._line("; ".join(f"{name}: {place}" for name, place in places.items()))
         self._object("places", **places)

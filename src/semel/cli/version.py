@@ -1,4 +1,4 @@
-"""`semel version`: which semel this is, whether it is compiled, and which extras are there."""
+"""`semel version`: the version, whether it is compiled, and which extras are installed."""
 
 import json
 import platform
@@ -10,11 +10,13 @@ import click
 
 import semel.mqtt
 from semel import __version__
+from semel.cli.flags import ONE_OBJECT
+from semel.cli.option_groups import SemelCommand
 from semel.extras import EXTRAS, missing
 
 
 def is_compiled() -> bool:
-    """Whether the modules of semel.mqtt are extension modules. A build compiles all or none."""
+    """Whether the modules of semel.mqtt are compiled. A build compiles all or none."""
     for module in iter_modules(semel.mqtt.__path__, "semel.mqtt."):
         if module.ispkg:
             continue
@@ -24,17 +26,17 @@ def is_compiled() -> bool:
     return False
 
 
-@click.command
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(as_json: bool) -> None:
-    """Say which semel this is: version, compiled or interpreted, Python, and extras.
+@click.command(cls=SemelCommand, examples=("semel version", "semel version --json"))
+@ONE_OBJECT
+def command(is_json: bool) -> None:
+    """Print the version of semel, whether it is compiled, and which extras are installed.
 
-    An extra is a group of optional packages: pip install 'semel[broker]' adds one.
+    An extra is a group of optional packages: pip install 'semel[broker]' installs one.
     """
     mode = "compiled" if is_compiled() else "interpreted"
     python = f"{platform.python_implementation()} {platform.python_version()}"
     extras = {extra: list(missing(extra)) for extra in EXTRAS}
-    if as_json:
+    if is_json:
         facts = {
             "version": __version__,
             "mode": mode,

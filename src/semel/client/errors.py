@@ -81,6 +81,15 @@ class Refused(Exception):
         )
 
     @property
+    def refuses_version(self) -> bool:
+        """Whether the server refused the version of MQTT; a server of 3.1.1 answers in that."""
+        if self.packet_type != CONNACK:
+            return False
+        if self.version == MQTT5:
+            return self.reason == reasons.UNSUPPORTED_PROTOCOL_VERSION
+        return self.reason == reasons.REFUSED_PROTOCOL_VERSION
+
+    @property
     def is_passing(self) -> bool:
         """Whether the same may be accepted later."""
         return self.reason in PASSING

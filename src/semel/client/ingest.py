@@ -34,7 +34,7 @@ from semel.client.received import Incoming
 from semel.client.reconnect import Backoff
 from semel.client.tls import TlsError, make_context
 from semel.mqtt import reasons
-from semel.mqtt.packet_types import MQTT5, SUBACK, UNSUBACK
+from semel.mqtt.packet_types import MQTT5, MQTT311, SUBACK, UNSUBACK
 from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES, SESSION_EXPIRY_INTERVAL, Properties
@@ -117,12 +117,14 @@ class IngestPlan:
     backoff: Backoff
     # What is right, but not what its author may think.
     warnings: tuple[str, ...]
+    # For a broker that refuses MQTT 5.0, if no version was chosen.
+    fallback: "IngestPlan | None" = None
 
 
 def make_plan(wanted: IngestSettings, store: StoreSettings) -> IngestPlan:
     """What these settings mean. Raises SettingsError with everything that is wrong."""
     problems: list[str] = []
-    version = VERSIONS[wanted.protocol_version]
+    version = VERSIONS[wanted.mqtt_version or "5"]
     address = _address(wanted, problems)
     subscriptions = _subscriptions(wanted, version, problems)
     tls = None if address is None else _tls(wanted, address, problems)
@@ -142,7 +144,7 @@ def make_plan(wanted: IngestSettings, store: StoreSettings) -> IngestPlan:
         retain_for=wanted.retain_for,
         retain_bytes=wanted.retain_bytes,
     )
-    return IngestPlan(
+    plan = IngestPlan(
         address=address,
         tls=tls,
         greeting=greeting,
@@ -153,6 +155,18 @@ def make_plan(wanted: IngestSettings, store: StoreSettings) -> IngestPlan:
         backoff=Backoff(min(FIRST_WAIT, wanted.longest_wait), wanted.longest_wait),
         warnings=_warnings(subscriptions, version),
     )
+    return plan if wanted.mqtt_version else replace(plan, fallback=_fallback(wanted, plan))
+
+
+def _fallback(wanted: IngestSettings, plan: IngestPlan) -> IngestPlan | None:
+    """The plan for a broker that refuses MQTT 5.0; None if only 5.0 allows these settings."""
+    problems: list[str] = []
+    subscriptions = _subscriptions(wanted, MQTT311, problems)
+    greeting = _greeting(wanted, MQTT311, plan.address, problems)
+    if greeting is None or problems:
+        return None
+    warnings = _warnings(subscriptions, MQTT311)
+    return replace(plan, greeting=greeting, subscriptions=subscriptions, warnings=warnings)
 
 
 def problem_with(
@@ -405,6 +419,7 @@ class Ingest:
         self.plan = plan
         self._start_clean = start_clean
         self._over = asyncio.Event()
+        self._is_stopped = False
         self._problem: Exception | None = None
         self._is_draining = False
         self._outbox: Outbox | None = None
@@ -426,6 +441,22 @@ class Ingest:
         What it has received is stored and acknowledged when this returns, and the broker has been
         told that we leave; it keeps the session.
         """
+        try:
+            await self._run()
+        except Refused as problem:
+            fallback = self.plan.fallback
+            if fallback is None or not problem.refuses_version or self._is_stopped:
+                raise
+            LOG.warning("the broker refused MQTT 5.0; connecting with MQTT 3.1.1")
+            # The refused CONNECT has changed nothing, neither here nor there.
+            self.plan = fallback
+            self._over.clear()
+            self._problem = self._last = None
+            self._is_draining = False
+            await self._run()
+
+    async def _run(self) -> None:
+        """Ingest with the version of the plan."""
         sys.setswitchinterval(SWITCH_INTERVAL)
         for warning in self.plan.warnings:
             LOG.warning("%s", warning)
@@ -457,6 +488,7 @@ class Ingest:
 
     def stop(self) -> None:
         """Read no more; `run` returns when all that was received is stored and acknowledged."""
+        self._is_stopped = True
         self._over.set()
 
     @property

@@ -11,8 +11,7 @@ from semel.mqtt.violation import Violation
 from semel.settings import BYTES, SECONDS, check, setting
 from semel.store.settings import stream_name_problem
 
-# As `semel pub` and `semel sub` take them, too.
-VERSIONS: Final = {"5": MQTT5, "mqttv5": MQTT5, "311": MQTT311, "mqttv311": MQTT311}
+VERSIONS: Final = {"5": MQTT5, "3.1.1": MQTT311}
 
 
 def _about_topic(topic_filter: str) -> str | None:
@@ -81,9 +80,9 @@ class IngestSettings:
         minimum=1,
         maximum=NEVER_EXPIRES,
     )
-    protocol_version: str = setting(
-        "5",
-        "The version of MQTT: 5 (or mqttv5) for 5.0, 311 (or mqttv311) for 3.1.1.",
+    mqtt_version: str | None = setting(
+        None,
+        "The version of MQTT. By default 5, and 3.1.1 if the broker refuses that.",
         choices=tuple(VERSIONS),
     )
     keep_alive: int = setting(

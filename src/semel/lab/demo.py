@@ -296,7 +296,7 @@ class Demo:
             "--seed": self.wanted.seed,
             "--payload": MIXED,
             "--prefix": PREFIX,
-            "--state": self._state,
+            "--data": self._state,
         }
         words = [str(word) for option in options.items() for word in option]
         return await self._start("fleet", *words, "--json", output=asyncio.subprocess.PIPE)
@@ -362,7 +362,7 @@ class Demo:
     def _unfinished(self, is_published: bool, is_landed: bool) -> Iterator[str]:
         """What did not come to its end in time."""
         limit = self.wanted.seconds * TIMEOUT_SECONDS
-        within = f"within {limit:.0f} s; a slow machine needs more --seconds"
+        within = f"within {limit:.0f} s; a slow machine needs more --duration"
         if not is_published:
             yield f"the fleet has not published everything {within}"
         elif not is_landed:

@@ -202,7 +202,9 @@ def _add_properties(value: bytes, found: dict[str, object]) -> None:
 # --- adopt ----------------------------------------------------------------------------------------
 
 
-def adopt(folder: Path, stream: str, after: int, discard: Range | None = None) -> None:
+def adopt(
+    folder: Path, stream: str, after: int, discard: Range | None = None, *, dry_run: bool = False
+) -> None:
     """Continue a stream after a row that its record has and its store does not know.
 
     This is the state of a store that was restored from a backup: its record continued without it.
@@ -217,10 +219,12 @@ def adopt(folder: Path, stream: str, after: int, discard: Range | None = None) -
         store_errors(folder),
         database.transaction(),
     ):
-        _adopt(database, stream, after, discard)
+        _adopt(database, stream, after, discard, dry_run=dry_run)
 
 
-def _adopt(database: Database, name: str, after: int, discard: Range | None) -> None:
+def _adopt(
+    database: Database, name: str, after: int, discard: Range | None, *, dry_run: bool
+) -> None:
     connection = database.connection
     streams = {row.name: row for row in database.streams()}
     row = streams.get(name)
@@ -247,5 +251,7 @@ def _adopt(database: Database, name: str, after: int, discard: Range | None) -> 
         )
     if discard is not None and not count:
         raise Unusable(f"stream {name} has no rows to discard: all of them are in its record")
+    if dry_run:
+        return
     connection.execute("DELETE FROM record WHERE stream_id = ?", (stream,))
     database.continue_after(stream, after)
