@@ -237,3 +237,61 @@ def test_topics_that_are_remembered_take_what_the_cache_of_routes_does() -> None
             numbers = range(start, start + 500)
             publisher.send(*(Publish(f"route/{'x' * 400}/{n}", b"") for n in numbers))
             publisher.ping()
+
+
+def test_queued_messages_of_one_byte_take_500_bytes_each() -> None:
+    """Their bytes are not what they take: docs/operate/broker.md says what a delivery does"""
+    count = 20_000
+    with (
+        Process("--maximum-queued-messages", str(count)) as broker,
+        link(broker.address, "publisher", MQTT311) as publisher,
+    ):
+        with link(broker.address) as away:
+            away.connect("away", properties=KEPT)
+            away.subscribe("t", qos=1)
+        publisher.ping()
+        with within(broker, count * 500):
+            for start in range(0, 2 * count, 500):
+                flood = [Publish("t", b"x", qos=1, packet_id=n + 1) for n in range(500)]
+                publisher.send_bytes(b"".join(encode(packet, MQTT311) for packet in flood))
+                assert len(publisher.take(500)) == 500, start
+
+
+def test_sessions_take_what_their_number_allows() -> None:
+    """Three times as many clients as there may be sessions; each leaves one behind"""
+    count, each = 1_000, 4 * 1024
+    with (
+        Process("--maximum-sessions", str(count)) as broker,
+        link(broker.address, "here") as here,
+        within(broker, count * each),
+    ):
+        for number in range(3 * count):
+            with link(broker.address) as away:
+                away.connect(f"away{number}", properties=KEPT)
+                away.subscribe("t", qos=1)
+        here.ping()
+
+
+def test_topic_aliases_towards_clients_take_what_they_may() -> None:
+    """The broker chooses them, from topics that others choose"""
+    readers, each = 10, 64 * 1024
+    flags = ("--client-topic-aliases", "1000", "--maximum-alias-bytes", str(each))
+    with (
+        Process("--topic-levels", "1", "--route-cache", "1", *flags) as broker,
+        link(broker.address, "publisher") as publisher,
+        ExitStack() as links,
+    ):
+        clients = [links.enter_context(link(broker.address)) for _ in range(readers)]
+        for number, client in enumerate(clients):
+            client.connect(f"reader{number}", properties=Properties(topic_alias_maximum=1_000))
+            client.subscribe("#")
+        with within(broker, readers * each):
+            aliased = 0
+            for topic in range(200):
+                # Without a bound these are 8 MB for each reader.
+                publisher.send_bytes(publish(b"%d" % topic + b"x" * 40_000))
+                for client in clients:
+                    (packet,) = client.take(1)
+                    assert isinstance(packet, Publish)
+                    aliased += packet.properties.topic_alias is not None
+        assert aliased == readers

@@ -217,12 +217,14 @@ class World:
             return
         facts = ledger.of_link(name, link.number)
         if isinstance(packet, Publish):
+            unreceived = {
+                client for client, topic in self.faults.unreceived if topic == packet.topic_name
+            }
+            is_full = self.store.condition == FULL
             outcome = ledger.publish(
-                facts, packet, self.clock.now, full=self.store.condition == FULL
+                facts, packet, self.clock.now, full=is_full, unreceived=unreceived
             )
-            for client, topic in self.faults.unreceived:
-                if topic == packet.topic_name:
-                    ledger.unreceived.add((client, packet.payload))
+            ledger.unreceived.update((client, packet.payload) for client in unreceived)
             if packet.qos:
                 witness.message_came(link, packet, outcome)
             self.tally["messages in"] += 1
