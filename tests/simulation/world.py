@@ -67,7 +67,7 @@ STALLED: Final = 12.0
 # A payload of this size is kept once for all (semel.store.schema.SHARED_PAYLOAD).
 LARGE: Final = 5_000
 # After so many rounds of everything, what is not done never will be.
-ROUNDS: Final = 80
+ROUNDS: Final = 200
 # Longer than a publisher is made to wait for a slow reader.
 PATIENCE: Final = 0.6
 
