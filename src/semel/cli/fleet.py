@@ -286,11 +286,11 @@ def command(
 ) -> None:
     """Publish as a fleet of simulated devices, each message once.
 
-    Every message carries its device and a counter, so that what became of it can be told anywhere
-    behind the broker. At QoS 1 and 2 sessions are durable and messages on disk before they leave:
-    over cut connections and restarts of the broker none is lost, and at QoS 2 none duplicated. Ends
-    with --count or Ctrl-C, and prints an account: exit code 1 if a message was refused, or may
-    have arrived twice at QoS 2.
+    Every message carries its device and a counter, so that each one can be traced anywhere behind
+    the broker. At QoS 1 and 2 sessions are durable and messages are on disk before they are sent:
+    lost connections and restarts of the broker lose none, and duplicate none at QoS 2. Ends with
+    --count or Ctrl-C, and prints totals. Exits with 1 if a message was refused, or may have
+    arrived twice at QoS 2.
     """
     for packet_type, name in (
         (SUBSCRIBE, "subscribe"),

@@ -256,9 +256,7 @@ def export(folder: Path, out: Path | None, is_damaged: bool) -> None:
             with new_file(out) as file:
                 gaps = write_rows(folder, file, is_damaged=is_damaged)
     if gaps:
-        raise click.ClickException(
-            f"{count(gaps, 'part')} could not be read; everything else is exported"
-        )
+        raise click.ClickException(f"{count(gaps, 'part')} could not be read; the rest is exported")
 
 
 @contextmanager
