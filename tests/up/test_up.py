@@ -243,7 +243,7 @@ LISTENING = "listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files"
     ("event", "line_event"),
     [
         (
-            {"event": "ready", "text": LISTENING, "host": "::1", "port": 1884},
+            {"event": "ready", "level": "info", "text": LISTENING, "host": "::1", "port": 1884},
             LineEvent(READY, LISTENING, {"host": "::1", "port": 1884}),
         ),
         (

@@ -122,6 +122,7 @@ def parse_line(source: int, line: str) -> LineEvent:
     name = event.pop("event")
     event.pop("at", None)
     if name == "ready":
+        event.pop("level", None)
         return LineEvent(READY, str(event.pop("text", "ready")), event)
     if name == "log":
         return LineEvent(LOGGED, str(event.pop("text", "")), event)
