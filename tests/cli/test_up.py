@@ -243,7 +243,7 @@ class Terminal:
         os.close(self.master)
 
 
-def test_on_a_terminal_a_line_lives_and_ctrl_c_stops_all_in_order(tmp_path: Path) -> None:
+def test_on_a_terminal_the_last_line_updates_in_place_and_ctrl_c_stops_all(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "--no-land", "--port", "0")
     try:
         terminal.says("Try, in another shell")
