@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -27,6 +27,7 @@ from semel.cli.sections import SECTIONS
 from semel.lab.testing import TestBroker
 from semel.mqtt import Auth, ConnAck, Connect, Properties
 from semel.settings import SettingsError, load
+from tests.broker.live import Process
 from tests.broker.world import World
 
 HOME = Path(__file__).resolve().parent.parent
@@ -268,6 +269,62 @@ def test_the_example_of_load_prints_what_is_shown() -> None:
         result = CliRunner().invoke(cli.group, [*arguments, "--count", "20"])
     assert result.exit_code == 0, result.output
     assert masked(result.stdout) == masked(shown)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`data` in the working directory: a store with a session and retained messages."""
+    monkeypatch.chdir(tmp_path)
+
+    async def fill(url: str) -> None:
+        forever = 0xFFFF_FFFF
+        async with Client(url, client_id="test-17", session_expiry=forever) as client:
+            await client.subscribe("a", "b", "c", qos=1)
+            await client.publish("old/1", "x", qos=1, retain=True)
+            await client.publish("old/2", "x", qos=1, retain=True)
+
+    with Process("--data", "data", "--maximum-session-expiry", "4294967295") as broker:
+        asyncio.run(fill(f"mqtt://127.0.0.1:{broker.address[1]}"))
+        check_shown("operate/store.md", "broker --data data", run_in_process)
+    return tmp_path / "data"
+
+
+def run_in_process(words: list[str]) -> str:
+    """What a command prints that has to fail."""
+    result = subprocess.run(
+        [sys.executable, "-m", "semel", *words], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    return result.stderr
+
+
+def run_here(words: list[str]) -> str:
+    """What a command prints that has to succeed."""
+    result = CliRunner().invoke(cli.group, words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def check_shown(page: str, start: str, run: Callable[[list[str]], str]) -> None:
+    """Run the command of a page that begins so. It prints the lines that are shown below it."""
+    text = (HOME / "docs" / page).read_text("utf-8")
+    pattern = rf"^\$ semel ({re.escape(start)}.*)\n((?:(?![$`]).*\n)*)"
+    found = re.search(pattern, text, re.MULTILINE)
+    assert found is not None, start
+    replaced = {"DIR": "data", "TARGET": "copy"}
+    words = [replaced.get(word, word) for word in words_of(found[1])]
+    printed = run(words)
+    if found[2]:
+        assert masked(printed) == masked(found[2]), start
+
+
+@pytest.mark.usefixtures("data")
+def test_the_commands_of_the_page_on_the_store_print_what_is_shown() -> None:
+    for name in ("info", "check", "backup", "export", "repair", "sessions list", "retained list"):
+        check_shown("operate/store.md", f"store {name} DIR", run_here)
+    for name in ("sessions list", "sessions delete"):
+        check_shown("operate/store.md", f"store {name} DIR --match", run_here)
+    check_shown("operate/store.md", "store retained delete DIR", run_here)
 
 
 # --- examples -------------------------------------------------------------------------------------

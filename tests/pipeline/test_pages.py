@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from deltalake import DeltaTable
 
 from semel.lab.testing import TestBroker
@@ -141,3 +142,38 @@ def test_the_example_of_cluster_md_writes_the_totals(spark: "SparkSession", tmp_
     totals = DeltaTable(tmp_path / "lake" / "totals").to_pyarrow_table()
     assert len(set(totals.column("topic").to_pylist())) == totals.num_rows > 1
     assert sum(totals.column("messages").to_pylist()) == ROWS
+
+
+def sql_example(page: str) -> str:
+    text = (HOME / page).read_text("utf-8")
+    (example,) = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return str(example)
+
+
+def test_the_sql_of_spark_md_reads_a_stream_as_a_table(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    write_messages(tmp_path / "data" / "streams", "all", "n1", 1, 2_000)
+    write_messages(tmp_path / "srv", "others", "n1", 1, ROWS)
+    example = sql_example("docs/data/spark.md").replace("/srv/streams", str(tmp_path / "srv"))
+    example = example.replace("data/streams", str(tmp_path / "data" / "streams"))
+    try:
+        *tables, query = example.strip().removesuffix(";").split(";\n")
+        for table in tables:
+            spark.sql(table)
+        # From row 1,000 on.
+        assert sum(row[1] for row in spark.sql(query).collect()) == 1_001
+        assert spark.table("others").count() == ROWS
+    finally:
+        for name in ("messages", "others"):
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_the_sql_of_streams_md_counts_the_messages_of_each_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    write_messages(tmp_path / "data" / "streams", "plant", "n1", 1, ROWS)
+    monkeypatch.chdir(tmp_path)
+    rows = duckdb.sql(sql_example("docs/data/streams.md")).fetchall()
+    assert sum(row[1] for row in rows) == ROWS
