@@ -24,7 +24,10 @@ LAYERS = (
 )
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
 # Modules and data beside the rooms, open to every room but mqtt; they import no room themselves.
-COMMON = {"", "counts", "extras", "settings", "settings_values", "vectors", "standard"}
+COMMON = {
+    *("", "counts", "extras", "processes", "settings", "settings_values"),
+    *("vectors", "standard"),
+}
 # Rooms whose names the package lends, when they are asked for.
 FRONT_DOOR = {"client", "mqtt"}
 # What compiled code needs at run time: all that mqtt may import beside the standard library.

@@ -358,7 +358,7 @@ def measure_queries(places: dict[str, Path], sides: dict[str, Side]) -> None:
     for number in range(WARM_UP + QUERIES):
         for name, place in places.items():
             began = time.perf_counter()
-            with LakeSql(str(place.parent)) as lake, lake.ask(question) as answer:
+            with LakeSql(str(place.parent)) as lake, lake.query(question) as answer:
                 rows = sum(batch.num_rows for batch in answer.batches)
             if number >= WARM_UP:
                 sides[name].queries.append((time.perf_counter() - began) * 1e3)

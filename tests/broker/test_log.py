@@ -1,5 +1,6 @@
 """The broker's log: never in the way of the loop, and not to be flooded."""
 
+import json
 import logging
 import os
 import threading
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from semel.broker.log import MAXIMUM_EVENTS, LogWriter, Repeats, event_of
+from semel.broker.log import MAXIMUM_EVENTS, JsonFormatter, LogWriter, Repeats, event_of
 
 # What a pipe takes before whoever writes has to wait, and more.
 MUCH = 1024 * 1024
@@ -186,3 +187,38 @@ def test_a_log_whose_reader_is_gone_is_lost_without_a_word() -> None:
     with logging_to(LogWriter(writing)) as log:
         log.info("nobody")
     os.close(writing)
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def test_each_record_is_one_json_object_with_its_level() -> None:
+    read, write = os.pipe()
+    handler = LogWriter(write, repeats=Repeats(lines=1, seconds=60.0))
+    handler.setFormatter(JsonFormatter())
+    with logging_to(handler) as log:
+        log.debug("details")
+        log.info("listening on %s", "✗\n", extra={"event": {"event": "ready", "port": 1}})
+        log.warning("%d is wrong", 7)
+        log.warning("%d is wrong", 8)
+        try:
+            raise ValueError("no")
+        except ValueError:
+            log.exception("it failed")
+    os.close(write)
+    found = [json.loads(line) for line in read_all(read)]
+    assert all(each.pop("at").endswith("Z") for each in found)
+    failed = found.pop(3)
+    assert found == [
+        {"event": "log", "level": "info", "text": "details"},
+        {"event": "ready", "level": "info", "text": "listening on ✗\n", "port": 1},
+        {"event": "log", "level": "warning", "text": "7 is wrong"},
+        {
+            "event": "log",
+            "level": "warning",
+            "text": "… and 1 more in the last 60 s, such as: 8 is wrong",
+        },
+    ]
+    assert failed["level"] == "error"
+    lines = failed["text"].splitlines()
+    assert (lines[0], lines[-1]) == ("it failed", "ValueError: no")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from semel.mqtt import (
     MQTT311,
+    Connect,
     Disconnect,
     Packet,
     PingReq,
@@ -20,6 +21,7 @@ from semel.mqtt import (
     SubAck,
     Subscribe,
     Subscription,
+    Will,
     encode,
 )
 from tests.broker.by_hand import Link, healthy_pair, link, publish, text
@@ -237,3 +239,64 @@ def test_topics_that_are_remembered_take_what_the_cache_of_routes_does() -> None
             numbers = range(start, start + 500)
             publisher.send(*(Publish(f"route/{'x' * 400}/{n}", b"") for n in numbers))
             publisher.ping()
+
+
+def test_queued_messages_of_one_byte_take_500_bytes_each() -> None:
+    """Their bytes are not what they take: docs/operate/broker.md says what a delivery does"""
+    count = 10_000
+    with (
+        Process("--maximum-queued-messages", str(count)) as broker,
+        link(broker.address, "publisher", MQTT311) as publisher,
+    ):
+        with link(broker.address) as away:
+            away.connect("away", properties=KEPT)
+            away.subscribe("t", qos=1)
+        publisher.ping()
+        # Without a bound these are 50 MB.
+        flood = [Publish("t", b"x", qos=1, packet_id=n + 1) for n in range(500)]
+        data = b"".join(encode(packet, MQTT311) for packet in flood)
+        with within(broker, count * 500):
+            for _ in range(200):
+                publisher.send_bytes(data)
+                publisher.take(500)
+
+
+def test_sessions_take_what_their_number_allows() -> None:
+    """Eight times as many clients as there may be sessions; each leaves one behind, with a will"""
+    count, each = 500, 12 * 1024
+    will = Will("w", bytes(8 * 1024), properties=Properties(will_delay_interval=1_000))
+    with (
+        Process("--maximum-sessions", str(count)) as broker,
+        link(broker.address, "here") as here,
+        within(broker, count * each),
+    ):
+        for number in range(8 * count):
+            with link(broker.address) as away:
+                away.send(Connect(f"away{number}", properties=KEPT, will=will))
+                away.take(1)
+        here.ping()
+
+
+def test_topic_aliases_towards_clients_take_what_they_may() -> None:
+    """The broker chooses them, from topics that others choose"""
+    readers, each = 3, 64 * 1024
+    flags = ("--client-topic-aliases", "1000", "--maximum-alias-bytes", str(each))
+    with (
+        Process("--topic-levels", "1", "--route-cache", "1", *flags) as broker,
+        link(broker.address, "publisher") as publisher,
+        ExitStack() as links,
+    ):
+        clients = [links.enter_context(link(broker.address)) for _ in range(readers)]
+        for number, client in enumerate(clients):
+            client.connect(f"reader{number}", properties=Properties(topic_alias_maximum=1_000))
+            client.subscribe("#")
+        with within(broker, readers * each):
+            aliased = 0
+            for topic in range(600):
+                # Without a bound these are 24 MB.
+                publisher.send_bytes(publish(b"%d" % topic + b"x" * 40_000))
+                for client in clients:
+                    (packet,) = client.take(1)
+                    assert isinstance(packet, Publish)
+                    aliased += packet.properties.topic_alias is not None
+        assert aliased == readers

@@ -65,8 +65,8 @@ DELETING = {
 }
 # Commands that read the settings of the product.
 WITH_SETTINGS = {"broker", "ingest", "land", "sql", "tables", "up", "lake", "store", "stream"}
-# Commands that have nothing to report but a log, a payload, or JSON anyway.
-WITHOUT_JSON = {"broker", "pub", "store export"}
+# Commands that have nothing to report but a payload, or JSON anyway.
+WITHOUT_JSON = {"pub", "store export"}
 # Commands that run for a while and report how they are getting on.
 WITH_QUIET = {
     *("broker", "ingest", "land", "up", "pub", "sub", "fleet", "load", "demo"),

@@ -90,3 +90,29 @@ def test_a_disabled_line_is_not_shown(terminal: Terminal) -> None:
     line.show("one")
     line.print("two")
     assert terminal.read() == "two\r\n"
+
+
+def test_a_program_may_queue_the_text_itself(terminal: Terminal) -> None:
+    written: list[str] = []
+    has_room = True
+
+    def write(text: str) -> bool:
+        if has_room:
+            written.append(text)
+        return has_room
+
+    line = LiveLine(terminal.stream, write=write)
+    line.show("one")
+    line.print("two")
+    assert written == [f"{CLEAR}one", f"{CLEAR}two\n"]
+    line.show("three")
+    has_room = False
+    line.print("dropped")
+    line.show("dropped")
+    line.clear()
+    has_room = True
+    # The line is still shown: nothing has replaced it.
+    line.print("four")
+    line.clear()
+    assert written[2:] == [f"{CLEAR}three", f"{CLEAR}four\n"]
+    assert terminal.read() == ""

@@ -167,7 +167,7 @@ def test_on_a_terminal_one_line_shows_the_progress(broker: str) -> None:
     assert process.returncode == 0
     assert "\n" not in shown
     line = rf"\d+\.\d s  sent {NUMBER} \({NUMBER}/s\)  received {NUMBER} \({NUMBER}/s\)  in flight "
-    assert len(re.findall(rf"\r{line}{NUMBER}\x1b\[K", shown)) > 1
+    assert len(re.findall(rf"\r\x1b\[K{line}{NUMBER}", shown)) > 1
     # In the end it is gone.
     assert shown.endswith("\r\x1b[K")
     assert printed.startswith("one-to-one on ")

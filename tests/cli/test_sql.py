@@ -275,7 +275,7 @@ def test_a_lake_that_is_named_and_not_there_is_not_one_without_rows(
     for arguments in ((), ("--data", data), ("--lake", data / "lake"), ("--lake", link / "lake")):
         result = run(*arguments, question)
         assert (result.exit_code, result.stdout) == (0, " n\n10\n"), result.output
-        assert result.stderr.startswith("Note: nothing is landed in ")
+        assert result.stderr.startswith("Note: nothing has landed in ")
         assert result.stderr.endswith("lake/messages yet\n")
 
 
@@ -299,7 +299,7 @@ def test_rows_that_were_deleted_unlanded_are_a_note(keeper: Keeper) -> None:
         ("selec", "Error: Parser Error: syntax error"),
         ("select b from t", "Error: Binder Error: "),
         ("copy t to 'x.csv'", "Error: Permission Error: "),
-        (";", "Error: there is no statement in it\n"),
+        (";", "Error: the query contains no statement\n"),
     ],
 )
 def test_a_mistake_is_told_in_few_lines(tmp_path: Path, question: str, error: str) -> None:
@@ -318,7 +318,7 @@ def test_a_question_may_begin_with_a_comment(tmp_path: Path) -> None:
         assert (result.exit_code, result.stdout) == (0, "a\n7\n"), result.output
         assert run(f"--lake={lake}", "--", question).stdout == "a\n7\n"
     result = run("--lake", lake, "-- nothing")
-    assert (result.exit_code, result.stderr) == (1, "Error: there is no statement in it\n")
+    assert (result.exit_code, result.stderr) == (1, "Error: the query contains no statement\n")
     spaced = tmp_path / "my lake"
     lake.rename(spaced)
     assert run(f"--lake={spaced}", "select a from t").stdout == "a\n7\n"

@@ -268,7 +268,7 @@ def test_export_prints_one_row_a_line(small: Path, tmp_path: Path) -> None:
         os.umask(old)
     assert out.read_text() == result.stdout
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
-    assert "is there already" in refused("export", small, "--out", out)
+    assert "exists already" in refused("export", small, "--out", out)
     assert out.read_text() == result.stdout
 
 
@@ -278,7 +278,7 @@ def test_export_of_a_damaged_store_says_how_to_get_the_rest(damaged: Path, tmp_p
     assert "is damaged" in result.stderr
     result = run("export", "--salvage", damaged, "--out", tmp_path / "out")
     assert result.exit_code == 1
-    assert result.stderr == "Error: 1 place could not be read; the rest is there\n"
+    assert result.stderr == "Error: 1 part could not be read; the rest is exported\n"
     lines = (tmp_path / "out").read_text().splitlines()
     assert Counter(json.loads(line)["table"] for line in lines)["record"] > 1000
 
@@ -306,7 +306,9 @@ def test_backup_makes_a_data_folder_beside_a_broker(small: Path, tmp_path: Path)
         database.set_metadata("new", "yes")
         result = run("backup", small, tmp_path / "copy")
     assert result.exit_code == 0
-    assert f"{tmp_path / 'copy'} is a copy of {small} and nothing is wrong with it" in result.output
+    assert (
+        f"{tmp_path / 'copy'} is a copy of {small}, and nothing is wrong with it" in result.output
+    )
     assert contents(tmp_path / "copy") == contents(small)
     assert "is not empty" in refused("backup", small, tmp_path / "copy")
     found = json.loads(run("backup", "--json", small, tmp_path / "again").output)
@@ -325,7 +327,7 @@ def test_a_backup_of_a_damaged_store_exits_with_1(damaged: Path, tmp_path: Path)
 def test_adopt_goes_on_after_the_record_and_loses_nothing_silently(small: Path) -> None:
     result = run("adopt", small, "--stream", "yard", "--after", 41)
     assert result.exit_code == 0
-    assert result.output == "stream yard goes on with row 42\n"
+    assert result.output == "stream yard continues with row 42\n"
     said = refused("adopt", small, "--stream", "plant", "--after", 41)
     assert "--discard 1-5" in said
     assert (

@@ -24,8 +24,8 @@ import pytest
 from click.testing import CliRunner
 
 from semel import cli
-from semel.cli.up import MOST_WAITING, Lines
-from semel.up.tether import processes
+from semel.cli.line_queue import MOST_WAITING, LineQueue
+from semel.processes import descendants, list_processes
 from tests.broker.live import PATIENCE
 from tests.broker.live import Process as Broker
 from tests.kills.ingesting import Publisher
@@ -96,10 +96,7 @@ class Process:
 
     def below(self, word: str) -> list[int]:
         """Processes that it, and they, have started, with this word in their commands."""
-        parents = processes()
-        family = [self.process.pid]
-        for pid in family:
-            family += [child for child, parent in parents.items() if parent == pid]
+        family = [self.process.pid, *descendants([self.process.pid], list_processes())]
         commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in family}
         return [pid for pid, words in commands.items() if word.encode() in words]
 
@@ -181,8 +178,8 @@ def test_quiet_says_nothing_as_long_as_nothing_is_wrong(tmp_path: Path) -> None:
     with running(tmp_path, "--no-land", "--port", "0", "--quiet", "--json") as made:
         made.invites()
         os.kill(int((tmp_path / "semel-data" / "lock").read_text()), signal.SIGKILL)
-        assert made.says("again in").count("\n") == 1
-        assert "broker   ended: signal 9, SIGKILL" in made.said
+        assert made.says("restarting in").count("\n") == 1
+        assert "broker   died: signal 9, SIGKILL" in made.said
         assert made.end() == 0
 
 
@@ -246,7 +243,7 @@ class Terminal:
         os.close(self.master)
 
 
-def test_on_a_terminal_a_line_lives_and_ctrl_c_stops_all_in_order(tmp_path: Path) -> None:
+def test_on_a_terminal_the_last_line_updates_in_place_and_ctrl_c_stops_all(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "--no-land", "--port", "0")
     try:
         terminal.says("Try, in another shell")
@@ -261,7 +258,7 @@ def test_on_a_terminal_a_line_lives_and_ctrl_c_stops_all_in_order(tmp_path: Path
     finally:
         terminal.close()
     # The broker was stopped by us: the terminal's Ctrl-C did not reach it.
-    stopping = [terminal.text.index(words) for words in ("broker   stops:", "broker   stopping")]
+    stopping = [terminal.text.index(words) for words in ("broker   shutting", "broker   stopping")]
     assert stopping == sorted(stopping)
     assert "2 recorded since the start; 2 in all" in terminal.text
     assert terminal.text.count("broker   stopped") == 1
@@ -307,20 +304,20 @@ def test_it_ends_when_nobody_reads_its_objects_any_more(tmp_path: Path) -> None:
 def test_lines_that_nobody_takes_are_left_out_and_counted() -> None:
     async def story() -> None:
         read, write = os.pipe()
-        lines = Lines(write)
+        lines = LineQueue(write)
         line = b"x" * 1000 + b"\n"
         while lines.put(line):
             # It writes what fits into the pipe, and no more.
             await asyncio.sleep(0)
-        assert lines.missed == 1
+        assert lines.dropped == 1
         assert not lines.put(line)
-        assert lines.missed == 2
+        assert lines.dropped == 2
         taken = 0
         while taken < (MOST_WAITING + 1) * len(line):
             taken += len(os.read(read, 65_536))
             await asyncio.sleep(0.001)
         assert lines.put(line)
-        assert lines.missed == 0
+        assert lines.dropped == 0
         os.close(read)
         await lines.close()
         os.close(write)
@@ -407,10 +404,7 @@ def test_what_is_not_installed_is_named_in_one_sentence(
 def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path) -> None:
     with running(tmp_path, "--no-land", "--port", "0") as made:
         publish(made.port(), "a")
-        parents = processes()
-        family = [made.process.pid]
-        for pid in family:
-            family += [child for child, parent in parents.items() if parent == pid]
+        family = [made.process.pid, *descendants([made.process.pid], list_processes())]
         # A tether, a broker and its sealer.
         assert len(family) == 4
         made.process.kill()

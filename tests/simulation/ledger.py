@@ -6,7 +6,7 @@ are due and which sessions are there. It is told as well which commits have happ
 it goes back to what the last of them knew, because that is what the broker may know.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -264,8 +264,19 @@ class Ledger:
         stored = old is not None and old.stored
         return stored or packet.will is not None or _asked_expiry(packet) > 0
 
-    def publish(self, facts: Facts, packet: Publish, now: float, *, full: bool) -> Outcome:
-        """A PUBLISH; `full`: the disk is, and what can be refused is."""
+    def publish(
+        self,
+        facts: Facts,
+        packet: Publish,
+        now: float,
+        *,
+        full: bool,
+        unreceived: Collection[str] = (),
+    ) -> Outcome:
+        """A PUBLISH; `full`: the disk is, and what can be refused is.
+
+        `unreceived`: clients that do not get it, because the authority failed over them.
+        """
         if packet.qos == 2 and packet.packet_id in facts.inbound:
             return Outcome(None)
         if full and packet.qos:
@@ -279,7 +290,9 @@ class Ledger:
                 self.retained[packet.topic_name] = (packet.payload, packet.qos, expires_at)
             else:
                 self.retained.pop(packet.topic_name, None)
-        accepted = self._accept(facts.client, packet.topic_name, packet.payload, packet.qos)
+        accepted = self._accept(
+            facts.client, packet.topic_name, packet.payload, packet.qos, unreceived=unreceived
+        )
         accepted.expires_at = expires_at
         if packet.retain or (packet.qos == 2 and facts.stored):
             accepted.lasts = True
@@ -366,7 +379,14 @@ class Ledger:
             self._accept(facts.client, will.topic, will.payload, will.qos, is_will=True)
 
     def _accept(
-        self, client: str, topic: str, payload: bytes, qos: int, *, is_will: bool = False
+        self,
+        client: str,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        *,
+        is_will: bool = False,
+        unreceived: Collection[str] = (),
     ) -> Accepted:
         """A message is the broker's: who gets it is decided now."""
         index = len(self.accepted)
@@ -381,7 +401,8 @@ class Ledger:
             best = 0
             for topic_filter, granted in facts.subscriptions.items():
                 if granted and matches(topic_filter, topic):
-                    accepted.lasts = accepted.lasts or facts.stored
+                    if facts.stored and facts.client not in unreceived:
+                        accepted.lasts = True
                     if topic_filter.startswith(SHARE):
                         share_qos = max(share_qos, granted)
                     else:

@@ -67,7 +67,7 @@ STALLED: Final = 12.0
 # A payload of this size is kept once for all (semel.store.schema.SHARED_PAYLOAD).
 LARGE: Final = 5_000
 # After so many rounds of everything, what is not done never will be.
-ROUNDS: Final = 80
+ROUNDS: Final = 200
 # Longer than a publisher is made to wait for a slow reader.
 PATIENCE: Final = 0.6
 
@@ -217,12 +217,14 @@ class World:
             return
         facts = ledger.of_link(name, link.number)
         if isinstance(packet, Publish):
+            unreceived = {
+                client for client, topic in self.faults.unreceived if topic == packet.topic_name
+            }
+            is_full = self.store.condition == FULL
             outcome = ledger.publish(
-                facts, packet, self.clock.now, full=self.store.condition == FULL
+                facts, packet, self.clock.now, full=is_full, unreceived=unreceived
             )
-            for client, topic in self.faults.unreceived:
-                if topic == packet.topic_name:
-                    ledger.unreceived.add((client, packet.payload))
+            ledger.unreceived.update((client, packet.payload) for client in unreceived)
             if packet.qos:
                 witness.message_came(link, packet, outcome)
             self.tally["messages in"] += 1

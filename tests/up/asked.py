@@ -56,7 +56,7 @@ class Kept:
 
 def ask(sql: LakeSql, question: str) -> list[dict[str, Any]]:
     with sql:
-        answer = sql.ask(question)
+        answer = sql.query(question)
         return rows_of(answer)
 
 

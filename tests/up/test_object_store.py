@@ -26,7 +26,7 @@ def store() -> Iterator[Store]:
 def ask(lake: str, record: RecordLocation | None, question: str) -> list[dict[str, object]]:
     with LakeSql(lake, record=record) as sql:
         found: list[dict[str, object]] = []
-        for batch in sql.ask(question).batches:
+        for batch in sql.query(question).batches:
             found += batch.to_pylist()
         return found
 

@@ -78,7 +78,7 @@ def test_before_the_first_commit_there_is_what_is_not_landed(tmp_path: Path) -> 
     rows = ask(kept.sql(), "select seq, landed, date from messages_now order by seq")
     assert [(row["seq"], row["landed"]) for row in rows] == [(n, False) for n in range(1, 5)]
     assert str(rows[0]["date"]) == "2023-11-14"
-    with pytest.raises(SqlError, match="nothing is landed in messages yet: ask messages_now"):
+    with pytest.raises(SqlError, match="nothing has landed in messages yet: query messages_now"):
         ask(kept.sql(), "select * from messages")
     kept.close()
 
@@ -344,7 +344,7 @@ def spoil(path: Path, column: str) -> None:
 def test_segments_that_a_question_is_not_about_are_not_read(kept: Kept) -> None:
     place = kept.root / "plant" / "n1" / "00000000000000000007-00000000000000000008.parquet"
     with kept.sql() as sql:
-        answer = sql.ask("select count(payload) as n from messages_now where seq > 8 or seq < 7")
+        answer = sql.query("select count(payload) as n from messages_now where seq > 8 or seq < 7")
         found = rows_of(answer)
     whole = place.read_bytes()
     spoil(place, "payload")
@@ -459,7 +459,7 @@ def test_what_does_not_fit_into_memory_is_spilled_and_then_gone(tmp_path: Path) 
     temporary = sql._temporary
     question = "select count(*) as n from (select i from range(6000000) t(i) order by hash(i)) q"
     with sql:
-        answer = sql.ask(question.replace("count(*) as n", "*") + " limit 1")
+        answer = sql.query(question.replace("count(*) as n", "*") + " limit 1")
         assert len(list(answer.batches)) == 1
         assert temporary.is_dir()
     assert not temporary.exists()
@@ -533,7 +533,7 @@ def test_an_error_in_the_middle_ends_the_answer_with_it(tmp_path: Path) -> None:
     lake = simple_lake(tmp_path, numbers=pa.table({"a": range(300_000)}))
     question = "select case when a = 250000 then error('boom') else a::varchar end from numbers"
     with LakeSql(lake) as sql, pytest.raises(SqlError, match="boom"):
-        list(sql.ask(question).batches)
+        list(sql.query(question).batches)
 
 
 def test_an_empty_lake_and_no_lake_are_told(tmp_path: Path) -> None:
@@ -548,10 +548,10 @@ def test_an_empty_lake_and_no_lake_are_told(tmp_path: Path) -> None:
 def test_whoever_has_enough_ends_the_query(tmp_path: Path) -> None:
     lake = simple_lake(tmp_path, numbers=NUMBERS)
     before = threading.active_count()
-    with LakeSql(lake) as sql, sql.ask("select * from range(100000000000)") as answer:
+    with LakeSql(lake) as sql, sql.query("select * from range(100000000000)") as answer:
         assert next(answer.batches).num_rows > 0
     assert threading.active_count() == before
-    with LakeSql(lake) as sql, sql.ask("select * from range(100000000000)"):
+    with LakeSql(lake) as sql, sql.query("select * from range(100000000000)"):
         pass
     assert threading.active_count() == before
 
@@ -560,7 +560,7 @@ def test_an_answer_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     lake = simple_lake(tmp_path, numbers=NUMBERS)
     question = "select repeat('x', 100000) as x from range(100000)"  # ten gigabytes
     rows = 0
-    with LakeSql(lake, memory="200MB") as sql, sql.ask(question) as answer:
+    with LakeSql(lake, memory="200MB") as sql, sql.query(question) as answer:
         for batch in answer.batches:
             rows += batch.num_rows
             if rows > 20_000:

@@ -41,7 +41,7 @@ def test_a_name_may_have_quotes_in_it(tmp_path: Path) -> None:
 
 def test_of_tables_that_are_one_name_in_sql_none_can_be_asked(tmp_path: Path) -> None:
     lake = simple_lake(tmp_path, Readings=NUMBERS, readings=pa.table({"a": [7]}), other=NUMBERS)
-    sentence = "Readings and readings are one name in SQL: rename the folder of one of them"
+    sentence = "Readings and readings are the same name in SQL: rename the folder of one of them"
     for name in ("readings", '"Readings"', "READINGS", "readings_now"):
         with pytest.raises(SqlError) as caught:
             ask(LakeSql(lake), f"select * from {name}")
@@ -79,7 +79,7 @@ def test_a_table_that_is_to_come_has_no_views_beside_one_of_its_name(kept: Kept)
 def test_of_two_tables_of_one_name_no_view_is_made(kept: Kept) -> None:
     write_deltalake(kept.lake / "Messages", NUMBERS)
     for name in ("messages", "messages_now", "messages_not_landed"):
-        with pytest.raises(SqlError, match="Messages and messages are one name in SQL"):
+        with pytest.raises(SqlError, match="Messages and messages are the same name in SQL"):
             ask(kept.sql(), f"select * from {name}")
 
 
@@ -113,7 +113,7 @@ def test_a_name_in_a_text_or_a_comment_opens_nothing_that_is_missed(tmp_path: Pa
     question = "select 'ü bad show' as t, a -- pragma bad\nfrom good where a = 1 /* show */"
     assert ask(LakeSql(lake), question) == [{"t": "ü bad show", "a": 1}]
     with LakeSql(lake) as sql:
-        assert not sql._is_about_all(question)
-        assert sql._is_about_all("select 'ü' as x; show tables")
-        assert sql._is_about_all("from information_schema.tables")
-        assert not sql._is_about_all("select 'it''s' from good where $$ pg_x $$ <> e'show'")
+        assert not sql._reads_catalog(question)
+        assert sql._reads_catalog("select 'ü' as x; show tables")
+        assert sql._reads_catalog("from information_schema.tables")
+        assert not sql._reads_catalog("select 'it''s' from good where $$ pg_x $$ <> e'show'")

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from semel.up.leftovers import Leftovers
+from semel.processes import list_processes
+from semel.up.orphans import Orphans
 from semel.up.supervisor import (
     DIED,
     LOGGED,
@@ -31,7 +32,7 @@ from semel.up.supervisor import (
     RestartDelays,
     Supervisor,
 )
-from semel.up.tether import NOTHING_TO_RUN, TERMINATE, processes
+from semel.up.tether import CANNOT_RUN, TERMINATE
 from tests.broker.live import PATIENCE
 
 QUICK = RestartDelays(first=0.01, longest=0.04, healthy=60.0)
@@ -128,7 +129,7 @@ def supervise(parts: list[Part], story: Story, delays: RestartDelays = QUICK) ->
 
 
 def is_there(pid: int) -> bool:
-    return pid in processes()
+    return pid in list_processes()
 
 
 def gone(*pids: int) -> bool:
@@ -147,7 +148,7 @@ def test_parts_start_in_their_order_and_stop_in_the_same() -> None:
         await log.has(READY, "third")
         await log.has(READY, "second")
 
-    parts = [part("first", SERVES, is_needed=True), part("second", SERVES), part("third", SERVES)]
+    parts = [part("first", SERVES, is_required=True), part("second", SERVES), part("third", SERVES)]
     log = supervise(parts, story)
     found = [(each.kind, each.part) for each in log.events]
     assert found.index((READY, "first")) < found.index((STARTING, "second"))
@@ -175,7 +176,7 @@ def test_a_stop_while_the_first_part_starts_leaves_the_others_out() -> None:
     async def story(supervisor: Supervisor, log: Log) -> None:
         await log.has(LOGGED, "first")
 
-    log = supervise([part("first", slow, is_needed=True), part("second", SERVES)], story)
+    log = supervise([part("first", slow, is_required=True), part("second", SERVES)], story)
     assert log.all(STARTING, "second") == []
     assert log.all(STOPPED, "first") != []
 
@@ -207,7 +208,7 @@ def test_a_part_that_is_killed_is_started_again_and_its_last_words_are_told() ->
 
     log = supervise([part("one", program), part("two", SERVES)], story)
     (died,) = log.all(DIED, "one")
-    assert died.text == "signal 9, SIGKILL; its last words: at work"
+    assert died.text == "signal 9, SIGKILL; its last line: at work"
     assert log.all(DIED, "two") == []
     assert len(log.all(READY, "two")) == 1
 
@@ -218,7 +219,7 @@ def test_a_part_that_ends_by_itself_is_started_again_too() -> None:
     async def story(_: Supervisor, log: Log) -> None:
         await log.has(READY, "one", times=2)
 
-    log = supervise([part("one", program, is_needed=True)], story)
+    log = supervise([part("one", program, is_required=True)], story)
     assert log.all(DIED, "one")[0].text == "exit code 0"
 
 
@@ -261,7 +262,7 @@ async def forever(_: Supervisor, __: Log) -> None:
 def test_a_needed_part_that_says_why_it_cannot_start_ends_all_with_its_sentence() -> None:
     program = BEGIN + "say('looking'); say('Error: the port is in use'); sys.exit(1)"
     with pytest.raises(CannotStart) as caught:
-        supervise([part("one", program, is_needed=True), part("two", SERVES)], forever)
+        supervise([part("one", program, is_required=True), part("two", SERVES)], forever)
     assert str(caught.value) == "one cannot start: the port is in use"
 
 
@@ -275,7 +276,7 @@ def test_one_that_was_ready_before_is_tried_again_whatever_it_says(tmp_path: Pat
     async def story(_: Supervisor, log: Log) -> None:
         await log.has(DIED, "one", times=3)
 
-    log = supervise([part("one", program, str(tmp_path / "was there"), is_needed=True)], story)
+    log = supervise([part("one", program, str(tmp_path / "was there"), is_required=True)], story)
     assert [each.text for each in log.all(DIED, "one")][:3] == [
         "exit code 1",
         "the port is in use",
@@ -286,12 +287,12 @@ def test_one_that_was_ready_before_is_tried_again_whatever_it_says(tmp_path: Pat
 def test_a_needed_part_that_dies_without_a_word_is_given_up_after_some_attempts() -> None:
     program = BEGIN + "print('KeyError: 3', file=sys.stderr); sys.exit(1)"
     with pytest.raises(CannotStart) as caught:
-        supervise([part("one", program, is_needed=True)], forever)
-    assert str(caught.value) == "one cannot start: exit code 1; its last words: KeyError: 3"
+        supervise([part("one", program, is_required=True)], forever)
+    assert str(caught.value) == "one cannot start: exit code 1; its last line: KeyError: 3"
 
 
 def test_a_part_that_is_not_there_says_so() -> None:
-    nothing = Part("one", ("/nonesuch/program",), parse_line, is_needed=True)
+    nothing = Part("one", ("/nonesuch/program",), parse_line, is_required=True)
     with pytest.raises(CannotStart, match=r"/nonesuch/program cannot be run: No such file"):
         supervise([nothing], forever)
 
@@ -309,7 +310,7 @@ def test_a_part_that_is_not_needed_is_tried_until_it_can_start(tmp_path: Path) -
         await log.has(READY, "two")
 
     tried = program + SERVES.removeprefix(BEGIN)
-    log = supervise([part("one", SERVES, is_needed=True), part("two", tried, str(java))], story)
+    log = supervise([part("one", SERVES, is_required=True), part("two", tried, str(java))], story)
     assert {each.text for each in log.all(DIED, "two")} == {"there is no Java"}
     assert log.all(DIED, "one") == []
 
@@ -344,7 +345,7 @@ def test_a_second_request_hurries_a_part_that_takes_its_time() -> None:
 
     log = supervise([part("quick", SERVES), part("slow", SLOW)], story)
     assert log.numbers("asked") == [1, 2]
-    assert "does not end, and is killed" not in log.said("slow")
+    assert "does not stop in time: killed" not in log.said("slow")
 
 
 def test_a_second_request_while_another_part_ends_hurries_the_next(tmp_path: Path) -> None:
@@ -367,7 +368,7 @@ def test_a_second_request_while_another_part_ends_hurries_the_next(tmp_path: Pat
 
     log = supervise([part("first", first, str(go)), part("slow", SLOW)], story)
     assert log.numbers("asked") == [1, 2]
-    assert "does not end, and is killed" not in log.said("slow")
+    assert "does not stop in time: killed" not in log.said("slow")
 
 
 def test_one_request_does_not_hurry_anybody() -> None:
@@ -376,7 +377,7 @@ def test_one_request_does_not_hurry_anybody() -> None:
 
     log = supervise([part("quick", SERVES), part("slow", SLOW, stop_seconds=1.0)], story)
     assert log.numbers("asked") == [1]
-    assert "does not end, and is killed" in log.said("slow")
+    assert "does not stop in time: killed" in log.said("slow")
 
 
 def test_a_third_request_kills() -> None:
@@ -389,7 +390,7 @@ def test_a_third_request_kills() -> None:
         await log.has(STOPPED, "one")
 
     log = supervise([part("one", STUBBORN)], story)
-    assert "does not end, and is killed" not in log.said("one")
+    assert "does not stop in time: killed" not in log.said("one")
 
 
 def test_a_part_that_does_not_end_is_killed_with_all_that_it_started() -> None:
@@ -397,7 +398,7 @@ def test_a_part_that_does_not_end_is_killed_with_all_that_it_started() -> None:
         await log.has(READY, "one")
 
     log = supervise([part("one", STUBBORN_FAMILY, stop_seconds=0.2)], story)
-    assert "does not end, and is killed" in log.said("one")
+    assert "does not stop in time: killed" in log.said("one")
     assert gone(*log.numbers("pid"), *log.numbers("child"))
 
 
@@ -462,13 +463,13 @@ def test_what_a_killed_tether_has_left_is_killed_in_time_and_the_part_starts_aga
     assert gone(*log.numbers("pid"), *log.numbers("child"))
 
 
-def test_those_of_other_sessions_are_no_leftovers() -> None:
+def test_processes_of_other_sessions_are_no_orphans() -> None:
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
     with (
         subprocess.Popen(sleep, start_new_session=True) as ours,
         subprocess.Popen(sleep, start_new_session=True) as other,
     ):
-        left = Leftovers(ours.pid)
+        left = Orphans(ours.pid)
         assert left.find()
         left.kill()
         assert ours.wait(PATIENCE) == -signal.SIGKILL
@@ -504,8 +505,8 @@ def test_nothing_is_left_of_a_supervisor_that_is_killed(program: str) -> None:
             if kind == READY:
                 break
         assert len(pids) == 2
-        parents = processes()
-        tethers = [pid for pid, parent in parents.items() if parent == process.pid]
+        running = list_processes()
+        tethers = [pid for pid, each in running.items() if each.parent == process.pid]
         assert len(tethers) == 1
         assert all(map(is_there, pids))
         process.kill()
@@ -563,7 +564,7 @@ def test_a_tether_without_anything_to_run_says_so() -> None:
     ) as process:
         assert process.stderr is not None
         assert process.stderr.read().startswith("Error: nonesuch-program cannot be run")
-        assert process.wait(PATIENCE) == NOTHING_TO_RUN
+        assert process.wait(PATIENCE) == CANNOT_RUN
 
 
 @pytest.mark.parametrize("attempt", range(10))

@@ -26,6 +26,7 @@ from semel.cli.sections import SECTIONS
 from semel.extras import MissingExtra
 from semel.pipeline.landing import make_plan as landing_plan
 from semel.pipeline.settings import LandSettings
+from semel.processes import descendants, list_processes
 from semel.settings import SettingsError, load
 from semel.store.landing_notes import read_landing_notes, write_landing_note
 from semel.store.roots import open_root
@@ -33,21 +34,14 @@ from semel.store.schema import VERSION
 from semel.up.parts import (
     BROKER,
     LANDING,
-    RecordExtent,
-    UpPlan,
-    as_called,
-    check_extras,
-    declare,
-    extent,
-    landed,
     landing_part,
-    make_plan,
-    parse_broker_line,
     parse_landing_line,
+    parse_line,
     parts,
-    sections,
-    to_try,
 )
+from semel.up.plan import UpPlan, check_extras, make_plan, note_landing, sections
+from semel.up.positions import RecordExtent, read_extent, read_landed
+from semel.up.suggestions import program_name, suggested_commands
 from semel.up.supervisor import (
     DIED,
     LOGGED,
@@ -61,7 +55,6 @@ from semel.up.supervisor import (
     LineEvent,
     Supervisor,
 )
-from semel.up.tether import processes
 from tests.broker.live import PATIENCE
 from tests.broker.live import Process as Broker
 from tests.kills.ingesting import Publisher
@@ -97,7 +90,7 @@ def plan_of(
 
 def test_everything_lies_in_semel_data_by_default() -> None:
     plan = plan_of()
-    assert plan.places == {
+    assert plan.locations == {
         "data": "semel-data",
         "record": "semel-data/streams",
         "lake": "semel-data/lake",
@@ -183,7 +176,7 @@ def test_addresses_with_keys_are_neither_on_command_lines_nor_shown() -> None:
         assert "secret" not in " ".join(part.command)
         assert part.environment is not None
         assert "secret" in " ".join(part.environment.values())
-    assert "secret" not in " ".join(plan.places.values())
+    assert "secret" not in " ".join(plan.locations.values())
     # A lake that is no folder has Spark's notes with the data.
     environment = landing_part(plan, {}).environment
     assert environment is not None
@@ -193,14 +186,14 @@ def test_addresses_with_keys_are_neither_on_command_lines_nor_shown() -> None:
 def test_that_a_stream_is_landed_is_noted_where_the_landing_finds_it(tmp_path: Path) -> None:
     plan = plan_of(data=str(tmp_path / "data"))
     root = open_root(plan.record)
-    declare(plan)
+    note_landing(plan)
     (note,) = read_landing_notes(root, "all")
     assert note.landed == {}
     # As `semel land` names its table.
-    wanted = LandSettings(root=plan.record, lake=plan.lake, table=plan.table)
-    assert note.table == landing_plan(wanted).shown
+    settings = LandSettings(root=plan.record, lake=plan.lake, table=plan.table)
+    assert note.table == landing_plan(settings).shown
     write_landing_note(root, "all", note.table, {"n1": 7}, at="now")
-    declare(plan)
+    note_landing(plan)
     (note,) = read_landing_notes(root, "all")
     assert note.landed == {"n1": 7}
 
@@ -243,26 +236,51 @@ def test_packages_that_are_not_installed_are_named_in_one_sentence(
 # --- what they say --------------------------------------------------------------------------------
 
 
+LISTENING = "listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files"
+
+
+@pytest.mark.parametrize(
+    ("event", "line_event"),
+    [
+        (
+            {"event": "ready", "level": "info", "text": LISTENING, "host": "::1", "port": 1884},
+            LineEvent(READY, LISTENING, {"host": "::1", "port": 1884}),
+        ),
+        (
+            {"event": "log", "level": "info", "text": "stopping"},
+            LineEvent(LOGGED, "stopping", {"level": "info"}),
+        ),
+        (
+            {"event": "log", "level": "error", "text": "it failed\nTraceback"},
+            LineEvent(LOGGED, "it failed\nTraceback", {"level": "error"}),
+        ),
+        (
+            {"event": "failed", "problem": "127.0.0.1:1883 is in use", "text": "…"},
+            LineEvent(PROBLEM, "127.0.0.1:1883 is in use"),
+        ),
+        ({"event": "failed"}, LineEvent(PROBLEM, "it reports no reason")),
+    ],
+)
+def test_events_of_a_broker_are_understood(event: dict[str, Any], line_event: LineEvent) -> None:
+    line = json.dumps({"at": "2026-11-16T09:10:46.021Z", **event})
+    assert parse_line(STDOUT, line) == line_event
+
+
+@pytest.mark.parametrize("source", [STDOUT, STDERR])
 @pytest.mark.parametrize(
     ("line", "line_event"),
     [
-        (
-            "<6>listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files",
-            LineEvent(
-                READY,
-                "listening on ::1:1884, MQTT 3.1.1 and 5.0, up to 9 open files",
-                {"host": "::1", "port": 1884},
-            ),
-        ),
-        ("<6>stopping", LineEvent(LOGGED, "stopping", {"level": "info"})),
-        ("<4>the sealer: no", LineEvent(LOGGED, "the sealer: no", {"level": "warning"})),
-        ("<3>  File x", LineEvent(LOGGED, "  File x", {"level": "error"})),
         ("MemoryError", LineEvent(LOGGED, "MemoryError")),
+        ("  File x", LineEvent(LOGGED, "  File x")),
+        ('{"event": "log"', LineEvent(LOGGED, '{"event": "log"')),
+        ('{"text": "another program"}', LineEvent(LOGGED, '{"text": "another program"}')),
         ("Error: 127.0.0.1:1883 is in use", LineEvent(PROBLEM, "127.0.0.1:1883 is in use")),
     ],
 )
-def test_lines_of_a_broker_are_understood(line: str, line_event: LineEvent) -> None:
-    assert parse_broker_line(STDERR, line) == line_event
+def test_what_is_no_event_is_a_log_line_of_unknown_level(
+    source: int, line: str, line_event: LineEvent
+) -> None:
+    assert parse_line(source, line) == line_event
 
 
 @pytest.mark.parametrize(
@@ -275,12 +293,12 @@ def test_lines_of_a_broker_are_understood(line: str, line_event: LineEvent) -> N
         (STDOUT, "[1]", LOGGED, "[1]"),
         (STDOUT, "WARN something", LOGGED, "WARN something"),
         (STDERR, '{"event": "ready"}', LOGGED, '{"event": "ready"}'),
+        (STDERR, "2026-11-16 09:10:46,021 the root is away", LOGGED, "the root is away"),
         (STDERR, "Error: no Java", PROBLEM, "no Java"),
     ],
 )
 def test_lines_of_a_landing_are_understood(source: int, line: str, kind: str, text: str) -> None:
     line_event = parse_landing_line(source, line)
-    assert line_event is not None
     assert line_event.kind == kind
     assert line_event.text.startswith(text)
     assert not {"at", "event"} & line_event.facts.keys()
@@ -290,31 +308,33 @@ def test_lines_of_a_landing_are_understood(source: int, line: str, kind: str, te
 
 
 def test_the_lines_to_try_are_short_where_nothing_was_said_otherwise() -> None:
-    assert to_try(plan_of(), "semel", host="127.0.0.1", port=1883) == [
+    assert suggested_commands(plan_of(), "semel", host="127.0.0.1", port=1883) == [
         "semel pub -t plant/1/temp -m 21.5 -q 2",
         'semel sql "select topic, count(*) from messages_now group by 1"',
     ]
 
 
 def test_the_lines_to_try_name_another_port_host_folder_and_lake() -> None:
-    publish, ask = to_try(plan_of(data="my data"), "semel", host="0.0.0.0", port=1884)
+    publish, ask = suggested_commands(plan_of(data="my data"), "semel", host="0.0.0.0", port=1884)
     assert publish.startswith("semel pub -p 1884 -t")
     assert shlex.split(ask)[2:4] == ["--lake", "my data/lake"]
-    publish, ask = to_try(
+    publish, ask = suggested_commands(
         plan_of(data="d", lake="elsewhere", root="r"), "semel", host="::", port=1883
     )
     assert publish.startswith("semel pub -h ::1 -t")
     assert shlex.split(ask)[2:8] == ["--lake", "elsewhere", "--data", "d", "--root", "r"]
-    _, read = to_try(replace(plan_of(), lands=False), "semel", host="127.0.0.1", port=1883)
+    _, read = suggested_commands(
+        replace(plan_of(), lands=False), "semel", host="127.0.0.1", port=1883
+    )
     assert read == "semel stream read all --data semel-data"
     plan = replace(plan_of(root="my root"), lands=False)
-    _, read = to_try(plan, "semel", host="127.0.0.1", port=1883)
+    _, read = suggested_commands(plan, "semel", host="127.0.0.1", port=1883)
     assert read == "semel stream read all --data semel-data --root 'my root'"
 
 
 def question_of(plan: UpPlan) -> list[str]:
     """The words of the question, as a shell takes them."""
-    _, ask = to_try(plan, "semel", host="127.0.0.1", port=1883)
+    _, ask = suggested_commands(plan, "semel", host="127.0.0.1", port=1883)
     return shlex.split(ask)
 
 
@@ -366,14 +386,14 @@ def test_the_command_is_named_as_it_can_be_called(
     program.touch(mode=0o755)
     monkeypatch.chdir(tmp_path)
     # On the path; not on it but below this folder; somewhere else.
-    assert as_called([str(program)], {"PATH": str(program.parent)}) == "semel"
-    assert as_called([str(program)], {"PATH": "/nonesuch"}) == ".venv/bin/semel"
+    assert program_name([str(program)], {"PATH": str(program.parent)}) == "semel"
+    assert program_name([str(program)], {"PATH": "/nonesuch"}) == ".venv/bin/semel"
     (tmp_path / "deeper").mkdir()
     monkeypatch.chdir(tmp_path / "deeper")
-    assert as_called([str(program)], {"PATH": "/nonesuch"}) == str(program)
+    assert program_name([str(program)], {"PATH": "/nonesuch"}) == str(program)
     # By `python -m semel`, where no command was installed.
     monkeypatch.setattr(sys, "executable", "/nonesuch/python")
-    called = as_called(["/somewhere/semel/__main__.py"], {"PATH": "/nonesuch"})
+    called = program_name(["/somewhere/semel/__main__.py"], {"PATH": "/nonesuch"})
     assert called == "/nonesuch/python -m semel"
 
 
@@ -408,14 +428,14 @@ def ports(log: Log) -> list[object]:
 
 def test_a_broker_serves_records_and_keeps_what_it_has(tmp_path: Path) -> None:
     plan = broker_plan(tmp_path)
-    assert extent(plan) is None
+    assert read_extent(plan) is None
 
     async def story(_: Supervisor, log: Log) -> None:
         await log.has(READY, BROKER)
         await publish(ports(log)[0], "a", "b")
 
     supervise(plan, story)
-    found = extent(plan)
+    found = read_extent(plan)
     assert found is not None
     assert found.recorded == 2
 
@@ -424,7 +444,7 @@ def test_a_broker_serves_records_and_keeps_what_it_has(tmp_path: Path) -> None:
         await publish(ports(log)[0], "c")
 
     supervise(plan, second)
-    found = extent(plan)
+    found = read_extent(plan)
     assert found is not None
     assert found.recorded == 3
 
@@ -486,7 +506,7 @@ def test_a_broker_that_is_killed_is_back_with_all_that_it_acknowledged(tmp_path:
 
     log = supervise(plan, story)
     assert log.all(DIED, BROKER)[0].text.startswith("signal 9, SIGKILL")
-    found = extent(plan)
+    found = read_extent(plan)
     assert found is not None
     assert found.recorded == 4
 
@@ -562,7 +582,7 @@ def test_a_landing_that_cannot_start_says_why_while_the_broker_serves(tmp_path: 
     assert "ftp://host/root is not a root" in first.text
     assert "\n" not in first.text
     assert log.all(DIED, BROKER) == []
-    found = extent(plan)
+    found = read_extent(plan)
     assert found is not None
     assert found.recorded == 1
 
@@ -571,7 +591,7 @@ def test_what_cannot_be_read_of_a_store_is_no_account(tmp_path: Path) -> None:
     plan = broker_plan(tmp_path)
     plan.data.mkdir()
     (plan.data / "store.db").write_bytes(b"no database at all" * 1000)
-    assert extent(plan) is None
+    assert read_extent(plan) is None
 
 
 # --- the whole ------------------------------------------------------------------------------------
@@ -613,10 +633,7 @@ class Up:
 
     def family(self) -> dict[int, str]:
         """Processes below it, with their commands."""
-        parents = processes()
-        ours = [self.process.pid]
-        for pid in ours:
-            ours += [child for child, parent in parents.items() if parent == pid]
+        ours = [self.process.pid, *descendants([self.process.pid], list_processes())]
         return {pid: Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in ours}
 
 
@@ -671,10 +688,10 @@ def test_what_is_published_lands_once_and_nothing_is_left_of_what_was_killed(
         "waiting": 0,
     }
     plan = plan_of(data=str(tmp_path / "semel-data"))
-    found = extent(plan)
+    found = read_extent(plan)
     assert found is not None
     assert found == RecordExtent(found.node, 80, 80)
-    assert landed(plan, found.node) == 80
+    assert read_landed(plan, found.node) == 80
     from deltalake import DeltaTable
 
     table = DeltaTable(str(tmp_path / "semel-data" / "lake" / "messages")).to_pyarrow_table()

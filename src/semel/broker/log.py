@@ -9,6 +9,7 @@ Lines are *the same event* if they have the same words: quoted text, numbers and
 count, so a client cannot make each of its lines a new event.
 """
 
+import json
 import logging
 import os
 import re
@@ -16,6 +17,7 @@ import select
 import threading
 import time
 from collections import deque
+from datetime import UTC, datetime
 from typing import Final
 
 # Lines about one event that are written per interval, in seconds; the others are counted.
@@ -228,3 +230,29 @@ class LogWriter(logging.Handler):
         if thread is not None:
             thread.join(self._flush_seconds)
         super().close()
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as a JSON object: an event `log`, or the one that `extra` describes.
+
+    `LOG.info(…, extra={"event": {"event": "ready", "port": port}})` adds these keys to the object.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The object on one line. `text` has several lines if there is a traceback."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        found = {
+            "at": at.replace("+00:00", "Z"),
+            "event": "log",
+            "level": level_name(record.levelno),
+            "text": super().format(record),
+            **getattr(record, "event", {}),
+        }
+        return json.dumps(found)
+
+
+def level_name(level: int) -> str:
+    """The name of a level, as in [broker] log_level."""
+    if level >= logging.ERROR:
+        return "error"
+    return "warning" if level >= logging.WARNING else "info"

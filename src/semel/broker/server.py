@@ -494,7 +494,13 @@ async def serve(
             loop.add_signal_handler(number, log_signal, number)
     server = Server(settings, authority or OpenAuthority(LOG.warning), store, streams)
     host, port = await server.start()
-    LOG.info("listening on %s:%d, MQTT 3.1.1 and 5.0, up to %d open files", host, port, files)
+    LOG.info(
+        "listening on %s:%d, MQTT 3.1.1 and 5.0, up to %d open files",
+        host,
+        port,
+        files,
+        extra={"event": {"event": "ready", "host": host, "port": port}},
+    )
     reachable = server.reachable_addresses()
     if authority is None and reachable:
         LOG.warning(OPEN_TO_NETWORK, ", ".join(reachable))

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from semel.broker.log import LogWriter
+from semel.broker.log import JsonFormatter, LogWriter
 from semel.broker.server import (
     IGNORED_SIGNALS,
     CannotListen,
@@ -18,6 +18,7 @@ from semel.broker.server import (
     run,
 )
 from semel.broker.settings import BrokerSettings
+from semel.cli.flags import json_option
 from semel.cli.option_groups import SemelCommand
 from semel.cli.sections import SECTIONS
 from semel.cli.setting_options import options
@@ -25,6 +26,8 @@ from semel.settings import Flags, describe, load
 from semel.store.opening import open_store
 from semel.store.schema import Unusable
 from semel.store.settings import StoreSettings, StreamSettings, check_streams, parse_stream
+
+LOG: Final = logging.getLogger("semel.broker")
 
 # The sections that --print-config prints.
 OWN = (BrokerSettings, StoreSettings, StreamSettings)
@@ -50,6 +53,7 @@ SEAL_SECONDS: Final = 5.0
     metavar="NAME=FILTER",
     help="Record the messages whose topics match the filter, such as all='#'. May be repeated.",
 )
+@json_option("Print the log to standard output as JSON, one object per line.")
 @click.option("--quiet", is_flag=True, help="Report problems only: --log-level warning.")
 @click.option("--check-config", is_flag=True, help="Check the settings and exit.")
 @click.option("--print-config", is_flag=True, help="Print a file with all settings and exit.")
@@ -57,6 +61,7 @@ def command(
     config: Path | None,
     flags: Flags,
     given_streams: tuple[str, ...],
+    is_json: bool,
     quiet: bool,
     check_config: bool,
     print_config: bool,
@@ -81,8 +86,7 @@ def command(
     if check_config:
         click.echo("the settings are valid")
         return
-    log = LogWriter(sys.stderr.fileno())
-    log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log = make_log(is_json=is_json)
     logging.basicConfig(handlers=[log])
     logging.getLogger().setLevel(settings.of(BrokerSettings).log_level.upper())
     log_ignored_signals()
@@ -98,9 +102,19 @@ def command(
         finally:
             opened.close()
     except (CannotListen, StoreFailed, Unusable) as problem:
+        if is_json:
+            failed = {"event": "failed", "problem": str(problem)}
+            LOG.error("%s", problem, extra={"event": failed})
         # Log what led to the problem first.
         log.flush()
         raise click.ClickException(str(problem)) from None
+
+
+def make_log(*, is_json: bool) -> LogWriter:
+    """A handler that writes lines to standard error, or JSON objects to standard output."""
+    log = LogWriter(sys.stdout.fileno() if is_json else sys.stderr.fileno())
+    log.setFormatter(JsonFormatter() if is_json else logging.Formatter("%(asctime)s %(message)s"))
+    return log
 
 
 def log_ignored_signals() -> None:

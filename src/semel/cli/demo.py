@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -15,9 +14,10 @@ from typing import Any, Final
 import click
 
 from semel.cli.flags import QUIET, json_option, shared_option
+from semel.cli.live_line import LiveLine
 from semel.cli.numbers import MOST_RATE, Duration, NumberRange
 from semel.cli.option_groups import SemelCommand
-from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
+from semel.cli.safe_text import shown_text
 from semel.counts import count
 from semel.lab.demo import Demo, DemoFailed, DemoOptions, DemoStatus
 from semel.lab.demo_account import MOST_MESSAGES, Verdict
@@ -154,13 +154,13 @@ async def until_signal(demo: Demo) -> Verdict:
 
 
 class Display:
-    """For people: on a terminal one line that is written again and again, and a line an event."""
+    """For people: a line per event, and the numbers, on a terminal in a line updated in place."""
 
     def __init__(self, *, lands: bool, quiet: bool) -> None:
         self._lands = lands
         self._is_quiet = quiet
-        self._is_terminal = sys.stdout.isatty() and not quiet
-        self._every = LINE_SECONDS if self._is_terminal else PLAIN_SECONDS
+        self._line = LiveLine(sys.stdout, enabled=not quiet)
+        self._every = LINE_SECONDS if self._line.is_enabled else PLAIN_SECONDS
         self._shown_at = 0.0
 
     def tell(self, status: DemoStatus) -> None:
@@ -170,11 +170,8 @@ class Display:
             return
         self._shown_at = now
         line = as_line(status, lands=self._lands)
-        if self._is_terminal:
-            # A line that goes on in a second one could not be written over.
-            columns = os.get_terminal_size(sys.stdout.fileno()).columns or MOST_COLUMNS
-            sys.stdout.write(f"{CLEAR_LINE}{line[: columns - 1]}")
-            sys.stdout.flush()
+        if self._line.is_enabled:
+            self._line.show(line)
         else:
             click.echo(line)
 
@@ -184,13 +181,13 @@ class Display:
             return
         self.clear()
         click.echo(f"{seconds:5.0f} s  {shown_text(sentence)}")
-        self._shown_at = 0.0 if self._is_terminal else self._shown_at
+        if self._line.is_enabled:
+            # The numbers are shown again below it.
+            self._shown_at = 0.0
 
     def clear(self) -> None:
-        """Make place for a line."""
-        if self._is_terminal:
-            sys.stdout.write(CLEAR_LINE)
-            sys.stdout.flush()
+        """Remove the numbers, so that other text can be written."""
+        self._line.clear()
 
     def end(self, demo: Demo, verdict: Verdict) -> None:
         """The account."""

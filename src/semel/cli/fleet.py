@@ -21,6 +21,7 @@ import click
 
 from semel import counts
 from semel.cli.flags import json_option, shared_option
+from semel.cli.live_line import LiveLine
 from semel.cli.mqtt_client import (
     ARGUMENTS,
     FAILED,
@@ -45,7 +46,7 @@ from semel.cli.mqtt_options import (
 )
 from semel.cli.numbers import MOST_RATE, NumberRange
 from semel.cli.option_groups import grouped_option as section_option
-from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
+from semel.cli.safe_text import shown_text
 from semel.client import Backoff, Client, Disconnected, Refused
 from semel.client.address import BadAddress
 from semel.client.purge import purge
@@ -286,11 +287,11 @@ def command(
 ) -> None:
     """Publish as a fleet of simulated devices, each message once.
 
-    Every message carries its device and a counter, so that what became of it can be told anywhere
-    behind the broker. At QoS 1 and 2 sessions are durable and messages on disk before they leave:
-    over cut connections and restarts of the broker none is lost, and at QoS 2 none duplicated. Ends
-    with --count or Ctrl-C, and prints an account: exit code 1 if a message was refused, or may
-    have arrived twice at QoS 2.
+    Every message carries its device and a counter, so that each one can be traced anywhere behind
+    the broker. At QoS 1 and 2 sessions are durable and messages are on disk before they are sent:
+    lost connections and restarts of the broker lose none, and duplicate none at QoS 2. Ends with
+    --count or Ctrl-C, and prints totals. Exits with 1 if a message was refused, or may have
+    arrived twice at QoS 2.
     """
     for packet_type, name in (
         (SUBSCRIBE, "subscribe"),
@@ -530,8 +531,8 @@ class FleetReport:
         self.pace = pace
         self.is_json = is_json
         self.quiet = quiet
-        self.has_line = sys.stderr.isatty() and not quiet and not is_json
-        self.seconds = LINE_SECONDS if self.has_line else REPORT_SECONDS
+        self._line = LiveLine(enabled=not quiet and not is_json)
+        self.seconds = LINE_SECONDS if self._line.is_enabled else REPORT_SECONDS
         self._published = 0
         self._at = time.monotonic()
 
@@ -542,12 +543,8 @@ class FleetReport:
         self._published, self._at = now.published, at
         if self.is_json:
             self._print("progress", now, rate)
-        elif self.has_line:
-            # A line that goes on in a second one could not be written over.
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or MOST_COLUMNS
-            line = shown_text(as_line(now, rate, self.pace.count))[: columns - 1]
-            sys.stderr.write(f"{CLEAR_LINE}{line}")
-            sys.stderr.flush()
+        else:
+            self._line.show(as_line(now, rate, self.pace.count))
 
     def _print(self, event: str, now: FleetProgress, rate: float, **more: Any) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -570,9 +567,7 @@ class FleetReport:
         if self.is_json:
             self._print("ended", now, rate, qos=self.pace.qos, reasons=fleet.reasons)
             return code
-        if self.has_line:
-            sys.stderr.write(CLEAR_LINE)
-            sys.stderr.flush()
+        self._line.clear()
         for line in account(fleet, now, rate, state):
             click.echo(shown_text(line))
         return code

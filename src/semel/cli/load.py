@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from semel.cli.flags import ONE_OBJECT, QUIET, mqtt_version_option, shared_option
+from semel.cli.live_line import LiveLine
 from semel.cli.numbers import MOST_RATE, YEAR, Duration, NumberRange
 from semel.cli.option_groups import CONNECTION, SemelCommand, grouped_option
 from semel.client.address import Address, BadAddress, parse_address
@@ -251,12 +252,11 @@ def command(
         job.layout()
     with usage("--username, --password-file"):
         job.connect_packet("p", 0)
-    line = ProgressLine() if sys.stderr.isatty() and not quiet else None
+    line = LiveLine(enabled=not quiet)
     try:
-        result = run(job, line)
+        result = run(job, ProgressLine(line) if line.is_enabled else None)
     finally:
-        if line is not None:
-            line.clear()
+        line.clear()
     if is_json:
         click.echo(
             json.dumps({"scenario": scenario, "broker": str(job.target), **result.as_json()})
@@ -281,25 +281,18 @@ def password_of(address: Address, file: BinaryIO | None) -> bytes | None:
 
 
 class ProgressLine:
-    """One line on standard error that is written again and again."""
+    """Shows the progress of a load in a live line, a few times per second."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: LiveLine) -> None:
+        self._line = line
         self._last: LoadProgress | None = None
         self._shown_at = 0.0
 
     def __call__(self, now: LoadProgress) -> None:
         at = time.monotonic()
         if at - self._shown_at >= LINE_SECONDS:
-            # A line that is broken could not be written again; 0 is a width that nobody knows.
-            width = os.get_terminal_size(sys.stderr.fileno()).columns
-            text = shown(now, self._last)[: width - 1 if width else None]
-            sys.stderr.write(f"\r{text}\x1b[K")
-            sys.stderr.flush()
+            self._line.show(shown(now, self._last))
             self._last, self._shown_at = now, at
-
-    def clear(self) -> None:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
 
 
 def shown(now: LoadProgress, last: LoadProgress | None) -> str:

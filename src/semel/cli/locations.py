@@ -19,9 +19,9 @@ from semel.pipeline.lake_address import local_folder
 from semel.pipeline.settings import LandSettings
 from semel.settings import Flags, load
 from semel.store.settings import StoreSettings
-from semel.up.parts import DATA as DATA_FOLDER
-from semel.up.parts import LAKE as NO_LAKE
-from semel.up.parts import LAKE_FOLDER, UpLandSettings, sections
+from semel.up.plan import DATA as DATA_FOLDER
+from semel.up.plan import LAKE as NO_LAKE
+from semel.up.plan import LAKE_FOLDER, UpLandSettings, sections
 from semel.up.sql import RecordLocation, record_beside
 
 LAKE: Final = shared_option(

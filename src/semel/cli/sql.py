@@ -83,7 +83,7 @@ def command(
         statements = read_query(query, file)
         location = locate()
         with LakeSql(location.lake, record=location.record, memory=memory) as sql:
-            answer = sql.ask(statements)
+            answer = sql.query(statements)
             for note in sql.notes:
                 click.echo(f"Note: {shown_text(note)}", err=True)
             with answer:

@@ -49,10 +49,10 @@ MOST_ROWS = 100
 
 @click.group(name="store", cls=SuggestingGroup)
 def command() -> None:
-    """Look at the store in a data folder, copy it, print it, and mend it.
+    """Inspect, check, repair, export and back up the store in a data folder.
 
-    DIR is what `semel broker --data` is given. A folder holds one store; what a damaged one loses
-    is told, and nothing is ever deleted.
+    DIR is the folder that `semel broker --data` uses. Only `sessions delete`, `retained delete`
+    and `adopt --discard` delete anything.
     """
 
 
@@ -60,12 +60,12 @@ def command() -> None:
 
 
 @command.command(
-    short_help="Say what is in a store, in numbers.", examples=("semel store info /var/lib/semel",)
+    short_help="Print how much is in a store.", examples=("semel store info /var/lib/semel",)
 )
 @store_folder
 @JSON
 def info(folder: Path, is_json: bool) -> None:
-    """Say what is in a store, in numbers. Works beside a broker."""
+    """Print how much is in a store. The broker may be running."""
     with one_sentence():
         found = describe(folder)
     if is_json:
@@ -101,16 +101,15 @@ def ranges(lost: Iterable[Sequence[int]]) -> str:
 
 
 @command.command(
-    short_help="Look whether a store is what it should be.",
+    short_help="Check a store for damage.",
     examples=("semel store check /var/lib/semel", "semel store check --config semel.toml --json"),
 )
 @store_folder
 @JSON
 def check(folder: Path, is_json: bool) -> None:
-    """Look whether a store is what it should be: log, pages, tables, each row, and all together.
+    """Check the log, the pages, the tables and every row of a store, and how they fit together.
 
-    Works beside a broker, whose log grows while the check lasts. Exits with 1 if something is
-    wrong.
+    The broker may be running; its log grows during the check. Exits with 1 if something is wrong.
     """
     with one_sentence():
         report = check_store(folder)
@@ -146,22 +145,22 @@ def print_report(report: CheckReport, folder: Path) -> None:
     )
     if report.more:
         click.echo(f"and {report.more:,} more")
-    click.echo(f"`semel store repair {folder}` keeps what is right, when no broker runs")
+    click.echo(f"stop the broker and run `semel store repair {folder}`: it keeps what is intact")
 
 
 # --- repair ---------------------------------------------------------------------------------------
 
 
 @command.command(
-    short_help="Save what can be read of a damaged store.",
+    short_help="Rebuild a damaged store from what is readable.",
     examples=("semel store repair /var/lib/semel",),
 )
 @store_folder
 @JSON
 def repair(folder: Path, is_json: bool) -> None:
-    """Make a new store from what can be read of a damaged one, and say what is lost.
+    """Rebuild a damaged store from what is readable, and report what is lost.
 
-    No broker may run on it. The old files stay, under names that end in damaged- and the time.
+    Stop the broker first. The old files are kept, under names that end in damaged- and the time.
     Exits with 0 only if nothing is lost.
     """
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
@@ -197,7 +196,7 @@ def print_repair(result: RepairReport, folder: Path) -> None:
         return
     tables = [*result.kept, *(each for each in result.unreadable if each not in result.kept)]
     print_table(
-        ("table", "kept", "dropped", "unreadable places"),
+        ("table", "kept", "dropped", "unreadable parts"),
         [
             (
                 table,
@@ -236,19 +235,19 @@ def print_repair(result: RepairReport, folder: Path) -> None:
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A new file for the output, for its owner alone. By default it is printed.",
+    help="Write to this new file, readable by its owner only, instead of standard output.",
 )
 @click.option(
     "--salvage",
     "is_damaged",
     is_flag=True,
-    help="Read what can be read of a damaged store. No broker may run on it.",
+    help="Read what is readable in a damaged store. Stop the broker first.",
 )
 def export(folder: Path, out: Path | None, is_damaged: bool) -> None:
-    """Print everything in a store as JSON, one row a line. Works beside a broker.
+    """Print everything in a store as JSON, one row per line. The broker may be running.
 
-    Each line is an object that has the name of its table first. Payloads are text where they are
-    UTF-8; where they are not, the name of the field ends in _base64.
+    Each object begins with the name of its table. A payload that is not UTF-8 is in a field whose
+    name ends in _base64.
     """
     with one_sentence():
         if out is None:
@@ -257,7 +256,7 @@ def export(folder: Path, out: Path | None, is_damaged: bool) -> None:
             with new_file(out) as file:
                 gaps = write_rows(folder, file, is_damaged=is_damaged)
     if gaps:
-        raise click.ClickException(f"{count(gaps, 'place')} could not be read; the rest is there")
+        raise click.ClickException(f"{count(gaps, 'part')} could not be read; the rest is exported")
 
 
 @contextmanager
@@ -265,13 +264,13 @@ def new_file(path: Path) -> Iterator[TextIO]:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise click.ClickException(f"{path} is there already: name a new file") from None
+        raise click.ClickException(f"{path} exists already: choose a new file") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         yield file
 
 
 def write_rows(folder: Path, file: TextIO, *, is_damaged: bool) -> int:
-    """Write a line for each row; how many places could not be read."""
+    """Write a line for each row. Returns how many parts could not be read."""
     gaps = 0
     for row in salvage(folder) if is_damaged else export_rows(folder):
         if isinstance(row, Gap):
@@ -286,7 +285,7 @@ def write_rows(folder: Path, file: TextIO, *, is_damaged: bool) -> int:
 
 
 @command.command(
-    short_help="Copy a store, also while a broker runs.",
+    short_help="Copy a store; the broker may be running.",
     examples=(
         "semel store backup /var/lib/semel /backup/semel",
         "semel store backup --data /var/lib/semel /backup/semel --quiet",
@@ -297,10 +296,10 @@ def write_rows(folder: Path, file: TextIO, *, is_damaged: bool) -> int:
 @JSON
 @QUIET
 def backup(folder: Path, target: Path | None, is_json: bool, quiet: bool) -> None:
-    """Copy a store as it is now, beside a broker or without one, and check the copy.
+    """Copy a store as it is now, and check the copy. The broker may be running.
 
-    TARGET is a folder that is made, or empty. It becomes a data folder of its own, which a broker
-    can be given; the record of streams, which has its own place, is not copied.
+    TARGET is a new or empty folder. It becomes a data folder that a broker can use. The segments
+    of streams are not copied.
     """
     if target is None:
         raise click.UsageError("Missing argument 'TARGET'.")
@@ -310,7 +309,7 @@ def backup(folder: Path, target: Path | None, is_json: bool, quiet: bool) -> Non
         click.echo(json.dumps(report_json(report)))
     elif report.is_clean:
         rows = count(sum(report.rows.values()), "row")
-        click.echo(f"{target} is a copy of {folder} and nothing is wrong with it: {rows}")
+        click.echo(f"{target} is a copy of {folder}, and nothing is wrong with it: {rows}")
     else:
         print_report(report, target)
     if not report.is_clean:
@@ -342,7 +341,7 @@ def parse_range(context: click.Context, option: click.Parameter, text: str | Non
 
 
 @command.command(
-    short_help="Let a stream go on after its record.",
+    short_help="Continue a stream after the end of its record.",
     examples=(
         "semel store adopt /var/lib/semel --stream plant --after 5000",
         "semel store adopt --stream plant --after 5000 --discard 4990-5010 --dry-run",
@@ -355,13 +354,13 @@ def parse_range(context: click.Context, option: click.Parameter, text: str | Non
     required=True,
     type=click.IntRange(0, 2**63 - 2),
     metavar="SEQ",
-    help="The last row that the record has; the next one gets the number after it.",
+    help="The last row of the record; the next row gets the number after it.",
 )
 @click.option(
     "--discard",
     callback=parse_range,
     metavar="FIRST-LAST",
-    help="Rows of the store to give up, because the record has them or an export does.",
+    help="Rows of the store to discard, because the record or an export has them.",
 )
 @DRY_RUN
 @YES
@@ -375,11 +374,11 @@ def adopt(
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Let a stream go on after a row that its record has and its store does not know.
+    """Continue a stream after a row that its record has and its store does not know.
 
-    So it is with a store that was restored from a backup: its record went on without it, and a
-    broker refuses to start. Rows of the store that are in no segment are not lost silently: they
-    have to be named. No broker may run on the store.
+    This is the state of a store that was restored from a backup: the record continued without it,
+    and the broker refuses to start. Rows of the store that are in no segment are never dropped
+    silently: name them with --discard. Stop the broker first.
     """
     with one_sentence():
         adopt_after(folder, stream, after, discard, dry_run=True)
@@ -392,31 +391,32 @@ def adopt(
         adopted = {"stream": stream, "next": after + 1, "discarded": discard, "done": not dry_run}
         click.echo(json.dumps(adopted))
         return
-    would = "would go on" if dry_run else "goes on"
+    would = "would continue" if dry_run else "continues"
     click.echo(f"stream {stream} {would} with row {after + 1}")
 
 
 # --- sessions -------------------------------------------------------------------------------------
 
 CLIENT_IDS = shared_option(
-    "--client-id", "client_ids", multiple=True, help="This client's. May be repeated."
+    "--client-id", "client_ids", multiple=True, help="The session of this client. May be repeated."
 )
 PATTERNS = click.option(
     "--match",
     "patterns",
     multiple=True,
     metavar="PATTERN",
-    help="Those whose client identifier looks so: * any characters, ? one. May be repeated.",
+    help="Sessions whose client identifier matches: * is any text, ? one character. May be "
+    "repeated.",
 )
-ALL = click.option("--all", "everything", is_flag=True, help="All of them.")
+ALL = click.option("--all", "everything", is_flag=True, help="Select everything.")
 
 
 @command.group(short_help="List or delete the sessions in a store.")
 def sessions() -> None:
     """List or delete the sessions in a store.
 
-    A session that never expires stays until its client ends it. Where clients are gone for good,
-    their sessions can be deleted here, with their subscriptions and queued messages.
+    A session that never expires stays until its client ends it. The sessions of clients that will
+    not return can be deleted here, with their subscriptions and queued messages.
     """
 
 
@@ -432,7 +432,7 @@ def sessions() -> None:
 def list_of_sessions(
     folder: Path, client_ids: tuple[str, ...], patterns: tuple[str, ...], is_json: bool
 ) -> None:
-    """List sessions, with what is kept for each. Works beside a broker."""
+    """List sessions and what is stored for each. The broker may be running."""
     with one_sentence():
         found = list_sessions(folder, SessionFilter(client_ids, patterns))
     print_sessions(found, is_json=is_json)
@@ -462,23 +462,23 @@ def delete_of_sessions(
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Delete sessions, with their subscriptions and all messages that are queued for them.
+    """Delete sessions with their subscriptions and queued messages.
 
     Stop the broker first. A will stays, and is published when the broker starts. Exits with 1 if
-    there is no such session.
+    no session matches.
     """
     check_choice(client_ids or patterns, everything, "--client-id, --match or --all")
-    wanted = SessionFilter(client_ids, patterns)
+    selection = SessionFilter(client_ids, patterns)
     with one_sentence():
-        found = list_sessions(folder, wanted)
+        found = list_sessions(folder, selection)
     if not found:
-        raise click.ClickException(f"no session of {folder} is meant by that: nothing was deleted")
+        raise click.ClickException(f"no session in {folder} matches: nothing was deleted")
     if not is_json and not yes:
         print_sessions(found, is_json=False)
     if not dry_run:
         confirm(count(len(found), "session"), yes=yes)
         with one_sentence():
-            found = delete_sessions(folder, wanted)
+            found = delete_sessions(folder, selection)
     if is_json:
         print_sessions(found, is_json=True)
     if not is_json:
@@ -487,7 +487,7 @@ def delete_of_sessions(
 
 
 def check_choice(chosen: object, everything: bool, options: str) -> None:
-    """Nothing is deleted because an option was forgotten."""
+    """Require a selection, so that a forgotten option deletes nothing."""
     if bool(chosen) == everything:
         problem = "not both" if everything else "none is given"
         raise click.UsageError(f"select what to delete by {options}: {problem}")
@@ -539,7 +539,7 @@ TOPICS = click.option(
     multiple=True,
     metavar="FILTER",
     callback=lambda context, option, values: parse_filters(values),
-    help="Topics that this MQTT topic filter matches, or one topic. May be repeated.",
+    help="Messages whose topic matches this topic filter. May be repeated.",
 )
 
 
@@ -567,7 +567,7 @@ def retained() -> None:
 @TOPICS
 @JSON
 def list_of_retained(folder: Path, filters: tuple[str, ...], is_json: bool) -> None:
-    """List retained messages: topic, QoS and bytes of the payload. Works beside a broker."""
+    """List retained messages: topic, QoS and payload size. The broker may be running."""
     with one_sentence():
         found = list_retained(folder, TopicFilter(filters))
     print_retained(found, is_json=is_json)
@@ -595,19 +595,19 @@ def delete_of_retained(
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Delete retained messages. Stop the broker first. Exits with 1 if there is no such message."""
+    """Delete retained messages. Stop the broker first. Exits with 1 if no message matches."""
     check_choice(filters, everything, "--topic or --all")
-    wanted = TopicFilter(filters)
+    selection = TopicFilter(filters)
     with one_sentence():
-        found = list_retained(folder, wanted)
+        found = list_retained(folder, selection)
     if not found:
-        raise click.ClickException(f"no retained message of {folder} is meant by that")
+        raise click.ClickException(f"no retained message in {folder} matches: nothing was deleted")
     if not is_json and not yes:
         print_retained(found, is_json=False)
     if not dry_run:
         confirm(count(len(found), "retained message"), yes=yes)
         with one_sentence():
-            found = delete_retained(folder, wanted)
+            found = delete_retained(folder, selection)
     if is_json:
         print_retained(found, is_json=True)
     if not is_json:

@@ -323,7 +323,8 @@ STYLE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "form",
         section=OUTPUT,
         metavar="FORMAT",
-        help="Print messages in this format: %t is the topic, %p the payload; see docs/pub-sub.md.",
+        help="Print messages in this format: %t is the topic, %p the payload; see "
+        "docs/reference/pub-sub.md.",
     ),
     grouped_option(
         "--pretty", section=OUTPUT, is_flag=True, help="Print %j and %J on several lines."

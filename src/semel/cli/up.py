@@ -1,4 +1,4 @@
-"""`semel up`: broker, sealer and landing together, until SIGTERM or Ctrl-C."""
+"""`semel up`: broker, sealer and landing as one service, until SIGTERM or Ctrl-C."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections import deque
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,33 +17,28 @@ import click
 from semel import __version__
 from semel.broker.settings import LOG_LEVELS
 from semel.cli.flags import CONFIG, QUIET, json_option, shared_option
+from semel.cli.line_queue import LineQueue
+from semel.cli.live_line import LiveLine
 from semel.cli.option_groups import SemelCommand
 from semel.cli.output import encoded
-from semel.cli.pipes import PipeOutput
-from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
+from semel.cli.safe_text import shown_text
 from semel.cli.sections import SECTIONS
 from semel.counts import count
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.lake_address import local_folder
 from semel.settings import CONFIG_VARIABLE, SettingsError, load
-from semel.up.lag import Lag
-from semel.up.levels import WELL
-from semel.up.parts import (
-    BROKER,
-    LANDING,
-    RecordExtent,
+from semel.up.parts import BROKER, INFO, LANDING, parts
+from semel.up.plan import (
     UpPlan,
-    as_called,
     check_extras,
-    declare,
-    extent,
-    landed,
-    make_lake,
+    create_lake_folder,
     make_plan,
-    parts,
+    note_landing,
     sections,
-    to_try,
 )
+from semel.up.positions import read_extent, read_landed
+from semel.up.status import FinalTotals, StatusSnapshot, UpStatus
+from semel.up.suggestions import program_name, suggested_commands
 from semel.up.supervisor import (
     DIED,
     PROGRESS,
@@ -57,20 +52,18 @@ from semel.up.supervisor import (
 )
 
 REPORT_SECONDS: Final = 1.0
-# Without a terminal, how often it is told how things stand, if they have changed.
-QUIET_SECONDS: Final = 60.0
-# From then on it is told for how long rows have waited to be landed.
-LONG_SECONDS: Final = 5.0
-# Lines, or objects, that wait for whoever reads them; more are left out, and counted.
-MOST_WAITING: Final = 1_000
+# Without a terminal, how often the status is printed, if it has changed.
+PLAIN_REPORT_SECONDS: Final = 60.0
+# From then on the status says how long rows have been waiting to be landed.
+LONG_WAIT_SECONDS: Final = 5.0
 
-STARTING_WORDS: Final = {
+STARTING_TEXTS: Final = {
     BROKER: "starting",
-    LANDING: "Spark starts, which takes its time; the broker takes messages meanwhile",
+    LANDING: "starting Spark (about 15 s); the broker already accepts messages",
 }
-STOPPING_WORDS: Final = {
-    BROKER: "stops: it takes nothing any more, and writes what it has",
-    LANDING: "lands what is sealed; Ctrl-C again leaves that to the next start",
+STOPPING_TEXTS: Final = {
+    BROKER: "shutting down: refusing new messages, flushing",
+    LANDING: "shutting down: landing the sealed rows; Ctrl-C again leaves them to the next start",
 }
 
 
@@ -83,7 +76,9 @@ STOPPING_WORDS: Final = {
     ),
 )
 @CONFIG
-@shared_option("--data", help="The directory for everything that is kept.  [default: semel-data]")
+@shared_option(
+    "--data", help="The directory of the store, the record and the lake.  [default: semel-data]"
+)
 @shared_option("--host", help="The address to listen on.  [default: 127.0.0.1]")
 @shared_option("--port", help="The TCP port to listen on.  [default: 1883]")
 @shared_option(
@@ -96,7 +91,7 @@ STOPPING_WORDS: Final = {
 )
 @shared_option(
     "--interval",
-    help="From the beginning of one batch that lands to the next, at least.  [default: 1s]",
+    help="The least time from the start of a batch to the next.  [default: 1s]",
 )
 @click.option(
     "--no-maintenance",
@@ -120,12 +115,12 @@ def command(
     is_json: bool,
     quiet: bool,
 ) -> None:
-    """Run a broker whose messages land in Delta tables, each once: the whole thing.
+    """Run a broker whose messages land in Delta tables, each exactly once.
 
-    The broker takes MQTT 3.1.1 and 5.0, acknowledges what is on disk, and records every message;
-    Spark lands the record in the table messages. A part that dies is started again. Ctrl-C and
-    SIGTERM stop all in order: the broker, and then the landing when it has landed what there is. A
-    second Ctrl-C leaves that to the next start; nothing is lost by it.
+    The broker speaks MQTT 3.1.1 and 5.0, acknowledges a message when it is on disk, and records
+    every message; Spark lands the record in the table messages. A part that dies is restarted.
+    Ctrl-C and SIGTERM stop the broker, land what it has recorded, and stop the landing. A second
+    Ctrl-C leaves the landing to the next start, which loses nothing.
 
     All other settings come from the file and the environment, as for `semel broker` and `semel
     land`.
@@ -144,7 +139,7 @@ def command(
         for name, keys in given.items()
     }
     if data == "":
-        # As an empty variable of a shell gives it. Elsewhere it means what no folder means.
+        # An empty variable of a shell. In the file and the environment it means the default.
         raise SettingsError(["flag --data: [store] data is empty: give a folder, or leave it out"])
     settings = load(sections(SECTIONS), path=config, environ=os.environ, flags=flags)
     if config is None and CONFIG_VARIABLE in os.environ:
@@ -159,21 +154,21 @@ def command(
 
 
 async def supervise(plan: UpPlan, report: "UpReport") -> None:
-    """Until a signal comes and all parts have ended. Raises CannotStart."""
+    """Run the parts until a signal arrives and all have ended. Raises CannotStart."""
     loop = asyncio.get_running_loop()
 
-    def tell(event: Event) -> None:
-        report.tell(event)
+    def report_event(event: Event) -> None:
+        report.report_event(event)
         if plan.lands and (event.kind, event.part) == (READY, BROKER):
-            # The root is there now, and may be slow.
-            loop.run_in_executor(None, declare, plan)
+            # The root exists now. In a thread, because an object store may be slow.
+            loop.run_in_executor(None, note_landing, plan)
 
-    supervisor = Supervisor(parts(plan, os.environ), tell)
+    supervisor = Supervisor(parts(plan, os.environ), report_event)
     report.begin(supervisor)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, supervisor.stop)
-    reporting = asyncio.ensure_future(report.keep())
+    reporting = asyncio.ensure_future(report.keep_reporting())
     try:
         await supervisor.run()
         report.end()
@@ -183,326 +178,210 @@ async def supervise(plan: UpPlan, report: "UpReport") -> None:
         await report.close()
 
 
-# --- showing --------------------------------------------------------------------------------------
-
-
-class Lines:
-    """Lines on their way to a descriptor, which may be slow: nobody waits for it but they."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._output = PipeOutput(descriptor)
-        self._waiting: deque[bytes] = deque()
-        self._is_new = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._writing = asyncio.ensure_future(self._write())
-        # How many were left out since the last that was not.
-        self.missed = 0
-
-    @property
-    def is_closed(self) -> bool:
-        """Nobody reads them any more."""
-        return self._writing.done()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether none waits."""
-        return not self._waiting
-
-    def put(self, line: bytes) -> bool:
-        """Write this, when it can be; False: it is left out."""
-        if len(self._waiting) >= MOST_WAITING or self.is_closed:
-            self.missed += 1
-            return False
-        self.missed = 0
-        self._waiting.append(line)
-        self._idle.clear()
-        self._is_new.set()
-        return True
-
-    async def _write(self) -> None:
-        try:
-            while True:
-                await self._is_new.wait()
-                self._is_new.clear()
-                while self._waiting:
-                    await self._output.write(self._waiting[0])
-                    self._waiting.popleft()
-                self._idle.set()
-        except OSError:
-            self._waiting.clear()
-        finally:
-            self._idle.set()
-
-    async def close(self) -> None:
-        """Let what waits be read, but not for long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REPORT_SECONDS):
-                await self._idle.wait()
-        self._writing.cancel()
-        await asyncio.gather(self._writing, return_exceptions=True)
-
-
 class UpReport:
-    """What is told of it all: lines for people, with one at the end that lives; objects for
-    programs."""
+    """Writes events for people (lines, and a status line on a terminal) and for programs (JSON).
+
+    Neither a terminal nor a program that does not read delays anything else.
+    """
 
     def __init__(self, plan: UpPlan, *, is_json: bool, quiet: bool) -> None:
         self.plan = plan
+        self.status = UpStatus(read_extent(plan), time.monotonic())
         self._is_json = is_json
         self._is_quiet = quiet
-        on_one_screen = is_json and sys.stdout.isatty()
-        self._has_line = sys.stderr.isatty() and not quiet and not on_one_screen
-        self._is_shown = False
-        self._at = time.monotonic()
-        self._reported_at = self._at
-        self._reported: tuple[int, int | None] = (0, None)
-        # How far the record was at the start, and is.
-        self._first = extent(plan)
-        self._now = self._first
-        self._rate = 0.0
-        # Rows in the table when the landing began, and since; None: it was never ready.
-        self._before = 0
-        self._since: int | None = None
-        # The last row of each node that is in the table; None: nobody has said so yet.
-        self._positions: dict[str, int] | None = None
-        self._lag = Lag()
-        # Why each part died the last time, as long as it was not ready since.
-        self._deaths: dict[str, str] = {}
+        shares_terminal = is_json and sys.stdout.isatty()
+        self._line = LiveLine(enabled=not quiet and not shares_terminal, write=self._queue_text)
+        # When the status was printed, without a terminal, and its row numbers.
+        self._printed_at = time.monotonic()
+        self._printed: tuple[int, int | None] = (0, None)
         self._address: tuple[str, int] | None = None
 
     def begin(self, supervisor: Supervisor) -> None:
-        """In the loop, before anything is told."""
+        """To be called in the event loop, before the first event."""
         self._supervisor = supervisor
-        self._people = Lines(sys.stderr.fileno())
-        self._program = Lines(sys.stdout.fileno()) if self._is_json else None
-        places = self.plan.places
-        self._line("; ".join(f"{name}: {place}" for name, place in places.items()))
-        self._object("places", **places)
+        self._lines = LineQueue(sys.stderr.fileno())
+        self._objects = LineQueue(sys.stdout.fileno()) if self._is_json else None
+        locations = self.plan.locations
+        self._print("; ".join(f"{name}: {where}" for name, where in locations.items()))
+        self._put_object("places", **locations)
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
-    def tell(self, event: Event) -> None:
-        """Something happened to a part."""
-        if event.kind != PROGRESS:
-            facts = {"text": event.text} if event.text else {}
-            self._object(event.kind, part=event.part, **facts, **event.facts)
-        if event.kind == READY:
-            self._ready(event)
-        elif event.kind == DIED:
-            self._died(event)
-        elif event.kind == PROGRESS:
-            self._progress(event)
-        elif event.kind == STARTING:
-            if event.part not in self._deaths:
-                self._line(STARTING_WORDS.get(event.part, "starting"), part=event.part)
-        elif event.kind == STOPPING:
-            self._line(STOPPING_WORDS.get(event.part, "stops"), part=event.part)
-        elif event.kind == STOPPED:
-            self._line("stopped", part=event.part)
-        else:
-            # Who does not say how serious it is says something that is not said when all is well.
-            level = event.facts.get("level")
-            if level in LOG_LEVELS[: LOG_LEVELS.index(self.plan.log_level)]:
-                return
-            self._line(event.text, part=event.part, is_wrong=level != WELL)
-
-    def _ready(self, event: Event) -> None:
-        self._deaths.pop(event.part, None)
-        self._line(event.text, part=event.part)
-        if event.part == BROKER:
-            host, port = str(event.facts["host"]), int(str(event.facts["port"]))
-            if self._address != (host, port):
-                self._address = (host, port)
-                make_lake(self.plan)
-                self._invite(host, port)
-        elif event.part == LANDING:
-            self._before = _number(event.facts.get("landed_before"))
-            self._since = 0
-            self._take_positions(event)
-
-    def _invite(self, host: str, port: int) -> None:
-        program = as_called(sys.argv, os.environ)
-        lines = to_try(self.plan, program, host=host, port=port)
-        self._object("try", host=host, port=port, commands=lines)
-        if not self._is_quiet:
-            block = ["", "Try, in another shell in this folder:", *(f"  {line}" for line in lines)]
-            self._write("\n".join([*block, "", ""]))
-
-    def _died(self, event: Event) -> None:
-        text = " ".join(event.text.split())
-        again = event.facts.get("again")
-        if self._deaths.get(event.part) == text:
-            # Said before; the line that lives tells that it is not there.
+    def report_event(self, event: Event) -> None:
+        """Report an event of a part."""
+        is_repeated = event.kind == DIED and self.status.is_repeated_death(event)
+        self.status.take_event(event, time.monotonic())
+        if event.kind == PROGRESS:
             return
-        self._deaths[event.part] = text
-        words = f"ended: {text}"
-        if again is not None:
-            words += f". It is started again in {again:g} s"
-            if event.part != BROKER:
-                words += "; the broker goes on"
-        self._line(words, part=event.part, is_wrong=True)
+        text = {"text": event.text} if event.text else {}
+        self._put_object(event.kind, part=event.part, **text, **event.facts)
+        if event.kind == READY:
+            self._print(event.text, part=event.part)
+            if event.part == BROKER:
+                self._suggest_commands(str(event.facts["host"]), int(str(event.facts["port"])))
+        elif event.kind == DIED:
+            if not is_repeated:
+                self._print(death_text(event), part=event.part, is_problem=True)
+        elif event.kind == STARTING:
+            if not self.status.has_died(event.part):
+                self._print(STARTING_TEXTS.get(event.part, "starting"), part=event.part)
+        elif event.kind == STOPPING:
+            self._print(STOPPING_TEXTS.get(event.part, "shutting down"), part=event.part)
+        elif event.kind == STOPPED:
+            self._print("stopped", part=event.part)
+        else:
+            self._print_log(event)
 
-    def _progress(self, event: Event) -> None:
-        if event.text == "batch":
-            self._since = _number(event.facts.get("landed"))
-            latency = event.facts.get("lag_seconds")
-            known = latency if isinstance(latency, int | float) else None
-            self._lag.note_batch(known, time.monotonic())
-            self._take_positions(event)
+    def _print_log(self, event: Event) -> None:
+        level = event.facts.get("level")
+        if level not in LOG_LEVELS[: LOG_LEVELS.index(self.plan.log_level)]:
+            # A line of unknown level, such as one of a traceback, is a problem.
+            self._print(event.text, part=event.part, is_problem=level != INFO)
 
-    def _take_positions(self, event: Event) -> None:
-        found = event.facts.get("positions")
-        if isinstance(found, dict):
-            # It names those nodes that it has to do with now.
-            self._positions = {**(self._positions or {}), **found}
+    def _suggest_commands(self, host: str, port: int) -> None:
+        """Suggest commands to try when the broker is ready the first time, or has another port."""
+        if self._address == (host, port):
+            return
+        self._address = (host, port)
+        create_lake_folder(self.plan)
+        program = program_name(sys.argv, os.environ)
+        commands = suggested_commands(self.plan, program, host=host, port=port)
+        self._put_object("try", host=host, port=port, commands=commands)
+        if not self._is_quiet:
+            lines = ["", "Try, in another shell in this folder:"]
+            self._line.print("\n".join([*lines, *(f"  {each}" for each in commands), ""]))
 
-    # --- how it stands ----------------------------------------------------------------------------
+    # --- status -----------------------------------------------------------------------------------
 
-    async def keep(self) -> None:
-        """Tell how it stands, every second."""
+    async def keep_reporting(self) -> None:
+        """Report the status every second, until cancelled."""
         while True:
             await asyncio.sleep(REPORT_SECONDS)
-            if self._program is not None and self._program.is_closed:
-                # Nobody reads the objects any more, and so nobody watches.
+            if self._objects is not None and self._objects.is_closed:
+                # The program that reads the objects has gone: stop.
                 self._supervisor.stop()
                 return
-            self._measure()
-            self._object("status", parts=self._supervisor.states, **self.standing())
             now = time.monotonic()
-            if self._has_line and self._people.is_idle:
-                columns = os.get_terminal_size(sys.stderr.fileno()).columns or MOST_COLUMNS
-                # A line that goes on in a second one could not be written over.
-                line = shown_text(self.as_line())[: columns - 1]
-                self._people.put(encoded(f"{CLEAR_LINE}{line}"))
-                self._is_shown = True
-            elif not self._has_line and now - self._reported_at >= QUIET_SECONDS:
-                self._reported_at = now
-                counts = (self._recorded, self._landed)
-                if counts != self._reported:
-                    self._reported = counts
-                    self._line(self.as_line())
+            if self._supervisor.is_stopping:
+                # The broker has to be the last that has its store open.
+                self.status.stop_measuring()
+            else:
+                self.status.take_extent(read_extent(self.plan), now)
+            snapshot, states = self.status.snapshot(now), self._supervisor.states
+            self._put_object("status", parts=states, **asdict(snapshot))
+            if not self._line.is_enabled:
+                self._print_if_changed(snapshot, states, now)
+            elif self._lines.is_empty:
+                # A closed terminal sends SIGHUP, which stops everything.
+                with contextlib.suppress(OSError):
+                    self._line.show(as_line(snapshot, states))
 
-    def _measure(self) -> None:
-        if self._supervisor.is_stopping:
-            # The broker is to be the last who has its store open.
-            self._rate = 0.0
-            return
-        before, self._now = self._recorded, extent(self.plan) or self._now
-        now = time.monotonic()
-        self._rate = (self._recorded - before) / max(now - self._at, 1e-3)
-        self._at = now
-
-    @property
-    def _recorded(self) -> int:
-        return 0 if self._now is None else self._now.recorded
-
-    @property
-    def _landed(self) -> int | None:
-        """Up to which row our record has landed; None: unknown.
-
-        The table may have rows of other nodes, and lack those that retention was faster with: so
-        this is no number of rows, but what the table says of its positions.
-        """
-        if self._positions is None or self._now is None or not self._now.node:
-            return None
-        return _number(self._positions.get(self._now.node))
-
-    def standing(self) -> dict[str, object]:
-        """How it stands, with all that was ever recorded, not only since the start."""
-        found: dict[str, object] = {"recorded": self._recorded, "rate": round(self._rate, 1)}
-        landed = self._landed
-        now = time.monotonic()
-        self._lag.note_record(self._recorded, landed, now)
-        return {
-            **found,
-            "landed": landed,
-            # What is not sealed yet counts too. The landing may be ahead of our last look.
-            "lag_rows": None if landed is None else max(0, self._recorded - landed),
-            "lag_seconds": self._lag.latency(now),
-            "waiting_seconds": None if landed is None else round(self._lag.waiting(now), 1),
-            "table_rows": None if self._since is None else self._before + self._since,
-        }
-
-    def as_line(self) -> str:
-        """How it stands, for people."""
-        standing = self.standing()
-        words = [f"{standing['recorded']:,} recorded", f"{self._rate:,.0f}/s"]
-        if standing["landed"] is not None:
-            words.append(f"landed up to row {standing['landed']:,}")
-            words.append(f"lag {count(_number(standing['lag_rows']), 'row')}")
-            waiting = self._lag.waiting(time.monotonic())
-            if waiting >= LONG_SECONDS:
-                words[-1] += f" for {waiting:,.0f} s"
-        if standing["lag_seconds"] is not None:
-            words.append(f"latency {standing['lag_seconds']:.1f} s")
-        states = self._supervisor.states
-        words += [f"{name} {state}" for name, state in states.items() if state != "ready"]
-        return "  ".join(words)
+    def _print_if_changed(
+        self, snapshot: StatusSnapshot, states: dict[str, str], now: float
+    ) -> None:
+        if now - self._printed_at >= PLAIN_REPORT_SECONDS:
+            self._printed_at = now
+            numbers = (snapshot.recorded, snapshot.landed)
+            if numbers != self._printed:
+                self._printed = numbers
+                self._print(as_line(snapshot, states))
 
     # --- the end ----------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """The last account."""
-        now = extent(self.plan) or self._now or RecordExtent("", 0, 0)
-        since = now.recorded - (0 if self._first is None else self._first.recorded)
-        facts: dict[str, object] = {"recorded": now.recorded, "recorded_since_start": since}
-        words = f"{since:,} recorded since the start; {now.recorded:,} in all"
+        """Report the totals."""
+        self.status.take_extent(read_extent(self.plan), time.monotonic())
+        landed: int | None = None
+        reason = "the landing did not report it"
         if self.plan.lands:
-            there: int | None = None
-            waiting: int | None = None
             try:
-                there = self._there(now)
+                landed = self._read_landed()
             except (PipelineError, OSError) as problem:
-                words += f"; what has landed cannot be read: {problem}"
-            else:
-                if there is None:
-                    words += "; what has landed is not known, as the landing did not get to tell"
-                else:
-                    waiting = max(0, now.recorded - there)
-                    words += f"; landed up to row {there:,}" if there else "; none has landed"
-                    words += f"; {waiting:,} to land at the next start" if waiting else "; lag 0"
-            facts |= {"landed": there, "waiting": waiting}
-        self._object("ended", **facts)
-        self._line(words)
+                reason = str(problem)
+        totals = self.status.totals(landed)
+        found: dict[str, object] = asdict(totals)
+        text = totals_text(totals)
+        if self.plan.lands:
+            found["waiting"] = totals.waiting
+            text += landed_text(totals, reason)
+        else:
+            del found["landed"]
+        self._put_object("ended", **found)
+        self._print(text)
 
-    def _there(self, now: RecordExtent) -> int | None:
-        """Up to which row it landed; on an object store, which may not answer, as was said last."""
+    def _read_landed(self) -> int | None:
+        """The last row in the table. An object store may not answer: use what was last reported."""
         if local_folder(self.plan.lake) is None:
-            return self._landed
-        return landed(self.plan, now.node)
+            return self.status.landed
+        return read_landed(self.plan, self.status.node)
 
     async def close(self) -> None:
-        """Let the last lines be read."""
-        if self._is_shown:
-            self._people.put(CLEAR_LINE.encode())
-        await self._people.close()
-        if self._program is not None:
-            await self._program.close()
+        """Write what is queued."""
+        self._line.clear()
+        await self._lines.close()
+        if self._objects is not None:
+            await self._objects.close()
 
-    # --- lines ------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------
 
-    def _line(self, text: str, *, part: str = "semel up", is_wrong: bool = False) -> None:
-        if self._is_quiet and not is_wrong:
-            return
-        at = time.strftime("%H:%M:%S")
-        self._write(f"{at} {part:<8} {shown_text(text)}\n")
+    def _print(self, text: str, *, part: str = "semel up", is_problem: bool = False) -> None:
+        if is_problem or not self._is_quiet:
+            at = time.strftime("%H:%M:%S")
+            lines = text.splitlines() or [""]
+            self._line.print("\n".join(f"{at} {part:<8} {shown_text(line)}" for line in lines))
 
-    def _write(self, text: str) -> None:
-        clear = CLEAR_LINE if self._is_shown else ""
-        if self._people.put(encoded(clear + text)):
-            self._is_shown = False
+    def _queue_text(self, text: str) -> bool:
+        return self._lines.put(encoded(text))
 
-    def _object(self, event: str, **facts: object) -> None:
-        if self._program is None:
+    def _put_object(self, event: str, **facts: object) -> None:
+        if self._objects is None:
             return
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         found: dict[str, object] = {"at": at, "event": event}
-        if self._program.missed:
-            found["missed"] = self._program.missed
+        if self._objects.dropped:
+            found["missed"] = self._objects.dropped
         own = {key: value for key, value in facts.items() if key not in found}
-        self._program.put(json.dumps({**found, **own}).encode() + b"\n")
+        self._objects.put(json.dumps({**found, **own}).encode() + b"\n")
 
 
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
+# --- text -----------------------------------------------------------------------------------------
+
+
+def as_line(status: StatusSnapshot, states: dict[str, str]) -> str:
+    """The status as a line for people; `states` of parts are named if they are not "ready"."""
+    words = [f"{status.recorded:,} recorded", f"{status.rate:,.0f}/s"]
+    if status.landed is not None:
+        words.append(f"landed up to row {status.landed:,}")
+        words.append(f"lag {count(status.lag_rows or 0, 'row')}")
+        waiting = status.waiting_seconds or 0.0
+        if waiting >= LONG_WAIT_SECONDS:
+            words[-1] += f" for {waiting:,.0f} s"
+    if status.lag_seconds is not None:
+        words.append(f"latency {status.lag_seconds:.1f} s")
+    words += [f"{name} {state}" for name, state in states.items() if state != "ready"]
+    return "  ".join(words)
+
+
+def death_text(event: Event) -> str:
+    """Why a part died, and when it is restarted."""
+    text = f"died: {' '.join(event.text.split())}"
+    delay = event.facts.get("again")
+    if delay is not None:
+        text += f"; restarting in {delay:g} s"
+        if event.part != BROKER:
+            text += ", the broker continues"
+    return text
+
+
+def totals_text(totals: FinalTotals) -> str:
+    """What was recorded."""
+    return f"{totals.recorded_since_start:,} recorded since the start; {totals.recorded:,} in all"
+
+
+def landed_text(totals: FinalTotals, reason: str) -> str:
+    """What has landed of it, to be appended; or the reason why that is unknown."""
+    if totals.landed is None:
+        return f"; landed rows unknown: {reason}"
+    text = f"; landed up to row {totals.landed:,}" if totals.landed else "; none has landed"
+    waiting = totals.waiting
+    return text + (f"; {waiting:,} to land at the next start" if waiting else "; lag 0")

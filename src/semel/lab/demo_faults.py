@@ -21,6 +21,7 @@ from semel import counts
 from semel.lab.faults import CUT_AFTER, CUT_BEFORE, REPEAT
 from semel.mqtt import CLIENT, SERVER
 from semel.mqtt.packet_types import PACKET_NAMES, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from semel.processes import list_processes
 
 BROKER: Final = "broker"
 SEALER: Final = "sealer"
@@ -128,15 +129,11 @@ class Process:
 
 def processes() -> Iterator[Process]:
     """Those that run now, as far as they can be seen."""
-    for entry in PROC.iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                # The name, in brackets, may have anything in it; state and parent follow.
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                line = (entry / "cmdline").read_bytes().rstrip(b"\0")
-                words = tuple(os.fsdecode(word) for word in line.split(b"\0"))
-                if state not in "ZX":
-                    yield Process(int(entry.name), int(parent), words)
+    for pid, process in list_processes().items():
+        with suppress(OSError):
+            line = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0")
+            words = tuple(os.fsdecode(word) for word in line.split(b"\0"))
+            yield Process(pid, process.parent, words)
 
 
 def below(pid: int) -> list[Process]:

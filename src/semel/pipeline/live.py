@@ -28,7 +28,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
@@ -41,8 +40,9 @@ from semel.pipeline.live_folder import (
     IngestStatus,
     LiveFolder,
 )
-from semel.pipeline.live_ingest import printable, started_at
+from semel.pipeline.live_ingest import printable
 from semel.pipeline.live_options import LiveOptions, read_options
+from semel.processes import process_start, read_process
 
 LOG: Final = logging.getLogger("semel.live")
 
@@ -282,15 +282,13 @@ def driver() -> tuple[int, int]:
     parent = os.getppid()
     pid = parent
     while pid > 0:
-        try:
-            # Its name, and the process ID of its parent.
-            name, _, rest = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")
-        except OSError:
+        process = read_process(pid)
+        if process is None:
             break
-        if name.partition("(")[2] == JAVA:
-            return pid, started_at(pid)
-        pid = int(rest.split()[1])
-    return parent, started_at(parent)
+        if process.name == JAVA:
+            return pid, process.started
+        pid = process.parent
+    return parent, process_start(parent)
 
 
 # --- messages -------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ from semel.pipeline.live_folder import (
     LiveFolder,
 )
 from semel.pipeline.live_options import LiveOptions, read_options
+from semel.processes import process_start
 from semel.store.schema import StoreInUse, Unusable
 
 LOG: Final = logging.getLogger("semel.live")
@@ -152,21 +153,11 @@ class IngestWatch:
         work.stop()
 
 
-def started_at(pid: int) -> int:
-    """When a process was started, in clock ticks since boot; 0 if it is gone or unknown."""
-    try:
-        # The name, in parentheses, may contain any character.
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in "ZX" else int(fields[19])
-
-
 def is_running(process: tuple[int, int]) -> bool:
     """Whether this process is running, and not a later one with the same process ID."""
     pid, started = process
     if started:
-        return started_at(pid) == started
+        return process_start(pid) == started
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -30,6 +30,7 @@ from typing import Final
 from semel.counts import count
 from semel.mqtt.violation import Violation
 from semel.store.database import Database, as_sentence
+from semel.store.file_header import HEADER_BYTES, FileHeader
 from semel.store.mark import MARK, Mark, MarkFile, loss_of, position, read_mark
 from semel.store.migration import Step, check_steps, migrate
 from semel.store.private_files import (
@@ -61,7 +62,6 @@ STREAMS: Final = "streams"
 _FOLDER_MODE: Final = 0o700
 _OTHERS: Final = 0o077
 
-_HEADER_BYTES: Final = 100
 # Pages that are copied between two calls of `progress`.
 _STEP: Final = 1_000
 
@@ -456,18 +456,15 @@ def _make_store(store: Path, mark: Mark | None) -> None:
 def _check_size(store: Path) -> None:
     """Check that the file is as long as its header says. A log may have the missing pages."""
     with store.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
+        header = FileHeader(file.read(HEADER_BYTES))
     size = store.stat().st_size
     log = log_path(store)
-    if len(header) < _HEADER_BYTES or (log.exists() and log.stat().st_size):
+    if not header.is_complete or (log.exists() and log.stat().st_size):
         return
-    page_size = int.from_bytes(header[16:18], "big")
-    pages = int.from_bytes(header[28:32], "big")
-    # The number of pages is valid if the change counters are equal.
-    is_valid = header[24:28] == header[92:96]
-    if is_valid and size < pages * (65_536 if page_size == 1 else page_size):
+    if header.has_page_count and size < header.page_count * header.page_size:
         found = count(size, "byte")
-        raise Damaged(f"it has {found} instead of {pages} pages of {page_size} bytes")
+        pages = f"{header.page_count} pages of {header.page_size} bytes"
+        raise Damaged(f"it has {found} instead of {pages}")
 
 
 def _check_log(folder: StoreFolder, durability: str) -> str:

@@ -1,5 +1,6 @@
-"""The whole: broker, sealer and landing run together, and SQL over what they make.
+"""`semel up` and `semel sql`: broker, sealer and landing as one service, and SQL over their tables.
 
-`supervisor` keeps the parts of `semel up` running, `parts` says what they are; `sql` asks the
-tables of the lake, and the rows on their way there. Nothing is imported until it is needed.
+`supervisor` keeps the parts running, `plan` and `parts` say what they are, `status` is what is
+known about them; `sql` queries the tables of the lake, and the rows that have not landed yet.
+Importing this package imports nothing else.
 """

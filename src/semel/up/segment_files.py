@@ -1,7 +1,7 @@
-"""The segments of a root as a file system of pyarrow's, for datasets: what is read is checked.
+"""The segments of a root as a pyarrow file system, for datasets; every read checks checksums.
 
-A path is `<stream>/<node>/<name>`. What is wrong with a file is kept, because DuckDB, which reads
-the dataset, passes on a text of it that is made for programmers.
+A path is `<stream>/<node>/<name>`. The damage of a file is kept as a sentence, because DuckDB,
+which reads the dataset, replaces it by a message for programmers.
 """
 
 from typing import Any
@@ -16,11 +16,11 @@ from semel.store.segments import RecordError, check_segment, open_checked
 
 
 class SegmentFiles(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
-    """Opens segments, and can do nothing else: a dataset of files that are named does no more."""
+    """Opens segments; a dataset that is given its files needs nothing else."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        # Not the exception itself: that holds the file.
+        # Not the exception itself, which keeps the file open.
         self.damage: str | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -45,23 +45,23 @@ class SegmentFiles(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
         try:
             file = open_checked(self.root, stream, node, first=first, last=last)
             if not file.has_checksums:
-                # One that has lost them is not of an earlier version: the footer tells.
+                # The footer says whether an earlier version wrote it, or the checksums were lost.
                 check_segment(self.root, stream, node, first=first, last=last)
         except RecordError as problem:
             self.damage = str(problem)
             raise
-        return pa.PythonFile(_KeepingDamage(file, self), mode="r")
+        return pa.PythonFile(_DamageReportingFile(file, self), mode="r")
 
     def _refuse(self, *_: object) -> Any:
-        raise NotImplementedError("segments are opened by their names, and never written here")
+        raise NotImplementedError("segments can only be opened, by name")
 
     get_file_info = get_file_info_selector = open_input_stream = _refuse
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
 
 
-class _KeepingDamage:
-    """A file whose damage its owner keeps."""
+class _DamageReportingFile:
+    """A file that reports its damage to its file system."""
 
     def __init__(self, file: CheckedFile, owner: SegmentFiles) -> None:
         self._file = file
@@ -71,7 +71,7 @@ class _KeepingDamage:
         self.close = file.close
 
     def __del__(self) -> None:
-        # A dataset lets go of its files without closing them.
+        # A dataset does not close its files.
         self._file.close()
 
     @property

@@ -1,38 +1,36 @@
-"""SQL over a lake: DuckDB asks the Delta tables, and the rows that are not landed yet.
+"""SQL over a lake: DuckDB queries the Delta tables, and the rows that have not landed yet.
 
-Each table of the lake is a view of its own name: an Arrow dataset of the files of one version,
-from which DuckDB takes the columns and rows that a question is about. Nothing is downloaded and
-nothing is copied. Only tables whose names occur in the question are opened. What cannot be opened
-or made is left out, and is an error if DuckDB misses it: a name may occur in a text or a comment.
-SQL does not tell capitals from small letters, so that of tables whose names differ in nothing else
-none can be asked. For a table that takes the rows of a stream there are two views more, if the
-record of the stream is known:
+Each table of the lake is a view with its name: an Arrow dataset of the files of one version, from
+which DuckDB reads the columns and rows that the query needs. Nothing is downloaded or copied. Only
+tables whose names occur in the query are opened. A table that cannot be opened is left out, and is
+an error only if DuckDB misses it: its name may occur in a string or a comment. SQL names are
+case-insensitive, so tables whose names differ in case only cannot be queried. For a table that a
+stream is landed in there are two more views, if the record of the stream is known:
 
-    messages               the rows that are landed
-    messages_not_landed    the rows of the record that are not
+    messages               the rows that have landed
+    messages_not_landed    the rows of the record that have not
     messages_now           both, with a column `landed`
 
-Each (node, seq) is in `messages_now` once, while messages come, are sealed, merged and landed. One
-version V of the table decides: the log of V says up to which seq P the rows of a node are in V.
-What is looked at, in this order, is
+Each (node, seq) is in `messages_now` once, while messages are recorded, sealed, merged and landed.
+One version V of the table decides: its log says up to which seq P the rows of a node are in V. The
+order of reading is
 
     1. how far the record of each node goes, up to L
     2. the table: V, and P of each node
     3. the segments of the record, by the reader's rule
 
 Rows up to P are in V. Rows from P + 1 on are in the segments of (3) or, after the last of them and
-up to L, in the store; one that has left the store by then is in a segment that came after (3), and
-is taken from there. Segments that hold nothing but such rows are read where they lie; the rest,
-which is little, is copied to a file in a temporary folder. What retention has deleted before it
-was landed is told in `notes`, never passed over silently.
+up to L, in the store; a row that has left the store meanwhile is in a segment newer than (3), and
+is read from there. Segments that have only such rows are read in place; the other rows, which are
+few, are copied to a file in a temporary folder. Rows that retention has deleted before they landed
+are reported in `notes`.
 
-A question cannot write, and cannot read anything else: DuckDB's access to files and to the network
-is off before the question is looked at, and stays off. What does not fit into `memory` goes to the
-temporary folder. The answer comes in batches, as it is found: it is never in memory as a whole.
-Of types that Arrow cannot hold without loss (times with a zone, bits, numbers without bounds) it
-has DuckDB's text.
+A query cannot write, and cannot read anything else: DuckDB's access to files and to the network is
+disabled before the query is run, and stays so. What does not fit into `memory` goes to the
+temporary folder. The result is streamed in batches, and is never in memory as a whole. Types that
+Arrow cannot hold without loss (times with a zone, bits, numbers without bounds) become text.
 
-DuckDB works on a thread of its own, because while it works no signal would be heard.
+DuckDB runs in a thread of its own, because Python handles no signal while it runs.
 """
 
 import re
@@ -74,42 +72,42 @@ if TYPE_CHECKING:
     from semel.up.segment_files import SegmentFiles
 
 MEMORY: Final = "1GB"
-# Rows of a batch of the answer, and batches that wait for who prints them.
+# Rows of a batch of the result, and batches that wait to be printed.
 BATCH_ROWS: Final = 2_048
 WAITING_BATCHES: Final = 4
-# How often a table is read again if retention seems to have outrun it.
+# How often positions are read if retention seems to have deleted rows before they landed.
 MAXIMUM_TRIES: Final = 3
 
 NOT_LANDED: Final = "_not_landed"
 NOW: Final = "_now"
 LANDED: Final = "landed"
 
-# Questions about all tables: these open every one.
-_ABOUT_ALL: Final = re.compile(
+# Queries about the catalog, which open every table.
+_CATALOG: Final = re.compile(
     r"\b(show|information_schema|duckdb_\w+|pg_catalog|pg_\w+|sqlite_master|pragma)\b", re.I
 )
-# What DuckDB quotes of a query, and how it indents what goes on with a line before.
+# In a message of DuckDB: a line of the query, and the indent of a continued line.
 _QUOTED_QUERY: Final = re.compile(r"LINE \d+: ")
 _INDENT: Final = re.compile(r"^\t+")
 _UNKNOWN: Final = re.compile(r"Table with name (.+?) does not exist", re.DOTALL)
 _READING: Final = re.compile(r"reading the stream registered as '(.*?)' failed: (.*)", re.DOTALL)
-# Arrow drops the zone of the first, and takes the others for bytes.
+# Arrow drops the zone of the first, and converts the others to bytes.
 _AS_TEXT: Final = frozenset(["time with time zone", "bit", "bignum"])
 _TEXT: Final = "VARCHAR"
 _DATE: Final = "DATE '1970-01-01' + CAST(epoch_us(received) // 86400000000 AS INTEGER)"
 
 
 class SqlError(Exception):
-    """A question cannot be answered: a sentence, and maybe the place in the question below it."""
+    """A query failed: a sentence, and perhaps lines that point into the query."""
 
 
 @dataclass(frozen=True)
 class RecordLocation:
-    """Where the record of the streams is that are landed; at least one of them is given."""
+    """Where the record of the lake's streams is; `root` or `data` is given."""
 
     root: str | None
     data: Path | None
-    # What is landed where, as long as there is no table to tell.
+    # The stream, and the table that it is landed in, as long as no table says so itself.
     stream: str = "all"
     table: str = "messages"
 
@@ -117,16 +115,16 @@ class RecordLocation:
 def record_beside(
     lake: str, *, root: str | None, data: Path | None, stream: str, table: str
 ) -> RecordLocation | None:
-    """The record that belongs to a lake, by what is said and by how things lie; None: unknown.
+    """The record of a lake, from the settings or from the folders around it; None: unknown.
 
     `semel up` has the lake in the data folder of its broker, `semel ingest` its store in the root.
     """
     if data is None and root is None:
         data = data_folder_of(lake)
     elif data is None and root is not None:
-        place = open_root(root)
-        if isinstance(place, LocalRoot):
-            folder = Path(place.address)
+        opened = open_root(root)
+        if isinstance(opened, LocalRoot):
+            folder = Path(opened.address)
             for found in (folder / DATA_FOLDER / stream, folder.parent):
                 if (found / STORE).is_file() and (found != folder.parent or folder.name == STREAMS):
                     data = found
@@ -137,9 +135,9 @@ def record_beside(
 
 
 class QueryResult:
-    """The rows that a question gave: a schema, and Arrow batches, which are read once.
+    """The result of a query: a schema, and Arrow batches, which can be read once.
 
-    Whoever does not read them all leaves the `with`: the query ends then.
+    Leaving the `with` block ends the query, also if not all batches were read.
     """
 
     def __init__(self, columns: Any, batches: Iterator[Any], stop: Callable[[], None]) -> None:
@@ -155,7 +153,7 @@ class QueryResult:
 
 
 class LakeSql:
-    """Asks the tables of one lake."""
+    """Queries the tables of one lake."""
 
     def __init__(
         self, lake: str, *, record: RecordLocation | None = None, memory: str = MEMORY
@@ -165,19 +163,19 @@ class LakeSql:
         need("deltalake", extra="sql", by="semel sql")
         self._lake = lake
         self._record = record
-        # What is worth to be said beside an answer.
+        # Sentences to print beside the result.
         self.notes: list[str] = []
         self._catalog = None if record is None else StreamCatalog(record.data, record.root)
         self._segments = None if self._catalog is None else segment_files(self._catalog.root)
         self._temporary = Path(tempfile.mkdtemp(prefix="semel-sql-"))
         try:
-            self._tables, self._alike = _distinct_names(self._known_tables())
+            self._tables, self._ambiguous = _distinct_names(self._known_tables())
             self._connection = self._connect(memory)
         except BaseException:
             self._clean()
             raise
         self._opened: dict[str, DeltaTable] = {}
-        # Why tables and views are not there that could be, by what SQL makes of their names.
+        # Why a table or view is not available, by its name as SQL folds it.
         self._left_out: dict[str, Exception] = {}
 
     def _connect(self, memory: str) -> Any:
@@ -198,12 +196,12 @@ class LakeSql:
     def _known_tables(self) -> list[str]:
         folder = local_folder(self._lake)
         if folder is not None and not folder.exists() and self._catalog is not None:
-            # Nothing is landed yet. Whoever names a lake has been asked whether it is there.
+            # Nothing has landed yet. That a lake which the user names exists was checked before.
             return []
         return table_names(self._lake)
 
     def close(self) -> None:
-        """No more."""
+        """Close the connection, and delete temporary files."""
         self._connection.close()
         self._clean()
 
@@ -218,25 +216,25 @@ class LakeSql:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- what there is to ask ---------------------------------------------------------------------
+    # --- tables and views -------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """The tables and views that a question may name."""
+        """The tables and views that can be queried."""
         found = list(self._tables)
-        for table in self._streamed():
+        for table in self._landed_streams():
             found += [f"{table}{NOT_LANDED}", f"{table}{NOW}"]
         return found
 
-    def _streamed(self, is_wanted: Callable[[str], bool] = bool) -> dict[str, str]:
-        """The tables whose record is known, and their streams.
+    def _landed_streams(self, is_wanted: Callable[[str], bool] = bool) -> dict[str, str]:
+        """The streams of the tables whose record is known, by table.
 
-        Of those of which a view is wanted, and unless a table has the name of such a view.
+        Only tables of which a view is wanted, and not if another table has the name of the view.
         """
         if self._catalog is None or self._record is None:
             return {}
         found = {}
         tables = list(self._tables)
-        taken = {_folded(name) for name in tables} | self._alike.keys()
+        taken = {_folded(name) for name in tables} | self._ambiguous.keys()
         if _folded(self._record.table) not in taken:
             tables.append(self._record.table)
         for table in sorted(tables):
@@ -258,78 +256,78 @@ class LakeSql:
             self._opened[table] = open_table(self._lake, table)
         return self._opened[table]
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- the query --------------------------------------------------------------------------------
 
-    def ask(self, question: str) -> QueryResult:
-        """Ask one or more statements; the answer is the last one's. Once for each object.
+    def query(self, query: str) -> QueryResult:
+        """Run one or more statements; the result is that of the last. To be called once.
 
         Raises SqlError, TableError, and what reading a record raises.
         """
         try:
-            statements = self._connection.extract_statements(question)
+            statements = self._connection.extract_statements(query)
         except self._duckdb.Error as problem:
             raise SqlError(_shown(problem)) from None
         if not statements:
-            raise SqlError("there is no statement in it")
-        self._register(question)
+            raise SqlError("the query contains no statement")
+        self._register_views(query)
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
-        return self._answer(statements)
+        return self._run(statements)
 
-    def _register(self, question: str) -> None:
-        wants_all = self._is_about_all(question)
+    def _register_views(self, query: str) -> None:
+        wants_all = self._reads_catalog(query)
 
         def is_named(name: str) -> bool:
             written = "|".join(map(re.escape, {name, name.replace('"', '""')}))
             pattern = rf"(?<!\w)(?:{written})(?!\w)"
-            return wants_all or re.search(pattern, question, re.I) is not None
+            return wants_all or re.search(pattern, query, re.I) is not None
 
-        for folded, names in self._alike.items():
+        for folded, names in self._ambiguous.items():
             sentence = (
-                f"{' and '.join(names)} are one name in SQL: rename the folder of one of them"
+                f"{' and '.join(names)} are the same name in SQL: rename the folder of one of them"
             )
             if is_named(folded):
                 self.notes.append(sentence)
             for suffix in ("", NOT_LANDED, NOW):
                 self._left_out[folded + suffix] = SqlError(sentence)
-        composed = self._streamed(is_named)
-        # First: these bring their tables to the version that decides.
+        composed = self._landed_streams(is_named)
+        # First, because these update their tables to the version that decides.
         for table, stream in composed.items():
             self._register_not_landed(table, stream)
         for table in self._tables:
             if is_named(table) or table in composed:
-                with self._left_out_if_wrong(table):
+                with self._left_out_on_error(table):
                     self._register_table(table)
         for table in composed:
             if _folded(table) in self._left_out:
                 self._left_out[_folded(table + NOW)] = self._left_out[_folded(table)]
                 continue
-            with self._left_out_if_wrong(table + NOW):
-                self._make_now(table)
+            with self._left_out_on_error(table + NOW):
+                self._create_now_view(table)
 
-    def _is_about_all(self, question: str) -> bool:
-        """Whether it asks which tables there are: texts and comments do not."""
+    def _reads_catalog(self, query: str) -> bool:
+        """Whether it asks which tables there are, outside of strings and comments."""
         kinds = self._duckdb.token_type
-        # Tokens are told by where they begin, in bytes.
-        data = question.encode()
-        tokens = self._duckdb.tokenize(question)
+        # DuckDB gives the offsets of tokens in bytes.
+        data = query.encode()
+        tokens = self._duckdb.tokenize(query)
         ends = [begins for begins, _ in tokens[1:]] + [len(data)]
-        asked = b" ".join(
+        code = b" ".join(
             data[begins:end]
             for (begins, kind), end in zip(tokens, ends, strict=True)
             if kind not in (kinds.string_const, kinds.comment)
         )
-        return _ABOUT_ALL.search(asked.decode()) is not None
+        return _CATALOG.search(code.decode()) is not None
 
     @contextmanager
-    def _left_out_if_wrong(self, name: str) -> Iterator[None]:
-        """What cannot be made is missed only by a question that is about it."""
+    def _left_out_on_error(self, name: str) -> Iterator[None]:
+        """Leave out a view that cannot be created: only a query that uses it fails."""
         try:
             yield
         except (TableError, SqlError) as problem:
             self._left_out[_folded(name)] = problem
         except self._duckdb.Error as problem:
-            sentence = f"{name} cannot be asked: {_first_line(problem)}"
+            sentence = f"{name} cannot be queried: {_first_line(problem)}"
             self._left_out[_folded(name)] = SqlError(sentence)
 
     def _register_table(self, table: str) -> None:
@@ -346,7 +344,7 @@ class LakeSql:
         for _ in range(MAXIMUM_TRIES - 1):
             if all(deleted[each.node] <= each.landed for each in nodes):
                 break
-            # What was landed and then deleted between two looks is in the table by the next.
+            # Rows that landed and were deleted between the two reads are in the table now.
             nodes, deleted = self._read_positions(opened, stream)
         records = {each.node: each for each in self._catalog.records(stream)}
         fragments: list[Any] = []
@@ -362,19 +360,19 @@ class LakeSql:
         dataset = need("pyarrow.dataset", extra="sql", by="semel sql")
         rows = dataset.FileSystemDataset(fragments, schema(), dataset.ParquetFileFormat())
         if opened is None:
-            self.notes.append(f"nothing is landed in {self._shown(table)} yet")
+            self.notes.append(f"nothing has landed in {self._shown_address(table)} yet")
         self._connection.register(f"{table}{NOT_LANDED}", rows)
 
     def _read_positions(
         self, opened: "DeltaTable | None", stream: str
     ) -> tuple[list[NodeLag], dict[str, int]]:
-        """How far the table is with each node, and up to which row retention has deleted rows."""
+        """How far each node has landed, and up to which row retention has deleted its rows."""
         assert self._catalog is not None
         nodes = node_lags(opened, stream, self._catalog)
         return nodes, {each.node: each.deleted for each in nodes}
 
-    def _shown(self, table: str) -> str:
-        """A table of the lake, for people."""
+    def _shown_address(self, table: str) -> str:
+        """The address of a table, without secrets."""
         return without_secrets(table_address(self._lake, table))
 
     def _fragments(self, record: NodeRecord, begins: int, last: int) -> Iterator[Any]:
@@ -393,14 +391,14 @@ class LakeSql:
             yield self._copied(record, at, last)
 
     def _in_place(self, record: NodeRecord, first: int, last: int) -> Any:
-        """A segment, which is opened only if a question wants something of it."""
+        """A segment, which is opened only if the query reads rows of it."""
         assert self._segments is not None
         fs = need("pyarrow.fs", extra="sql", by="semel sql")
-        place = self._segments.root.file_path(record.stream, record.node, segment_name(first, last))
-        return self._fragment(place, fs.PyFileSystem(self._segments), record, first, last)
+        path = self._segments.root.file_path(record.stream, record.node, segment_name(first, last))
+        return self._fragment(path, fs.PyFileSystem(self._segments), record, first, last)
 
     def _copied(self, record: NodeRecord, first: int, last: int) -> Any:
-        """A copy of rows that lie with others that are landed, or in the store."""
+        """A copy of rows that are in the store, or in a segment with rows that have landed."""
         fs = need("pyarrow.fs", extra="sql", by="semel sql")
         path = self._temporary / f"rows-{len(list(self._temporary.iterdir()))}.parquet"
         with open(path, "wb") as file:
@@ -419,8 +417,8 @@ class LakeSql:
             path, filesystem, partition_expression=holds
         )
 
-    def _make_now(self, table: str) -> None:
-        """The view of all rows, with the columns of the table and `landed`."""
+    def _create_now_view(self, table: str) -> None:
+        """Create the view of all rows, with the columns of the table and `landed`."""
         own = [*schema().names, "date"]
         new = f"SELECT *, {_DATE} AS date FROM {_quoted(table + NOT_LANDED)}"
         if table in self._opened:
@@ -433,9 +431,9 @@ class LakeSql:
             text = f"SELECT *, true AS landed FROM {_quoted(table)} UNION ALL BY NAME {text}"
         self._connection.execute(f"CREATE TEMP VIEW {_quoted(table + NOW)} AS {text}")
 
-    # --- the answer -------------------------------------------------------------------------------
+    # --- the result -------------------------------------------------------------------------------
 
-    def _answer(self, statements: list[Any]) -> QueryResult:
+    def _run(self, statements: list[Any]) -> QueryResult:
         found: Queue[Any] = Queue(WAITING_BATCHES)
         enough = Event()
         worker = Thread(target=self._work, args=(statements, found, enough), daemon=True)
@@ -444,7 +442,7 @@ class LakeSql:
         def stop() -> None:
             enough.set()
             while worker.is_alive():
-                # One that has not begun yet does not hear it: it is told again.
+                # Repeated, because a query that has not begun yet ignores it.
                 self._connection.interrupt()
                 with suppress(Empty):
                     found.get(timeout=0.05)
@@ -473,14 +471,14 @@ class LakeSql:
         except BaseException as problem:
             found.put(problem)
         finally:
-            # The reader keeps the connection busy.
+            # As long as the reader exists, the connection is busy.
             del reader
 
     def _reader(self, statement: Any) -> Any:
         found = self._connection.sql(statement.query)
         types = [_as_text(each) for each in found.types]
         if any(types):
-            # By number: two columns may have one name.
+            # By number, because two columns may have the same name.
             found = found.project(
                 ", ".join(
                     (f"#{number}" if kind is None else f"CAST(#{number} AS {kind})")
@@ -501,7 +499,7 @@ class LakeSql:
         return given
 
     def _query_error(self, problem: BaseException) -> BaseException:
-        """What DuckDB or pyarrow raised, in its words and in ours."""
+        """The error to raise for one of DuckDB or pyarrow."""
         if not isinstance(problem, (self._duckdb.Error, OSError, RuntimeError, ValueError)):
             return problem
         if self._segments is not None and self._segments.damage is not None:
@@ -511,7 +509,7 @@ class LakeSql:
             why = one_line(OSError(reading[2].partition(". Detail: Python exception")[0]))
             return SqlError(
                 f"{reading[1]}: a file cannot be read: {why}; if files were merged or deleted "
-                "meanwhile, asking again helps"
+                "meanwhile, run the query again"
             )
         unknown = _UNKNOWN.search(str(problem))
         if unknown is None:
@@ -522,24 +520,24 @@ class LakeSql:
         if self._record is not None and unknown[1].lower() == self._record.table.lower():
             view = f"{self._record.table}{NOW}"
             if view in names:
-                return SqlError(f"nothing is landed in {unknown[1]} yet: ask {view}")
-        place = [line for line in _shown(problem).splitlines()[1:] if not _is_advice(line)]
+                return SqlError(f"nothing has landed in {unknown[1]} yet: query {view}")
+        pointer = [line for line in _shown(problem).splitlines()[1:] if not _is_advice(line)]
         near = get_close_matches(unknown[1].lower(), names, n=1)
         advice = f"did you mean {near[0]}? " if near else ""
-        there = f"there are {', '.join(names)}" if names else absent_tables(self._lake)
-        return SqlError("\n".join([f"there is no table {unknown[1]}: {advice}{there}", *place]))
+        known = f"there are {', '.join(names)}" if names else absent_tables(self._lake)
+        return SqlError("\n".join([f"there is no table {unknown[1]}: {advice}{known}", *pointer]))
 
 
 def segment_files(root: Root) -> "SegmentFiles":
-    """The segments of a root for datasets."""
-    # It is made of pyarrow, which is slow to import.
+    """The segments of a root as a file system for datasets."""
+    # Imports pyarrow, which is slow.
     from semel.up.segment_files import SegmentFiles
 
     return SegmentFiles(root)
 
 
 def absent_tables(lake: str) -> str:
-    """That a lake is empty."""
+    """That a lake has no tables, as the end of a sentence."""
     folder = local_folder(lake)
     if folder is not None and not folder.exists():
         return describe_missing_table(lake).replace("table", "lake", 1)
@@ -547,12 +545,12 @@ def absent_tables(lake: str) -> str:
 
 
 def _folded(name: str) -> str:
-    """What SQL makes of a name: DuckDB does not tell A to Z from a to z, but other letters."""
+    """A name as SQL compares it: DuckDB ignores the case of ASCII letters only."""
     return name.encode("utf-8", "surrogateescape").lower().decode("utf-8", "surrogateescape")
 
 
 def _distinct_names(names: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """The names that are one of a kind in SQL, and those that are not."""
+    """The names that are unique in SQL, and the others, by their folded name."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(_folded(name), []).append(name)
@@ -561,13 +559,13 @@ def _distinct_names(names: list[str]) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def _as_text(kind: Any) -> str | None:
-    """The type to cast to, so that Arrow can hold what is in it; None: it can hold it as it is."""
+    """The type to cast to, so that Arrow can hold its values; None: no cast is needed."""
     name = kind.id
     if name in _AS_TEXT:
         return _TEXT
     if name not in ("list", "array", "struct", "map", "union"):
         return None
-    # NodeLag the type of an array there is its size.
+    # An array has its size among its children.
     parts = [(label, each) for label, each in kind.children if not isinstance(each, int)]
     inner = [_as_text(each) for _, each in parts]
     if not any(inner):
@@ -611,10 +609,10 @@ def _indented(tabs: re.Match[str]) -> str:
 
 
 def _shown(problem: BaseException) -> str:
-    """DuckDB's message without empty lines; its last lines may point to a place.
+    """DuckDB's message without empty lines; its last lines may point into the query.
 
-    Tabs would be shown as escape sequences. Those that indent become two spaces, and those of the
-    query one: its place is pointed to by a line that counts each as one character.
+    Tabs would be printed as escape sequences. Those that indent become two spaces, and those of the
+    query one: the line that points into it counts each as one character.
     """
     lines = [line.rstrip() for line in str(problem).splitlines() if line.strip()]
     lines = [

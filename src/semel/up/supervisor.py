@@ -1,18 +1,20 @@
-"""Keeps several programs running that are one thing together: in order, and with nothing left over.
+"""Runs several programs as one service: starts them in order, restarts them, stops them in order.
 
-    parts start in their order:  one that is needed has to be ready before the next one starts
-    one that dies is started anew:  after a wait that doubles, and is short again after some health
-    they stop in the same order:  each ends, with what the one before has left it, before the next
+    start     in order: a required part has to be ready before the next one starts
+    restart   after a delay that doubles with each death, and is short again after a healthy run
+    stop      in the same order: each part ends before the next one is asked to, so that the next
+              one can finish what the part before it has left
 
-A `Part` says what is run, what its lines mean (`parse_line`), and how it is stopped; the supervisor
-knows nothing else of it. A required part that fails before it was ever ready ends everything with
-`CannotStart` and its reason. Any other part that fails is reported and restarted.
+A `Part` says what to run, what its output means (`parse_line`) and how long it may take to stop;
+the supervisor knows nothing else of it. A required part that fails before it was ever ready ends
+everything with `CannotStart` and its reason. Any other part that fails is reported and restarted.
 
-Each part runs behind a tether (tether.py), a small process of its own: so the terminal's Ctrl-C
-reaches the supervisor alone, and nothing that a part has started outlives it, not even if the
-supervisor is killed. If a tether is killed, its part gets SIGTERM, and all that is seen of it
-(leftovers.py) is killed when its time is up. One loop does it all. Of what parts say, one line each
-is in memory, which is cut at LONGEST_LINE bytes; a part whose lines nobody takes waits.
+Each part runs behind a tether (tether.py), a small process of its own. So the Ctrl-C of a terminal
+reaches the supervisor only, and nothing that a part has started outlives it, even if the
+supervisor is killed. If a tether is killed, its part gets SIGTERM, and what is still running after
+the part's time to stop is killed (orphans.py). Everything runs in one event loop. Of the output of
+a part at most one line of LONGEST_LINE bytes is in memory; a part that writes faster than its lines
+are processed blocks.
 """
 
 import asyncio
@@ -25,31 +27,31 @@ from pathlib import Path
 from typing import Final
 
 from semel.up import tether
-from semel.up.leftovers import Leftovers
+from semel.up.orphans import Orphans
 
 TETHER: Final = str(Path(tether.__file__).resolve())
 LONGEST_LINE: Final = 64 * 1024
 READ_BYTES: Final = 64 * 1024
 STDOUT: Final = 1
 STDERR: Final = 2
-# A needed part that was never ready, and does not say why, is given up after so many deaths.
+# After this many deaths, a required part that was never ready and gives no reason is given up.
 FIRST_ATTEMPTS: Final = 5
 NEVER: Final = float("inf")
-# After a second request to stop, how long a part may take to end. Who does not want to wait for
-# Spark to end in order asks once more.
+# How long a part may take to end after a second request to stop.
 HURRY_SECONDS: Final = 15.0
-# How often it is looked whether a tether was killed and what it has left, and while that is killed.
+# How often to check whether a tether was killed and what is left of its part; and how often while
+# that is being killed.
 POLL_SECONDS: Final = 0.5
 KILL_SECONDS: Final = 0.05
-# How long it is listened to outputs that nobody of ours has.
-LAST_WORDS_SECONDS: Final = 1.0
+# How long to read the output of a killed tether that processes of others may have open.
+LAST_OUTPUT_SECONDS: Final = 1.0
 
-# What a line of a part means; see `LineEvent`.
+# Kinds of events that a part reports by a line; see `LineEvent`.
 READY: Final = "ready"
 LOGGED: Final = "logged"
 PROBLEM: Final = "problem"
 PROGRESS: Final = "progress"
-# What else is told.
+# Kinds of events that the supervisor reports itself.
 STARTING: Final = "starting"
 DIED: Final = "died"
 STOPPING: Final = "stopping"
@@ -57,15 +59,15 @@ STOPPED: Final = "stopped"
 
 
 class CannotStart(Exception):
-    """Why a part that is needed cannot start, in one sentence."""
+    """Why a required part cannot start, in one sentence."""
 
 
 @dataclass(frozen=True)
 class LineEvent:
     """What a line of a part means.
 
-    READY: it does its work now. SAID: words for people. PROBLEM: why it is about to end. PROGRESS:
-    how it stands, in `facts`.
+    READY: the part is in service. LOGGED: `text` for people, of one or more lines. PROBLEM: why
+    the part is about to exit. PROGRESS: `text` names what `facts` are about.
     """
 
     kind: str
@@ -75,27 +77,27 @@ class LineEvent:
 
 @dataclass(frozen=True)
 class Part:
-    """A program that is kept running."""
+    """A program to keep running."""
 
     name: str
     command: tuple[str, ...]
-    # Takes STDOUT or STDERR and a line without its end; None: nothing to tell of.
+    # Takes STDOUT or STDERR, and a line without its newline; None: nothing to report.
     parse_line: Callable[[int, str], LineEvent | None]
     environment: Mapping[str, str] | None = None
-    # Without it there is no use in the others.
-    is_needed: bool = False
-    # How long it may take to end when it is asked to (SIGTERM); then it is killed. In a hurry it is
-    # asked a second time (SIGINT), and has HURRY_SECONDS.
+    # The others are useless without it.
+    is_required: bool = False
+    # How long it may take to end after SIGTERM; then it is killed. A second request to stop sends
+    # SIGINT and leaves it HURRY_SECONDS.
     stop_seconds: float = 60.0
 
 
 @dataclass(frozen=True)
 class RestartDelays:
-    """How long a part that died is left alone: seconds, doubled with each death."""
+    """Seconds until a part that died is restarted; doubled with each death."""
 
     first: float = 1.0
     longest: float = 60.0
-    # One that was ready for so long begins with the first wait again.
+    # After a run that was ready for this long, the delay is the first one again.
     healthy: float = 60.0
 
 
@@ -110,143 +112,139 @@ class Event:
 
 
 class Supervisor:
-    """All parts, from the first start to the last end."""
+    """All parts, from the first start to the last exit."""
 
     def __init__(
         self,
         parts: Sequence[Part],
-        tell: Callable[[Event], None],
+        report: Callable[[Event], None],
         *,
         delays: RestartDelays | None = None,
     ) -> None:
-        self._tell = tell
-        self._kept = [_Kept(part, self, delays or RestartDelays()) for part in parts]
-        # How often it was asked to stop.
-        self._asked = 0
+        """`report` is called with every event, in the event loop."""
+        self.report: Final = report
+        self._parts = [_SupervisedPart(part, self, delays or RestartDelays()) for part in parts]
+        self._stop_requests = 0
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
         self._failure: str | None = None
 
     @property
     def states(self) -> dict[str, str]:
-        """Parts with how they are: "waiting", "starting", "ready" or "stopped"."""
-        return {kept.part.name: kept.state for kept in self._kept}
+        """The state of each part: "waiting", "starting", "ready" or "stopped"."""
+        return {each.part.name: each.state for each in self._parts}
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was asked to stop."""
+        """Whether `stop` was called, or a required part cannot start."""
         return self._stopping.is_set()
 
-    def tell(self, event: Event) -> None:
-        """Pass on what a part did."""
-        self._tell(event)
-
     def stop(self) -> None:
-        """Stop all in order; asked again, do so in a hurry; asked once more, kill them all."""
-        self._asked += 1
+        """Stop all parts in order. The second call makes them hurry, the third kills them."""
+        self._stop_requests += 1
         self._stopping.set()
-        if self._asked > 1:
+        if self._stop_requests > 1:
             self._hurrying.set()
-        if self._asked > 2:
-            for kept in self._kept:
-                kept.order(tether.KILL)
+        if self._stop_requests > 2:
+            for each in self._parts:
+                each.request(tether.KILL)
 
     def fail(self, sentence: str) -> None:
-        """A part that is needed cannot start: stop all."""
+        """Stop all parts because a required one cannot start."""
         if self._failure is None:
             self._failure = sentence
         self._hurrying.set()
         self._stopping.set()
 
     async def run(self) -> None:
-        """Until `stop` is called and all have ended. Raises CannotStart."""
-        keeping: list[asyncio.Task[None]] = []
+        """Run until `stop` is called and all parts have ended. Raises CannotStart."""
+        running: list[asyncio.Task[None]] = []
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            for kept in self._kept:
+            for each in self._parts:
                 if self._stopping.is_set():
                     break
-                keeping.append(asyncio.ensure_future(kept.keep()))
-                if kept.part.is_needed:
-                    ready = asyncio.ensure_future(kept.was_ready.wait())
+                running.append(asyncio.ensure_future(each.keep_running()))
+                if each.part.is_required:
+                    ready = asyncio.ensure_future(each.was_ready.wait())
                     await asyncio.wait(
-                        (ready, stopping, keeping[-1]), return_when=asyncio.FIRST_COMPLETED
+                        (ready, stopping, running[-1]), return_when=asyncio.FIRST_COMPLETED
                     )
                     ready.cancel()
-            watched = {stopping, *keeping}
+            watched = {stopping, *running}
             while watched and not stopping.done():
                 done, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
                 for task in done - {stopping}:
-                    # Nothing ends a keeper before its time but a fault of ours.
+                    # Only a bug of ours ends one before it is stopped: raise it.
                     task.result()
-            for kept, task in zip(self._kept, keeping, strict=False):
-                await kept.end(self._hurrying)
+            for each, task in zip(self._parts, running, strict=False):
+                await each.stop(self._hurrying)
                 await task
         finally:
             stopping.cancel()
-            for task in keeping:
+            for task in running:
                 task.cancel()
-            await asyncio.gather(*keeping, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
         if self._failure is not None:
             raise CannotStart(self._failure)
 
 
-class _Kept:
-    """One part, and the process that it is now."""
+class _SupervisedPart:
+    """One part, and its current process."""
 
-    def __init__(self, part: Part, owner: Supervisor, delays: RestartDelays) -> None:
+    def __init__(self, part: Part, supervisor: Supervisor, delays: RestartDelays) -> None:
         self.part = part
         self.state = "waiting"
         self.was_ready = asyncio.Event()
-        self._owner = owner
+        self._supervisor = supervisor
         self._delays = delays
-        self._wait = delays.first
+        self._delay = delays.first
         self._process: asyncio.subprocess.Process | None = None
         self._ready_at = NEVER
-        # The last sentence of this process, and whether it was meant as the reason of its end.
-        self._last = ""
-        self._is_reason = False
+        # The last line of this process, and whether it reported that as the reason of its exit.
+        self._last_line = ""
+        self._has_reason = False
         self._deaths = 0
-        # Asked to end: it is not started again.
-        self._ending = asyncio.Event()
-        # It is to be killed, whoever does that.
+        # It was asked to stop, and is not restarted.
+        self._stopping = asyncio.Event()
+        # It is to be killed, by its tether or by us.
         self._killing = asyncio.Event()
-        # It will not run any more.
+        # It has stopped for good.
         self._ended = asyncio.Event()
 
-    async def keep(self) -> None:
-        """Start it, again and again, until it is asked to end."""
+    async def keep_running(self) -> None:
+        """Start it, again after each exit, until it is asked to stop."""
         try:
-            while not self._ending.is_set() and not self._owner.is_stopping:
+            while not self._stopping.is_set() and not self._supervisor.is_stopping:
                 code = await self._run()
-                if not self._ending.is_set() and not await self._wait_before_restart(
-                    self._why(code)
+                if not self._stopping.is_set() and not await self._wait_before_restart(
+                    self._reason_of_exit(code)
                 ):
                     break
         finally:
             self.state = "stopped"
             self._ended.set()
 
-    async def _wait_before_restart(self, why: str) -> bool:
-        """It died: tell, and wait until it may be started again. False: never."""
+    async def _wait_before_restart(self, reason: str) -> bool:
+        """Report a death, and wait until the restart is due. False: it is not restarted."""
         self._deaths += 1
-        if self._owner.is_stopping:
-            self._tell(DIED, why)
+        if self._supervisor.is_stopping:
+            self._report(DIED, reason)
             return False
-        if self.part.is_needed and not self.was_ready.is_set():
-            if self._is_reason or self._deaths == FIRST_ATTEMPTS:
-                self._owner.fail(f"{self.part.name} cannot start: {why}")
+        if self.part.is_required and not self.was_ready.is_set():
+            if self._has_reason or self._deaths == FIRST_ATTEMPTS:
+                self._supervisor.fail(f"{self.part.name} cannot start: {reason}")
                 return False
         self.state = "waiting"
-        self._tell(DIED, why, again=self._wait)
+        self._report(DIED, reason, again=self._delay)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._wait):
-                await self._ending.wait()
-        self._wait = min(self._delays.longest, self._wait * 2)
+            async with asyncio.timeout(self._delay):
+                await self._stopping.wait()
+        self._delay = min(self._delays.longest, self._delay * 2)
         return True
 
-    def _why(self, code: int) -> str:
-        """Why it ended, with its last sentence."""
+    def _reason_of_exit(self, code: int) -> str:
+        """The reason that it reported, or its exit code and its last line."""
         how = f"exit code {code}"
         if code > tether.BY_SIGNAL:
             number = code - tether.BY_SIGNAL
@@ -254,16 +252,16 @@ class _Kept:
             how = f"signal {number}, {name}"
         elif code < 0:
             how = f"its tether was killed by signal {-code}"
-        if self._is_reason:
-            return self._last
-        return f"{how}; its last words: {self._last}" if self._last else how
+        if self._has_reason:
+            return self._last_line
+        return f"{how}; its last line: {self._last_line}" if self._last_line else how
 
     async def _run(self) -> int:
-        """One process from its start to its end; its exit code."""
+        """One process, from its start to its exit; returns the exit code."""
         loop = asyncio.get_running_loop()
-        self._last, self._is_reason, self._ready_at = "", False, NEVER
+        self._last_line, self._has_reason, self._ready_at = "", False, NEVER
         self.state = "starting"
-        self._tell(STARTING)
+        self._report(STARTING)
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -279,55 +277,58 @@ class _Kept:
                 start_new_session=True,
             )
         except OSError as problem:
-            # No memory or no process to be had now: that may change.
-            self._last = f"it cannot be started now: {problem.strerror}"
-            return tether.NOTHING_TO_RUN
+            # Out of memory or processes, which may change: retry like after a death.
+            self._last_line = f"it cannot be started: {problem.strerror}"
+            return tether.CANNOT_RUN
         self._process = process
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            if self._ending.is_set():
-                self.order(tether.TERMINATE)
-            # Its tether ends last, unless somebody kills that.
-            await _first(
+            if self._stopping.is_set():
+                self.request(tether.TERMINATE)
+            # Its outputs end after everything that the tether runs, unless the tether is killed.
+            await _wait_for_first(
                 None,
                 asyncio.gather(
-                    self._listen(STDOUT, process.stdout), self._listen(STDERR, process.stderr)
+                    self._read_lines(STDOUT, process.stdout),
+                    self._read_lines(STDERR, process.stderr),
                 ),
                 self._end_orphans(process),
             )
             code = await process.wait()
         except asyncio.CancelledError:
-            # The end of its input is the end of it.
+            # End of file on its input makes the tether end everything.
             if process.stdin is not None:
                 process.stdin.close()
             raise
         finally:
             self._process = None
         if loop.time() - self._ready_at >= self._delays.healthy:
-            self._wait = self._delays.first
+            self._delay = self._delays.first
         return code
 
     async def _end_orphans(self, process: asyncio.subprocess.Process) -> None:
-        """After the death of a tether: until what it held has ended, or cannot be ended by us."""
+        """If the tether is killed: wait until its orphans have ended, and kill them in the end."""
         while process.returncode is None:
-            # To wait for it would be to wait for its outputs too, which others may have.
+            # process.wait() would also wait until its outputs are closed, which orphans have open.
             await asyncio.sleep(POLL_SECONDS)
-        left = Leftovers(process.pid)
+        orphans = Orphans(process.pid)
         loop = asyncio.get_running_loop()
-        end = loop.time() + self.part.stop_seconds
-        while left.find():
-            if self._killing.is_set() or loop.time() >= end:
-                left.kill()
+        deadline = loop.time() + self.part.stop_seconds
+        while orphans.find():
+            if self._killing.is_set() or loop.time() >= deadline:
+                orphans.kill()
                 await asyncio.sleep(KILL_SECONDS)
             else:
-                await _first(min(POLL_SECONDS, end - loop.time()), self._killing.wait())
-        # Somebody whom we do not know may have its outputs, and what was said is still in them.
-        await _first(max(0.0, end - loop.time()), self._killing.wait())
-        await asyncio.sleep(LAST_WORDS_SECONDS)
+                await _wait_for_first(
+                    min(POLL_SECONDS, deadline - loop.time()), self._killing.wait()
+                )
+        # A process that was not found may have its outputs open, and lines are still to be read.
+        await _wait_for_first(max(0.0, deadline - loop.time()), self._killing.wait())
+        await asyncio.sleep(LAST_OUTPUT_SECONDS)
 
-    async def _listen(self, source: int, stream: asyncio.StreamReader) -> None:
-        """Take in lines until there are no more."""
+    async def _read_lines(self, source: int, stream: asyncio.StreamReader) -> None:
+        """Process lines until end of file."""
         rest = b""
         while data := await stream.read(READ_BYTES):
             *lines, rest = (rest + data).split(b"\n")
@@ -341,24 +342,24 @@ class _Kept:
 
     def _take_line(self, source: int, line: bytes) -> None:
         text = line[:LONGEST_LINE].decode("utf-8", "replace").rstrip()
-        line_event = self.part.parse_line(source, text) if text else None
-        if line_event is None:
+        event = self.part.parse_line(source, text) if text else None
+        if event is None:
             return
-        if line_event.kind == READY:
+        if event.kind == READY:
             self.state = "ready"
             self._ready_at = asyncio.get_running_loop().time()
             self.was_ready.set()
-        elif line_event.kind == PROBLEM:
-            # The first is the reason; it may be given on both of its outputs.
-            if not self._is_reason:
-                self._last, self._is_reason = line_event.text, True
+        elif event.kind == PROBLEM:
+            # The first one is the reason. It may be written to both outputs.
+            if not self._has_reason:
+                self._last_line, self._has_reason = event.text, True
             return
-        elif line_event.kind == LOGGED and not self._is_reason:
-            self._last = line_event.text
-        self._owner.tell(Event(line_event.kind, self.part.name, line_event.text, line_event.facts))
+        elif event.kind == LOGGED and not self._has_reason:
+            self._last_line = event.text.rstrip().rpartition("\n")[2]
+        self._supervisor.report(Event(event.kind, self.part.name, event.text, event.facts))
 
-    def order(self, what: bytes) -> None:
-        """Have the tether do something, if there is one."""
+    def request(self, what: bytes) -> None:
+        """Send a request to the tether, if one is running."""
         if what == tether.KILL:
             self._killing.set()
         process = self._process
@@ -366,32 +367,32 @@ class _Kept:
             with contextlib.suppress(OSError, RuntimeError):
                 process.stdin.write(what)
 
-    async def end(self, hurrying: asyncio.Event) -> None:
-        """Let it finish and end, or kill it; nothing of it is left afterwards."""
-        self._ending.set()
+    async def stop(self, hurrying: asyncio.Event) -> None:
+        """Stop it and wait; it is killed if it takes too long."""
+        self._stopping.set()
         if self._process is not None:
-            self._tell(STOPPING)
+            self._report(STOPPING)
             if not hurrying.is_set():
-                self.order(tether.TERMINATE)
+                self.request(tether.TERMINATE)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.part.stop_seconds
-        await _first(self.part.stop_seconds, self._ended.wait(), hurrying.wait())
+        await _wait_for_first(self.part.stop_seconds, self._ended.wait(), hurrying.wait())
         if not self._ended.is_set() and hurrying.is_set():
-            self.order(tether.HURRY)
+            self.request(tether.HURRY)
             deadline = min(deadline, loop.time() + HURRY_SECONDS)
-            await _first(deadline - loop.time(), self._ended.wait())
+            await _wait_for_first(deadline - loop.time(), self._ended.wait())
         if not self._ended.is_set():
-            self._tell(LOGGED, "does not end, and is killed")
-            self.order(tether.KILL)
+            self._report(LOGGED, "does not stop in time: killed")
+            self.request(tether.KILL)
             await self._ended.wait()
-        self._tell(STOPPED)
+        self._report(STOPPED)
 
-    def _tell(self, kind: str, text: str = "", **facts: object) -> None:
-        self._owner.tell(Event(kind, self.part.name, text, facts))
+    def _report(self, kind: str, text: str = "", **facts: object) -> None:
+        self._supervisor.report(Event(kind, self.part.name, text, facts))
 
 
-async def _first(seconds: float | None, *awaited: Awaitable[object]) -> None:
-    """Until one of them is done, but not longer than this; whatever it raised is raised."""
+async def _wait_for_first(seconds: float | None, *awaited: Awaitable[object]) -> None:
+    """Wait until one of these is done, at most this long; cancel the others. Raises its error."""
     tasks = [asyncio.ensure_future(each) for each in awaited]
     try:
         done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

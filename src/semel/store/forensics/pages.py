@@ -20,12 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
 
+from semel.store.file_header import HEADER_BYTES, FileHeader
 from semel.store.forensics.log_frames import intact_frames
 from semel.store.schema import PAGE_BYTES, VERSION, Value
 from semel.store.wal import FRAME_BYTES, WriteAheadLog, log_path
-
-_MAGIC: Final = b"SQLite format 3\0"
-_HEADER_BYTES: Final = 100
 
 INDEX_INTERIOR: Final = 2
 TABLE_INTERIOR: Final = 5
@@ -71,10 +69,8 @@ class Pages:
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         self._log: BinaryIO | None = None
-        header = self._file.read(_HEADER_BYTES)
-        self.page_size = int.from_bytes(header[16:18], "big")
-        if self.page_size == 1:
-            self.page_size = 65_536
+        header = FileHeader(self._file.read(HEADER_BYTES))
+        self.page_size = header.page_size
         if self.page_size < 512 or self.page_size & (self.page_size - 1):
             # The header is damaged: assume our own page size.
             self.page_size = PAGE_BYTES
@@ -93,7 +89,7 @@ class Pages:
         # Pages that have been visited, overflow pages included.
         self.used: set[int] = set()
         # Bytes of a page without those reserved at its end.
-        reserved = header[20] if len(header) == _HEADER_BYTES else 0
+        reserved = header.reserved_bytes if header.is_complete else 0
         self.usable = self.page_size - reserved if reserved <= 32 else self.page_size
 
     def _use_log(self, log: WriteAheadLog) -> int:
@@ -150,21 +146,19 @@ class Pages:
     def version(self) -> int | None:
         """The format of the store, if the first page can be read."""
         try:
-            header = self.page(1)
+            header = FileHeader(self.page(1))
         except Unreadable:
             return None
-        version = int.from_bytes(header[60:64], "big")
-        is_store = header.startswith(_MAGIC) and 1 <= version <= VERSION
-        return version if is_store else None
+        is_store = header.is_sqlite and 1 <= header.user_version <= VERSION
+        return header.user_version if is_store else None
 
     def free(self) -> set[int]:
         """The pages on the freelist. Raises Unreadable if it is damaged."""
-        header = self.page(1)
-        if not header.startswith(_MAGIC):
+        header = FileHeader(self.page(1))
+        if not header.is_sqlite:
             raise Unreadable("page 1 is not the first page of a database")
         found: set[int] = set()
-        trunk = int.from_bytes(header[32:36], "big")
-        stated = int.from_bytes(header[36:40], "big")
+        trunk, stated = header.first_free_page, header.free_page_count
         while trunk:
             data = self.page(trunk)
             following, count = struct.unpack_from(">II", data)
@@ -260,7 +254,7 @@ class Page:
         self._pages = pages
         self._number = number
         self._data = pages.page(number)
-        self._start = _HEADER_BYTES if number == 1 else 0
+        self._start = HEADER_BYTES if number == 1 else 0
         kind = self._data[self._start]
         self.is_table = kind in _TABLE
         self.is_interior = kind in _INTERIOR

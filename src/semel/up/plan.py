@@ -1,0 +1,212 @@
+"""What `semel up` runs, and where it keeps its data: one plan, made from the settings.
+
+<data>/store.db …         the broker's store          <data>/streams   the record
+<data>/lake/<table>       the Delta tables
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from semel.broker.settings import BrokerSettings
+from semel.extras import EXTRAS, MissingExtra, missing
+from semel.pipeline.errors import PipelineError
+from semel.pipeline.lake_address import check_table_name, local_folder
+from semel.pipeline.landing import landing_table
+from semel.pipeline.settings import LandSettings
+from semel.settings import Section, Settings, SettingsError, load, setting
+from semel.store.folder import STREAMS
+from semel.store.landing_notes import declare_landing
+from semel.store.roots import RootError, open_root, without_secrets
+from semel.store.settings import StoreSettings, StreamSettings, check_streams
+
+DATA: Final = "semel-data"
+# The default of [land] lake, as users see it.
+LAKE: Final = "<data>/lake"
+LAKE_FOLDER: Final = "lake"
+# The topic filter of all messages, and the stream that is added for them.
+EVERY_TOPIC: Final = "#"
+EVERY_MESSAGE: Final = "all"
+
+REQUIRED_PACKAGES: Final = {
+    "broker": ("pyarrow",),
+    "spark": ("deltalake", "pyarrow", "pyspark"),
+}
+
+
+@dataclass(frozen=True)
+class UpLandSettings(LandSettings):
+    """The landing's settings, with a lake in the data folder by default."""
+
+    lake: str = setting(LAKE, "Where the tables are: a folder, or an object store.")
+
+
+@dataclass(frozen=True)
+class UpBrokerSettings(BrokerSettings):
+    """The broker's settings, with connection messages off by default."""
+
+    connection_messages: bool = setting(
+        False, "Whether a line is logged for each client that connects and disconnects."
+    )
+
+
+@dataclass(frozen=True)
+class UpPlan:
+    """What runs, with which settings."""
+
+    config: Path | None
+    data: Path
+    host: str
+    port: int
+    # Where the segments are; None: in the data folder.
+    root: str | None
+    # Streams to record besides those of the file, as NAME=FILTER.
+    streams: tuple[str, ...]
+    # The stream that is landed, and its table.
+    stream: str
+    lake: str
+    table: str
+    checkpoint: Path | None
+    interval: str | None
+    lands: bool
+    # The lowest level of the broker's log that is shown.
+    log_level: str = "info"
+    connection_messages: bool = False
+    # Whether the landing maintains its table.
+    maintenance: bool = True
+    # Those of data, root, lake, stream and table for which the file alone gives the same value:
+    # a command with --config does not need them.
+    by_file: frozenset[str] = frozenset()
+
+    @property
+    def record(self) -> str:
+        """Where the segments are."""
+        return str(self.data / STREAMS) if self.root is None else self.root
+
+    @property
+    def locations(self) -> dict[str, str]:
+        """Where the data is, without the secrets of addresses."""
+        found = {"data": str(self.data), "record": without_secrets(self.record)}
+        if self.lands:
+            found["lake"] = without_secrets(self.lake)
+        return found
+
+
+def sections(known: Sequence[type[Section]]) -> tuple[type[Section], ...]:
+    """These sections, with the defaults of `semel up`."""
+    ours = (UpBrokerSettings, UpLandSettings)
+    names = [each.section for each in ours]
+    return (*(each for each in known if each.section not in names), *ours)
+
+
+def make_plan(
+    settings: Settings, *, config: Path | None, lands: bool, interval: str | None
+) -> UpPlan:
+    """Make the plan from settings of `sections`. Raises SettingsError."""
+    broker, store = settings.of(UpBrokerSettings), settings.of(StoreSettings)
+    land = settings.of(UpLandSettings)
+    data = Path(DATA) if store.data is None else store.data
+    streams = settings.all_of(StreamSettings)
+    check_streams(store if store.data else StoreSettings(data=data), streams)
+    if not StoreSettings(data=data, durability=store.durability).is_durable:
+        raise SettingsError(
+            [f"[store] durability {store.durability} keeps nothing: choose disk or os"]
+        )
+    added: tuple[str, ...] = ()
+    if land.stream not in [each.name for each in streams]:
+        if streams and land.stream != EVERY_MESSAGE:
+            raise SettingsError(
+                [f"[land] stream is {land.stream}, and no [[stream]] has that name: add one"]
+            )
+        added = (f"{land.stream}={EVERY_TOPIC}",)
+    lake = str(data / LAKE_FOLDER) if land.lake == LAKE else land.lake
+    checkpoint = land.checkpoint
+    try:
+        check_table_name(land.table)
+        if local_folder(lake) is None and checkpoint is None:
+            checkpoint = data / "checkpoints" / land.table
+    except PipelineError as problem:
+        raise SettingsError([f"[land]: {problem}"]) from None
+    return UpPlan(
+        config=config,
+        data=data,
+        host=broker.host,
+        port=broker.port,
+        root=store.root,
+        streams=added,
+        stream=land.stream,
+        lake=lake,
+        table=land.table,
+        checkpoint=checkpoint,
+        interval=interval,
+        lands=lands,
+        log_level=broker.log_level,
+        connection_messages=broker.connection_messages,
+        maintenance=land.maintenance,
+        by_file=frozenset() if config is None else _given_by_file(settings, config, lake),
+    )
+
+
+def _given_by_file(settings: Settings, config: Path, lake: str) -> frozenset[str]:
+    """Those of data, root, lake, stream and table for which the file alone gives this value."""
+    try:
+        alone = load(settings.loaded, path=config, environ={}, flags={})
+    except SettingsError:
+        # The file is valid only together with the environment.
+        return frozenset()
+    store, land = settings.of(StoreSettings), settings.of(UpLandSettings)
+    store_alone, land_alone = alone.of(StoreSettings), alone.of(UpLandSettings)
+    lake_alone = land_alone.lake
+    if lake_alone == LAKE and store_alone.data is None:
+        lake_alone = str(Path(DATA) / LAKE_FOLDER)
+    # Without [store] data, a command looks for the data folder around the lake.
+    has_data = store_alone.data is not None or lake == str(Path(DATA) / LAKE_FOLDER)
+    found = {
+        "data": has_data and store_alone.data == store.data,
+        "root": (land_alone.root or store_alone.root) == store.root,
+        "lake": lake_alone == lake,
+        "stream": land_alone.stream == land.stream,
+        "table": land_alone.table == land.table,
+    }
+    return frozenset(name for name, is_given in found.items() if is_given)
+
+
+def check_extras(plan: UpPlan) -> None:
+    """Raise MissingExtra, with one sentence, if a required package is not installed."""
+    extras = ["broker", "spark"] if plan.lands else ["broker"]
+    absent = sorted(
+        {each for extra in extras for each in REQUIRED_PACKAGES[extra] if each in missing(extra)}
+    )
+    if not absent:
+        return
+    to_install = [extra for extra in extras if set(absent) & set(EXTRAS[extra])]
+    sentence = f"semel up needs {', '.join(absent)}: pip install 'semel[{','.join(to_install)}]'"
+    if to_install == ["spark"]:
+        sentence += ", or leave the landing out with --no-land"
+    raise MissingExtra(sentence)
+
+
+def note_landing(plan: UpPlan) -> None:
+    """Note under the root that its stream is landed, so that retention keeps rows until then.
+
+    Blocks. A failure is ignored: the landing notes it again when it starts, and reports problems.
+    """
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    with suppress(OSError, RootError, PipelineError, MissingExtra):
+        table = without_secrets(landing_table(plan.lake, plan.table))
+        declare_landing(open_root(plan.record), plan.stream, table, at=at)
+
+
+def create_lake_folder(plan: UpPlan) -> None:
+    """Create the lake's folder, if it is not in the data folder, before its first table exists.
+
+    So queries report "nothing has landed yet" rather than a missing lake.
+    """
+    folder = local_folder(plan.lake)
+    if plan.lands and folder is not None and folder != (plan.data / LAKE_FOLDER).absolute():
+        # The landing reports why it cannot be created.
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
