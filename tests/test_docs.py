@@ -6,6 +6,7 @@ Python examples of a page.
 """
 
 import asyncio
+import configparser
 import doctest
 import hmac
 import re
@@ -383,6 +384,16 @@ def test_every_settings_file_of_a_page_loads(page: Path, tmp_path: Path) -> None
             path = tmp_path / "semel.toml"
             path.write_text(block, "utf-8")
             load(SECTIONS, path=path, environ={}, flags={})
+
+
+@EVERY_PAGE
+def test_every_unit_file_of_a_page_is_one(page: Path) -> None:
+    for kind, block in BLOCK.findall(page.read_text("utf-8")):
+        if kind == "ini":
+            unit = configparser.ConfigParser(interpolation=None)
+            unit.read_string(block)
+            assert unit.sections() == ["Unit", "Service", "Install"]
+            assert " semel " in unit["Service"]["ExecStart"].replace("/", " ")
 
 
 def test_the_page_on_settings_shows_how_errors_are_reported(tmp_path: Path) -> None:
