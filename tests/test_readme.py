@@ -1,31 +1,65 @@
-"""The README's commands have the options it shows; its figures are those of bench/README.md."""
+"""What the README shows is true: its examples run, and its figures are those of the benchmark.
+
+Every command and example of the README is run by a test:
+
+    semel up, pub, sub, sql     tests/up/test_readme.py, with Spark
+    the example for Spark       tests/pipeline/test_pages.py
+    the example for asyncio     tests/client/test_page.py
+    the example for pytest      here
+    the last line of the demo   tests/cli/test_demo.py; here, that the README shows its format
+
+`pip install` and the make targets would build an environment each time. Here only their extras and
+targets are looked up; tests/test_build.py and tests/test_extras.py build and install the package.
+"""
 
 import ast
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from semel import cli
+from semel.lab.demo_account import Verdict
+from tests.lab.as_user import run
+
+pytest_plugins = ["pytester"]
 
 HOME = Path(__file__).resolve().parent.parent
 README = HOME / "README.md"
 TEXT = README.read_text("utf-8")
 COMMANDS = re.findall(r"^\$ semel (.*?)(?:\s+#.*)?$", TEXT, re.MULTILINE)
+EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+# What the example for pytest calls: a program that reconnects and sends again what it must.
+PROGRAM = """
+import paho.mqtt.client as mqtt
+
+
+class Program:
+    def __init__(self, port):
+        self.client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="program")
+        self.client.connect("127.0.0.1", port)
+        self.client.loop_start()
+
+    def send(self, topic, payload):
+        self.client.publish(topic, payload, qos=1)
+
+
+def start_my_program(url):
+    return Program(int(url.rpartition(":")[2]))
+"""
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_every_command_of_the_readme_is_one_with_options_that_it_has(line: str) -> None:
-    """`--help` behind the arguments: click parses what stands before it, and runs nothing."""
+def test_every_command_of_the_readme_has_valid_options(line: str) -> None:
     name, *arguments = shlex.split(line)
     command = cli.group.get_command(click.Context(cli.group), name)
     assert command is not None
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in arguments if word.startswith("-")} <= known
-    assert CliRunner().invoke(cli.group, [name, *arguments, "--help"]).exit_code == 0
+    command.make_context(name, arguments, parent=click.Context(cli.group))
 
 
 def test_the_readme_shows_four_commands_and_begins_with_what_starts_all() -> None:
@@ -34,11 +68,41 @@ def test_the_readme_shows_four_commands_and_begins_with_what_starts_all() -> Non
 
 
 def test_every_python_example_of_the_readme_is_python() -> None:
-    """The client's is also run, in tests/client/test_page.py; the others are only parsed."""
-    examples = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(examples) == 3
-    for example in examples:
+    assert len(EXAMPLES) == 3
+    for example in EXAMPLES:
         ast.parse(example)
+
+
+def test_the_example_for_pytest_passes(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = (each for each in EXAMPLES if "mqtt_broker" in each)
+    pytester.makepyfile(
+        my_program=PROGRAM, test_example=f"from my_program import start_my_program\n\n{example}"
+    )
+    # The program of the example is never stopped.
+    result = run(pytester, monkeypatch, "-p", "no:unraisableexception", "-q")
+    assert result.parseoutcomes() == {"passed": 1}, result.stdout.str()
+
+
+def test_every_extra_of_the_readme_exists() -> None:
+    project = tomllib.loads((HOME / "pyproject.toml").read_text("utf-8"))["project"]
+    named = set(re.findall(r"\.\[(\w+)\]", TEXT))
+    assert named == {"all", "broker", "sql", "spark"}
+    assert named <= set(project["optional-dependencies"])
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    named = set(re.findall(r"`make ([\w-]+)", TEXT))
+    assert {"run", "demo", "bench"} <= named
+    targets = re.findall(r"^([\w-]+):", (HOME / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert named <= set(targets)
+
+
+def test_the_last_line_of_the_demo_is_what_the_demo_prints() -> None:
+    (shown,) = re.findall(r"^published .*$", TEXT, re.MULTILINE)
+    verdict = Verdict(50_000, 635, 50_000, 50_000, 0, 0, (), 0)
+    assert str(verdict) == shown
 
 
 @pytest.mark.parametrize(
