@@ -20,8 +20,7 @@ from click.testing import CliRunner
 from semel import cli
 from semel.cli.demo import LEAST_MESSAGES, MESSAGES, as_line, command
 from semel.client import Client
-from semel.lab.demo import Demo, DemoFailed, DemoOptions, DemoStatus, take_all
-from semel.lab.demo_account import MOST_MESSAGES, SHOWN_FAULTS, Reconciliation, Verdict
+from semel.lab.demo import Demo, DemoFailed, DemoOptions, DemoStatus, add_everything
 from semel.lab.demo_faults import (
     BEFORE_SPARK,
     BROKER,
@@ -33,10 +32,11 @@ from semel.lab.demo_faults import (
     SEALER,
     SPARK,
     Process,
-    below,
+    descendants,
     kill_part,
     plan_faults,
 )
+from semel.lab.demo_reconciliation import MOST_MESSAGES, SHOWN_FAULTS, Reconciliation, Verdict
 from semel.lab.fleet.devices import Devices, FleetMessage
 from semel.lab.fleet.journal import BEGIN, DONE, REFUSED, JournalLine
 from semel.store.reading import StreamCatalog
@@ -75,10 +75,10 @@ def judged(
     unknown: int = 0,
 ) -> Verdict:
     account = Reconciliation(DEVICES, MANY, lands=lands)
-    account.take_journal(lines() if journal is None else journal)
-    account.take_record("n", 1, (row[1:] for row in (rows() if record is None else record)))
+    account.add_journal(lines() if journal is None else journal)
+    account.add_record("n", 1, (row[1:] for row in (rows() if record is None else record)))
     if lands:
-        account.take_landed(rows() if table is None else table)
+        account.add_landed(rows() if table is None else table)
     return account.reconcile(17, unknown=unknown)
 
 
@@ -125,31 +125,31 @@ NEVER = DEVICES.message(MANY + 3)
 @pytest.mark.parametrize(
     ("given", "lost", "duplicated", "words"),
     [
-        ({"table": without(9)}, 1, 0, "is recorded, and not landed"),
+        ({"table": without(9)}, 1, 0, "is recorded, but not landed"),
         ({"table": [*rows(), rows()[9]]}, 0, 1, "the table has node n, row 10 more than once"),
         (
             {"table": [*rows(), ("n", MANY + 1, *DEVICES.message(9))]},
             0,
             1,
-            f"the table has node n, row {MANY + 1}, which the record has not",
+            f"the table has node n, row {MANY + 1}, which is not in the record",
         ),
         ({"table": [*without(9), ("m", 10, *DEVICES.message(9))]}, 0, 0, "the table has node m"),
         (
             {"record": doubled_in_record(), "table": doubled_in_record()},
             0,
             1,
-            "is 2 times in the record",
+            "is in the record 2 times",
         ),
         # The record has it twice, and the landing once: nothing is duplicated in the table.
-        ({"record": doubled_in_record()}, 0, 0, "is 2 times in the record"),
+        ({"record": doubled_in_record()}, 0, 0, "is in the record 2 times"),
         ({"record": rows(count=MANY - 1), "table": rows(count=MANY - 1)}, 1, 0, "not recorded"),
-        ({"record": without(9), "table": without(9)}, 1, 0, "after a gap"),
-        ({"table": changed(9, DEVICES.message(10))}, 1, 1, "another message in the table"),
-        ({"table": changed(10, OTHER_BYTES)}, 0, 0, "has not the topic and bytes it had"),
-        ({"table": changed(9, OTHER_TOPIC)}, 0, 0, "has not the topic and bytes it had"),
-        ({"table": changed(9, FOREIGN)}, 1, 0, "this is no message of the fleet"),
+        ({"record": without(9), "table": without(9)}, 1, 0, "has a gap before row"),
+        ({"table": changed(9, DEVICES.message(10))}, 1, 1, "a different message in the table"),
+        ({"table": changed(10, OTHER_BYTES)}, 0, 0, "differs from what was published"),
+        ({"table": changed(9, OTHER_TOPIC)}, 0, 0, "differs from what was published"),
+        ({"table": changed(9, FOREIGN)}, 1, 0, "not a message of the fleet"),
         ({"table": changed(9, NEVER)}, 1, 0, "was never published"),
-        ({"journal": lines(MANY + 1)}, 0, 0, "was published, and nobody asked for it"),
+        ({"journal": lines(MANY + 1)}, 0, 0, "was published, but not requested"),
         ({"journal": [*lines(), JournalLine(REFUSED, 0, 1)]}, 0, 0, "was refused by the broker"),
     ],
 )
@@ -278,7 +278,7 @@ def test_a_row_that_is_missing_or_doubled_in_a_delta_table_is_found(
     deltalake.write_deltalake(str(tmp_path / "messages"), change(landing))
     account = Reconciliation(DEVICES, MANY)
     table = deltalake.DeltaTable(str(tmp_path / "messages"))
-    take_all(account, recorded / "fleet" / "journal", recorded / "data", table)
+    add_everything(account, recorded / "fleet" / "journal", recorded / "data", table)
     verdict = account.reconcile(0)
     numbers = (
         verdict.published,
@@ -338,7 +338,7 @@ def test_a_sealer_is_killed_alone_and_its_broker_goes_on(tmp_path: Path) -> None
     try:
         broker.serve_seconds()
         deadline = time.monotonic() + PATIENCE
-        while not (old := [each.pid for each in below(os.getpid()) if each.runs(SEALER)]):
+        while not (old := [each.pid for each in descendants(os.getpid()) if each.runs(SEALER)]):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert kill_part(os.getpid(), SEALER) == 1
@@ -390,34 +390,34 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
         told.append,
         lambda seconds, words: happened.append(words),
     )
-    demo._show()
+    demo._show_status()
     assert re.fullmatch(r"Spark to start \(.+\), \d+ s", told[-1].waiting)
     assert "s  waiting for Spark to start (" in as_line(told[-1], lands=True)
     monkeypatch.setattr(Demo, "_poll_counts", lambda self: (900, 500))
 
     async def until_landed() -> None:
-        looking = asyncio.create_task(demo._keep_looking())
+        polling = asyncio.create_task(demo._poll_progress())
         async with asyncio.timeout(PATIENCE):
             while not demo.status.landed:
                 await asyncio.sleep(0.01)
-        looking.cancel()
+        polling.cancel()
 
     asyncio.run(until_landed())
-    demo._show()
+    demo._show_status()
     assert told[-1].waiting == ""
     assert "waiting" not in as_line(told[-1], lands=True)
     # Spark is killed.
     monkeypatch.setattr("semel.lab.demo.kill_part", lambda process, kind: 3)
-    (kill,) = [planned for planned in demo._left if planned.kind == SPARK]
+    (kill,) = [planned for planned in demo._faults_left if planned.kind == SPARK]
     up = SimpleNamespace(pid=0)
-    assert demo._strike(kill, up, None)  # type: ignore[arg-type]
+    assert demo._inject(kill, up, None)  # type: ignore[arg-type]
     assert happened[-2:] == [
         "kill -9 Spark (3 processes)",
-        "semel up starts Spark again; the broker goes on meanwhile",
+        "semel up restarts Spark; the broker keeps running",
     ]
     demo._awaited_since -= 34
-    demo._show()
-    found = re.fullmatch(r"Spark to start again \(.+\), (\d+) s", told[-1].waiting)
+    demo._show_status()
+    found = re.fullmatch(r"Spark to restart \(.+\), (\d+) s", told[-1].waiting)
     assert found
     assert int(found[1]) >= 34
 
@@ -425,15 +425,15 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
 def test_a_demo_shows_how_it_stands_while_it_waits_for_the_end(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     told: list[DemoStatus] = []
-    wanted = DemoOptions(tmp_path, 1_000, 60.0, 1, lands=False)
-    demo = Demo(wanted, told.append, lambda seconds, words: None)
+    options = DemoOptions(tmp_path, 1_000, 60.0, 1, lands=False)
+    demo = Demo(options, told.append, lambda seconds, words: None)
 
     async def slow() -> int:
         while len(told) < 3:
             await asyncio.sleep(0.01)
         return 7
 
-    demo._await("semel up to stop")
+    demo._set_awaited("semel up to stop")
     assert asyncio.run(asyncio.wait_for(demo._while_showing(slow()), PATIENCE)) == 7
     assert all(status.waiting.startswith("semel up to stop, ") for status in told)
 
@@ -487,7 +487,7 @@ def test_a_demo_with_a_message_that_comes_twice_does_not_hold(tmp_path: Path) ->
     assert (last["published"], last["recorded"]) == (1_500, 1_501)
     assert (last["lost"], last["duplicated"]) == (0, 1)
     name = Devices(1, 200).all[3].name
-    assert last["faults"] == [f"message 1 of {name} is 2 times in the record"]
+    assert last["faults"] == [f"message 1 of {name} is in the record 2 times"]
 
 
 def published_by(process: "subprocess.Popen[str]") -> None:
@@ -548,7 +548,7 @@ def test_a_demo_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
         demo(tmp_path / "demo"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         published_by(process)
-        started = [each.pid for each in below(process.pid)]
+        started = [each.pid for each in descendants(process.pid)]
         # Two tethers, `semel up` with its own, and a broker; a fleet and a sealer may be to come.
         assert len(started) >= 4
         process.kill()
@@ -572,13 +572,13 @@ def test_a_fleet_that_is_stopped_before_its_end_is_one_sentence(tmp_path: Path) 
             time.sleep(0.01)
         (fleet,) = [
             each.pid
-            for each in below(process.pid)
-            if each.words[-1] == "--json" and each.words[3:5] == ("semel", "fleet")
+            for each in descendants(process.pid)
+            if each.arguments[-1] == "--json" and each.arguments[3:5] == ("semel", "fleet")
         ]
         os.kill(fleet, signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert re.fullmatch(r"Error: the fleet has ended after [\d,]+ of 1,500 messages\n", said)
+    assert re.fullmatch(r"Error: the fleet ended after [\d,]+ of 1,500 messages\n", said)
     assert left_of(tmp_path) == []
 
 
@@ -629,9 +629,9 @@ def test_a_semel_up_that_ends_is_one_sentence_with_its_reason(tmp_path: Path) ->
         # Between the start of the demo and that of the broker, somebody else is quicker.
         (folder / "data").write_text("no folder")
 
-    wanted = DemoOptions(folder, 1_000, 60.0, 1, lands=False)
-    with pytest.raises(DemoFailed, match=r"semel up has ended: broker cannot start: .*demo/data"):
-        asyncio.run(Demo(wanted, lambda status: None, happened).run())
+    options = DemoOptions(folder, 1_000, 60.0, 1, lands=False)
+    with pytest.raises(DemoFailed, match=r"semel up ended: broker cannot start: .*demo/data"):
+        asyncio.run(Demo(options, lambda status: None, happened).run())
     assert told == ["starting semel up"]
 
 

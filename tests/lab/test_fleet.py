@@ -16,7 +16,7 @@ import pytest
 
 from semel.client import Backoff, Client, Disconnected
 from semel.lab.demo import rows_of
-from semel.lab.demo_account import Reconciliation, Verdict
+from semel.lab.demo_reconciliation import Reconciliation, Verdict
 from semel.lab.faults import CUT_AFTER, CUT_BEFORE, REPEAT, Fault, Faults
 from semel.lab.fleet.devices import BINARY, FORMS, JSON, MIXED, Devices, read_name
 from semel.lab.fleet.journal import (
@@ -29,7 +29,7 @@ from semel.lab.fleet.journal import (
     JournalLine,
     read_journal,
 )
-from semel.lab.fleet.publishing import Begun, Fleet, FleetPace
+from semel.lab.fleet.publishing import EarlierRuns, Fleet, FleetPace
 from semel.lab.proxy import HOST, Proxy
 from semel.lab.recording import Recording
 from semel.mqtt import CLIENT, MQTT5, MQTT311, SERVER, Publish
@@ -69,7 +69,7 @@ def test_a_message_has_two_names_that_belong_together() -> None:
 
 @pytest.mark.parametrize("name", [(7, 1), (-1, 1), (0, 0)])
 def test_a_name_that_no_message_of_the_fleet_has_is_refused(name: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="none of this fleet"):
+    with pytest.raises(ValueError, match="does not belong to this fleet"):
         Devices(1, 7).index_of(*name)
 
 
@@ -173,7 +173,7 @@ def test_a_journal_that_was_cut_in_its_first_line_begins_anew(tmp_path: Path) ->
 def test_another_file_is_no_journal(tmp_path: Path, text: str) -> None:
     path = tmp_path / "journal"
     path.write_text(text)
-    with pytest.raises(BadJournal, match="is no journal of a fleet"):
+    with pytest.raises(BadJournal, match="is not the journal of a fleet"):
         list(read_journal(path))
 
 
@@ -186,7 +186,7 @@ def test_what_earlier_runs_have_left_is_known_from_the_journal() -> None:
         JournalLine(DONE, 2, 1),
         JournalLine(REFUSED, 0, 2),
     ]
-    begun = Begun(Devices(1, 4), lines)
+    begun = EarlierRuns(Devices(1, 4), lines)
     assert begun.last == [2, 2, 2, 0]
     assert begun.kept == {1}
     assert begun.done == 2
@@ -226,7 +226,7 @@ class Run:
             )
             for number in range(3)
         ]
-        begun = Begun(self.devices, self.lines())
+        begun = EarlierRuns(self.devices, self.lines())
         journal = Journal(self.folder / "journal")
         try:
             for client in clients:
@@ -246,11 +246,11 @@ class Run:
     def verdict(self, broker: Broker, *, unknown: int = 0) -> Verdict:
         """The account, once the broker has ended."""
         account = Reconciliation(self.devices, self.pace.count or 0, lands=False)
-        account.take_journal(self.lines())
+        account.add_journal(self.lines())
         with StreamCatalog(broker.data, None) as catalog:
             for record in catalog.records(STREAM):
                 tables = record.tables(1, record.last())
-                account.take_record(record.node, 1, rows_of(tables, "seq", "topic", "payload"))
+                account.add_record(record.node, 1, rows_of(tables, "seq", "topic", "payload"))
         return account.reconcile(0, unknown=unknown)
 
     def again(self) -> int:

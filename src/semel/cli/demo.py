@@ -20,7 +20,7 @@ from semel.cli.option_groups import SemelCommand
 from semel.cli.safe_text import CLEAR_LINE, MOST_COLUMNS, shown_text
 from semel.counts import count
 from semel.lab.demo import Demo, DemoFailed, DemoOptions, DemoStatus
-from semel.lab.demo_account import MOST_MESSAGES, Verdict
+from semel.lab.demo_reconciliation import MOST_MESSAGES, Verdict
 from semel.lab.fleet.devices import MOST_SEED
 
 MESSAGES: Final = 50_000
