@@ -42,6 +42,7 @@ from semel.lab.proxy import HOST, Proxy
 from semel.lab.recording import Recording
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.side import CLIENT, SIDES
+from semel.pipeline.lake import dataset_of
 from semel.store.reading import StreamCatalog
 from semel.store.schema import Unusable
 from semel.store.segments import RecordError
@@ -504,9 +505,22 @@ def add_everything(reconciliation: Reconciliation, journal: Path, data: Path, ta
             rows = rows_of(record.tables(first, last), "seq", "topic", "payload")
             reconciliation.add_record(record.node, first, rows)
     if table is not None:
-        names = ["node", "seq", "topic", "payload"]
-        batches = table.to_pyarrow_dataset().to_batches(columns=names)
-        reconciliation.add_landed(rows_of(batches, *names))
+        add_table(reconciliation, table)
+
+
+def add_table(reconciliation: Reconciliation, table: Any) -> None:
+    """Add the rows of a DeltaTable. A damaged file is a fault.
+
+    All columns are read, although few are needed, to verify the checksum of every page.
+    """
+    dataset = dataset_of(table)
+    for fragment in dataset.get_fragments():
+        batches = fragment.to_batches(schema=dataset.schema)
+        try:
+            reconciliation.add_landed(rows_of(batches, "node", "seq", "topic", "payload"))
+        except (OSError, ValueError) as problem:
+            reason = " ".join(str(problem).split())
+            reconciliation.add_fault(f"{fragment.path} of the table cannot be read: {reason}")
 
 
 def rows_of(tables: Any, *names: str) -> Iterator[Any]:
