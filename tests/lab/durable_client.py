@@ -7,7 +7,7 @@ DURABLE = Properties(session_expiry_interval=600)
 
 
 def connect_durable(client: Link, client_id: str = "w", *, will: Will | None = None) -> bool:
-    """Begin or resume a session that is kept; whether it was there."""
+    """Begin or resume a durable session; returns whether it existed."""
     properties = DURABLE if client.version == MQTT5 else Properties()
     client.send(
         Connect(

@@ -100,3 +100,10 @@ def test_without_checksums_the_same_bit_would_not_be_noticed(tmp_path: Path) -> 
     land(tmp_path / "messages", has_checksums=False)
     flip_bit(tmp_path / "messages" / FILES[0], "qos")
     assert reconcile(tmp_path / "messages").holds
+
+
+def test_a_table_without_files_has_lost_everything(tmp_path: Path) -> None:
+    schema = deltalake.Schema.from_arrow(arrow_table(0, 1).schema)
+    deltalake.DeltaTable.create(str(tmp_path / "messages"), schema)
+    verdict = reconcile(tmp_path / "messages")
+    assert (verdict.landed, verdict.lost, verdict.holds) == (0, COUNT, False)

@@ -162,7 +162,7 @@ def test_a_journal_goes_on_after_a_line_that_a_kill_has_cut(tmp_path: Path) -> N
     assert path.read_text() == "begin 1 1\nbegin 2 1\nbegin 3 1\ndone 2 1\n"
 
 
-def test_a_journal_that_was_cut_in_its_first_line_begins_anew(tmp_path: Path) -> None:
+def test_a_journal_with_an_incomplete_first_line_starts_empty(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_text("beg")
     Journal(path).close()
@@ -244,14 +244,16 @@ class Run:
             await proxy.close()
 
     def verdict(self, broker: Broker, *, unknown: int = 0) -> Verdict:
-        """The account, once the broker has ended."""
-        account = Reconciliation(self.devices, self.pace.count or 0, lands=False)
-        account.add_journal(self.lines())
+        """The verdict, once the broker has ended."""
+        reconciliation = Reconciliation(self.devices, self.pace.count or 0, lands=False)
+        reconciliation.add_journal(self.lines())
         with StreamCatalog(broker.data, None) as catalog:
             for record in catalog.records(STREAM):
                 tables = record.tables(1, record.last())
-                account.add_record(record.node, 1, rows_of(tables, "seq", "topic", "payload"))
-        return account.reconcile(0, unknown=unknown)
+                reconciliation.add_record(
+                    record.node, 1, rows_of(tables, "seq", "topic", "payload")
+                )
+        return reconciliation.reconcile(0, unknown=unknown)
 
     def again(self) -> int:
         """Publications that a client sent again."""
@@ -312,9 +314,7 @@ def test_at_qos_2_each_message_is_recorded_once_over_cuts_and_kills(
         broker.end()
 
 
-def test_at_qos_1_none_is_lost_and_the_account_counts_those_that_came_twice(
-    tmp_path: Path, broker: Broker
-) -> None:
+def test_at_qos_1_none_is_lost_and_duplicates_are_counted(tmp_path: Path, broker: Broker) -> None:
     run = Run(tmp_path, qos=1, version=MQTT5)
 
     async def faults(fleet: Fleet, proxy: Proxy) -> None:
@@ -394,7 +394,7 @@ def test_what_a_fleet_leaves_in_its_outbox_is_published_by_the_next_run(
         broker.end()
 
 
-def test_a_fleet_that_was_killed_goes_on_and_doubles_nothing(
+def test_a_fleet_that_was_killed_continues_without_duplicates(
     tmp_path: Path, broker: Broker
 ) -> None:
     state = tmp_path / "state"
@@ -424,7 +424,7 @@ def test_a_fleet_that_was_killed_goes_on_and_doubles_nothing(
         assert broker.terminate() == 0
         begun = [line[1:] for line in run.lines() if line.word == BEGIN]
         assert sorted(begun) == sorted(run.devices.name_of(index) for index in range(MANY))
-        # Of at most so many nobody knows: what four gateways had in flight.
+        # At most the in-flight messages of four gateways are unknown.
         verdict = run.verdict(broker, unknown=4 * 100)
         assert verdict.holds, verdict
         assert MANY - 4 * 100 <= verdict.published <= verdict.recorded <= MANY

@@ -1,4 +1,4 @@
-"""Loads on real brokers, and on brokers that lose, double, swap, refuse and go away."""
+"""Loads on real brokers, and on brokers that lose, duplicate, reorder, refuse and disconnect."""
 
 import ctypes
 import multiprocessing
@@ -156,14 +156,14 @@ def test_mosquitto_is_a_broker_too(mosquitto: int, qos: int, version: int) -> No
 
 
 @QOS
-def test_nobody_has_to_subscribe(broker: int, qos: int) -> None:
+def test_subscribers_are_optional(broker: int, qos: int) -> None:
     result = put(broker, Load(publishers=2, subscribers=0, qos=qos), messages=1_000)
     assert (result.fault, result.sent, result.meets_qos) == ("", 2_000, True)
     assert result.acknowledged == (2_000 if qos else 0)
     assert (result.expected, result.received) == (0, 0)
 
 
-def test_nobody_has_to_publish(broker: int) -> None:
+def test_publishers_are_optional(broker: int) -> None:
     result = put(broker, SCENARIOS["connections"].changed({"subscribers": 20}))
     assert (result.fault, result.sent, result.meets_qos, result.started) == ("", 0, True, True)
     assert sum(result.connecting.buckets.values()) == 20
@@ -260,7 +260,7 @@ def test_a_server_keep_alive_is_kept() -> None:
     assert odd.pings > 2
 
 
-# --- brokers that lose, double and swap -----------------------------------------------------------
+# --- brokers that lose, duplicate and reorder -----------------------------------------------------
 
 
 def losing(number: int, packet: Publish) -> list[Publish]:
@@ -301,7 +301,7 @@ def test_what_a_broker_loses_is_counted(qos: int, version: int) -> None:
 
 @VERSIONS
 @QOS
-def test_what_a_broker_doubles_is_counted(qos: int, version: int) -> None:
+def test_duplicates_of_a_broker_are_counted(qos: int, version: int) -> None:
     with OddBroker(deliver=doubling) as odd:
         result = put(odd.port, Load(subscribers=2, qos=qos, version=version))
     assert (result.lost, result.duplicated, result.out_of_order) == (0, 4, 0)
@@ -327,7 +327,7 @@ def test_what_a_broker_swaps_is_counted(qos: int) -> None:
     with OddBroker(deliver=Swapping()) as odd:
         result = put(odd.port, Load(qos=qos))
     assert (result.lost, result.duplicated, result.out_of_order) == (0, 0, 1)
-    # The order of messages is told; only what QoS promises is judged.
+    # The order is reported, but only the guarantee of the QoS decides the result.
     assert result.meets_qos
 
 
@@ -337,7 +337,7 @@ def test_messages_of_two_topics_have_no_order_among_each_other() -> None:
     assert (result.lost, result.duplicated, result.out_of_order) == (0, 0, 0)
 
 
-def test_one_subscriber_that_loses_is_told_from_those_that_do_not() -> None:
+def test_the_subscriber_that_loses_messages_is_identified() -> None:
     """Lost at one and duplicated at another: neither hides the other."""
     seen: list[int] = []
 
@@ -438,7 +438,7 @@ def close_all(listener: socket.socket) -> None:
         ),
     ],
 )
-def test_a_broker_that_cannot_take_the_load_has_said_so(
+def test_a_limit_of_the_broker_that_the_load_exceeds_is_a_fault(
     load: Load, limits: Properties, words: str
 ) -> None:
     with OddBroker(connack=ConnAck(properties=limits)) as odd:

@@ -1,4 +1,4 @@
-"""The parts of a load, each by itself: topics, bytes, accounts, windows, turns."""
+"""The parts of a load: topics, packets, trackers, windows, turns."""
 
 import select
 import socket
@@ -164,7 +164,7 @@ def test_one_number_changes_all_numbers_of_pairs() -> None:
 
 
 def stamped(load: Load, publisher: int, *counts: int) -> list[Publish]:
-    """What a source gives, asked for so many messages at a time."""
+    """The packets of a source, taken in chunks of these sizes."""
     source = StampedPackets(load, "prefix", publisher)
     decoder = Decoder(load.version)
     packets: list[Publish] = []
@@ -241,11 +241,11 @@ def test_acknowledgements_of_success_are_taken_and_a_part_of_one_is_left(reason:
         b"\xe0\x00\x40\x02",
     ],
 )
-def test_what_is_not_alike_or_no_success_is_not_taken_by_the_run(data: bytes) -> None:
+def test_acknowledgements_that_differ_or_fail_are_not_processed_as_a_run(data: bytes) -> None:
     assert plain_acks(data, 0) == (b"", 0)
 
 
-# --- accounts -------------------------------------------------------------------------------------
+# --- trackers -------------------------------------------------------------------------------------
 
 
 def message_id(lane: int, number: int) -> int:
@@ -253,7 +253,7 @@ def message_id(lane: int, number: int) -> int:
 
 
 def tracker_of(*numbers: int, lanes: range = range(1)) -> DeliveryTracker:
-    """The account of a subscriber that got these messages of lane 0."""
+    """The tracker of a subscriber that got these messages of lane 0."""
     tracker = DeliveryTracker(lanes, Latencies())
     tracker.record([(message_id(0, number), 0) for number in numbers])
     return tracker
@@ -273,7 +273,7 @@ def tracker_of(*numbers: int, lanes: range = range(1)) -> DeliveryTracker:
         ((0, 2, 1, 1, 2), 3, 2, 1),
     ],
 )
-def test_what_is_lost_doubled_or_out_of_order_is_told_apart(
+def test_lost_duplicated_and_reordered_messages_are_distinguished(
     numbers: tuple[int, ...], received: int, duplicated: int, out_of_order: int
 ) -> None:
     got = tracker_of(*numbers)
@@ -282,7 +282,7 @@ def test_what_is_lost_doubled_or_out_of_order_is_told_apart(
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=60), st.integers(1, 9))
-def test_an_account_agrees_with_one_that_remembers_everything(
+def test_a_tracker_agrees_with_one_that_remembers_everything(
     messages: list[tuple[int, int]], at_once: int
 ) -> None:
     got = DeliveryTracker(range(3), Latencies())
@@ -319,11 +319,11 @@ def test_of_too_many_gaps_the_first_is_forgotten() -> None:
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1), st.sampled_from([0.5, 0.9, 0.99]))
-def test_a_latency_is_told_within_a_hundredth(durations: list[int], fraction: float) -> None:
+def test_a_quantile_is_accurate_to_one_percent(durations: list[int], fraction: float) -> None:
     latencies = Latencies()
     for duration in durations:
         latencies.add(duration)
-    # So many are at the most as long, the next one is not needed.
+    # The smallest duration that this fraction does not exceed.
     expected = sorted(durations)[max(0, -(-int(fraction * 100) * len(durations) // 100) - 1)]
     assert expected * 0.99 - 1 <= latencies.quantile(fraction) <= expected
     assert latencies.longest == max(durations)
@@ -596,7 +596,7 @@ def test_bytes_that_are_not_mqtt_are_a_fault() -> None:
 # --- turns ----------------------------------------------------------------------------------------
 
 
-def test_publishers_take_turns_and_nobody_makes_up_for_more_than_a_second() -> None:
+def test_publishers_take_turns_and_catch_up_with_at_most_a_second() -> None:
     with linked() as (link, _):
         publishers = [publisher_of(link, 0, 9) for _ in range(4)]
         pace = TrafficPace(publishers, 10.0)

@@ -71,7 +71,7 @@ def test_bytes_pass_in_whatever_pieces_they_come(
     ]
 
 
-def test_a_packet_that_is_wrong_passes_and_the_broker_judges_it(broker: TestBroker) -> None:
+def test_an_invalid_packet_is_forwarded_and_the_broker_decides(broker: TestBroker) -> None:
     with link(broker.address, "w") as client:
         client.send_bytes(publish(b"a/#"))
         (answer,) = client.until_closed()
@@ -81,7 +81,7 @@ def test_a_packet_that_is_wrong_passes_and_the_broker_judges_it(broker: TestBrok
         broker.assert_clean()
 
 
-def test_bytes_whose_length_nobody_can_tell_pass_too(broker: TestBroker) -> None:
+def test_bytes_without_a_valid_length_are_forwarded_too(broker: TestBroker) -> None:
     with link(broker.address, "w") as client:
         client.send_bytes(b"\x30\xff\xff\xff\xff\x01" + b"rest")
         (answer,) = client.until_closed()
@@ -147,7 +147,7 @@ def test_a_cut_ends_one_connection_or_all(broker: TestBroker) -> None:
         assert broker.cut() == 0
 
 
-def test_nobody_can_be_cut_who_is_not_there(broker: TestBroker) -> None:
+def test_a_client_that_is_not_connected_cannot_be_cut(broker: TestBroker) -> None:
     with pytest.raises(LookupError, match="no client 'a' is connected; connected: none"):
         broker.cut("a")
     with link(broker.address, "b"), pytest.raises(LookupError, match="connected: 'b'"):
@@ -392,7 +392,7 @@ def test_an_answer_that_did_not_reach_the_client_leaves_its_identifier_in_use(
         broker.assert_clean()
 
 
-def test_so_many_packets_are_dropped_as_is_said(broker: TestBroker) -> None:
+def test_as_many_packets_are_dropped_as_requested(broker: TestBroker) -> None:
     with link(broker.address, "w") as client:
         fault = broker.drop("PINGRESP", count=2)
         client.send(PingReq(), PingReq(), PingReq())
@@ -440,7 +440,7 @@ def test_of_two_faults_the_older_has_the_first_packet(broker: TestBroker) -> Non
 # --- delay and stall ------------------------------------------------------------------------------
 
 
-def test_what_is_delayed_comes_after_what_is_not(broker: TestBroker) -> None:
+def test_a_delayed_packet_arrives_later(broker: TestBroker) -> None:
     with link(broker.address, "late") as late, link(broker.address, "soon") as soon:
         late.subscribe("t")
         soon.subscribe("t")
@@ -455,7 +455,7 @@ def test_what_is_delayed_comes_after_what_is_not(broker: TestBroker) -> None:
     assert [one.fault for one in broker.packets("PUBLISH", client_id="late")] == ["delayed", None]
 
 
-def test_what_is_behind_a_delayed_packet_waits_with_it(broker: TestBroker) -> None:
+def test_packets_behind_a_delayed_one_wait_with_it(broker: TestBroker) -> None:
     with link(broker.address, "w") as client:
         client.subscribe("t")
         broker.delay(0.1, "PINGRESP", count=1)
@@ -583,7 +583,7 @@ def test_a_fault_that_was_ended_does_not_happen(broker: TestBroker) -> None:
         client.ping()
 
 
-def test_what_makes_no_sense_as_a_fault_is_refused(broker: TestBroker) -> None:
+def test_invalid_arguments_of_a_fault_are_refused(broker: TestBroker) -> None:
     with pytest.raises(ValueError, match="'PUBLISHED' is not a packet type"):
         broker.drop("PUBLISHED")
     with pytest.raises(ValueError, match="must be 'client' or 'server'"):

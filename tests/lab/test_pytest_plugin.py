@@ -89,7 +89,7 @@ def test_markers_give_settings_and_the_closest_has_the_last_word(
         ("5", "*@pytest.mark.mqtt_broker takes only keyword arguments*"),
     ],
 )
-def test_a_marker_that_is_wrong_is_told_in_one_sentence(
+def test_an_invalid_marker_is_reported_in_one_sentence(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, marker: str, words: str
 ) -> None:
     pytester.makepyfile(

@@ -235,7 +235,7 @@ def test_who_does_not_begin_with_connect_is_found_once() -> None:
     assert talk.client(PingReq(), PingReq()) == []
 
 
-def test_after_what_is_no_packet_others_are_judged_by_themselves_alone() -> None:
+def test_after_an_invalid_packet_others_are_checked_one_by_one() -> None:
     talk = conversation()
     assert talk.client(publish(b"a/#"))
     # It would be wrong in its place, but nobody knows its place any more.
@@ -243,7 +243,7 @@ def test_after_what_is_no_packet_others_are_judged_by_themselves_alone() -> None
     assert talk.client(publish(b"b/+")) == ["TOPIC_NAME_WITHOUT_WILDCARDS"]
 
 
-def test_a_connect_that_is_wrong_is_told_by_the_client_identifier_that_can_be_read() -> None:
+def test_an_invalid_connect_is_reported_with_its_client_identifier() -> None:
     talk = Conversation(Recording())
     assert talk.client(connect(b"me", flags=0x03)) == ["CONNECT_RESERVED_FLAG"]
     (recorded,) = talk.recording.packets.items()
@@ -320,7 +320,7 @@ def test_a_refused_connect_leaves_the_session_as_it_was() -> None:
     assert talk.client(Publish("a", qos=1, packet_id=1)) == ["RESEND_SETS_DUP"]
 
 
-def test_nobody_is_blamed_for_what_became_of_a_session_without_a_connack() -> None:
+def test_without_a_connack_the_state_of_a_session_is_no_violation() -> None:
     recording = Recording()
     talk = Conversation(recording)
     talk.client(Connect("w", clean_start=False, properties=DURABLE))
@@ -487,7 +487,7 @@ def test_who_waits_gets_what_was_there_or_comes() -> None:
     assert waiting.result(0) == 4
 
 
-def test_who_asks_in_a_way_that_fails_is_told_so() -> None:
+def test_an_exception_of_a_predicate_reaches_its_caller() -> None:
     numbers: AppendLog[int] = AppendLog()
     waiting = numbers.watch(lambda number: 1 // number > 0)
     numbers.add(lambda number: number)

@@ -96,7 +96,7 @@ class Nobody(Authority):
         return 0x8A
 
 
-def test_an_authority_that_refuses_the_test_itself_is_told_at_the_start() -> None:
+def test_an_authority_that_refuses_the_test_itself_is_reported_at_the_start() -> None:
     before = threading.enumerate()
     broker = TestBroker(authority=Nobody())
     with pytest.raises(RequestFailed, match="refused the test's connection as 'semel-test': 0x8a"):
@@ -115,7 +115,7 @@ def test_settings_of_the_broker_can_be_given() -> None:
         assert (told.maximum_packet_size, told.receive_maximum) == (2000, 7)
 
 
-def test_settings_that_there_are_not_are_refused() -> None:
+def test_unknown_settings_are_refused() -> None:
     words = "'maximum_qos' is not a setting of the broker: use one of connection_messages, maximum_"
     with pytest.raises(TypeError, match=words):
         TestBroker(maximum_qos=1)
@@ -201,7 +201,7 @@ def test_a_message_of_the_test_may_have_properties(broker: TestBroker) -> None:
         assert packet.properties == said
 
 
-def test_what_is_no_message_is_refused(broker: TestBroker) -> None:
+def test_an_invalid_message_is_refused(broker: TestBroker) -> None:
     with pytest.raises(Violation, match="TOPIC_NAME_WITHOUT_WILDCARDS"):
         broker.publish("t/#")
     with pytest.raises(ValueError, match=r"'\$SYS/a' is reserved for the broker"):
@@ -269,14 +269,14 @@ def test_packets_are_found_by_kind_side_client_and_place(broker: TestBroker) -> 
         assert broker.wait_for(lambda one: one.client_id == "b").kind == "CONNECT"
 
 
-def test_a_packet_that_does_not_come_is_told_with_those_that_did(broker: TestBroker) -> None:
+def test_the_timeout_for_a_packet_lists_those_that_arrived(broker: TestBroker) -> None:
     with link(broker.address, "w"), pytest.raises(TimeoutError) as told:
         broker.wait_for("SUBACK", timeout=0.01)
     assert "1 SUBACK packet did not arrive; recorded:" in str(told.value)
     assert "'w' ◀── CONNACK 0x00" in str(told.value)
 
 
-def test_a_condition_that_fails_is_told(broker: TestBroker) -> None:
+def test_an_exception_of_a_condition_is_raised(broker: TestBroker) -> None:
     with link(broker.address, "w"), pytest.raises(ZeroDivisionError):
         broker.wait_for(lambda one: 1 // 0 > 0)
 
@@ -402,7 +402,7 @@ def test_only_sessions_that_there_are_can_be_expired(broker: TestBroker) -> None
 
 
 @BOTH
-def test_a_client_that_is_taken_over_is_told_and_keeps_its_session(
+def test_a_client_that_is_taken_over_gets_disconnect_and_keeps_its_session(
     broker: TestBroker, version: int
 ) -> None:
     with link(broker.address, version=version) as client:
