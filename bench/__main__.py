@@ -1,8 +1,8 @@
 """`python -m bench [codec | imports | broker | fairness | store | client | pipeline | soak]`.
 
-Without a word it measures everything but the pipeline, which starts Spark, and the soak. A missed
-target is printed, not an exit code: timing belongs to a machine and a moment. The soak does end
-with 1 if the broker's memory grows.
+Without an argument it measures everything except the pipeline, which starts Spark, and the soak. A
+missed target is printed but does not change the exit code, because timing depends on the machine
+and the moment. The soak exits with 1 if the broker's memory grows.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from typing import Any, Final
 import semel.mqtt.codec
 from bench.broker.attacks import parse_attacks
 from bench.broker.contenders import MOSQUITTO, parse_contenders, version_of
-from bench.broker.fairness import Felt, fairness_lines, fairness_targets, measure_fairness
+from bench.broker.fairness import AttackResult, fairness_lines, fairness_targets, measure_fairness
 from bench.broker.measure import Measured, measure_broker
-from bench.broker.report import crowded, losses, table, targets
+from bench.broker.report import busy_machine_warning, losses, table, targets
 from bench.broker.scenarios import parse_scenarios, parse_versions
 from bench.broker.soak import soak
 from bench.client import measure as client
@@ -51,11 +51,11 @@ def target(met: bool, sentence: str) -> str:
 
 
 def measure_codec(rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of times, and the targets: decoding judged by the first case, encoding by the second.
+    """Rows of times, and the targets: decoding by the first case, encoding by the second.
 
-    The second is the first with semel's arguments by position, its quick spelling; mqtt5 has none.
+    The second case passes semel's arguments by position, which is faster; mqtt5 has no such form.
     """
-    # The peers are needed here only.
+    # Imported here, because only this bench needs the peers.
     from bench.codec import AMQTT, CASES, MQTT5_RUST, SEMEL5, SEMEL311, measure
 
     rows = measure(rounds)
@@ -86,7 +86,7 @@ def measure_codec(rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def print_codec(rows: list[dict[str, Any]]) -> None:
-    """A Markdown table; in brackets, how many times as long as semel in the same version."""
+    """A Markdown table; in parentheses, the ratio to semel in the same version."""
     from bench.codec import AMQTT, MQTT5_RUST, PAHO, RIVALS, SEMEL5, SEMEL311
 
     columns = (SEMEL5, MQTT5_RUST, PAHO, SEMEL311, AMQTT)
@@ -114,7 +114,7 @@ def installed(name: str) -> str:
 
 
 def options_of(arguments: list[str]) -> argparse.Namespace:
-    """What was asked for; wrong words end the program."""
+    """Parse the command line; invalid arguments end the program."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
@@ -149,10 +149,10 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--folder",
         type=Path,
-        help="store, pipeline: a folder on the disk to measure; default: temporary",
+        help="store, pipeline: a directory on the disk to measure; default: temporary",
     )
-    parser.add_argument("--rows", type=int, help=f"pipeline: rows that are read; default {ROWS:,}")
-    parser.add_argument("--minutes", type=float, default=10.0, help="soak: how long")
+    parser.add_argument("--rows", type=int, help=f"pipeline: rows to read; default {ROWS:,}")
+    parser.add_argument("--minutes", type=float, default=10.0, help="soak: duration in minutes")
     options = parser.parse_args(arguments)
     parse: Callable[[str], Any] = parse_scenarios
     if options.what == "pipeline":
@@ -178,9 +178,9 @@ def main() -> int:
         "client",
         "pipeline",
     ):
-        print("bench: semel is not compiled here, its figures are those of Python", file=sys.stderr)
+        print("bench: semel is not compiled: the figures are of plain Python", file=sys.stderr)
     elif not compiled:
-        print("bench: semel.mqtt is not compiled here; `make bench` has it so", file=sys.stderr)
+        print("bench: semel.mqtt is not compiled: use `make bench`", file=sys.stderr)
         return 2
     rounds = options.rounds or ROUNDS
     broker_rounds = options.rounds or BROKER_ROUNDS
@@ -200,8 +200,8 @@ def main() -> int:
     cells: list[Measured] = []
     store = StoreReport()
     if options.what in (None, "codec"):
-        report["codec"], judged = measure_codec(rounds)
-        report["targets"] += judged
+        report["codec"], codec_targets = measure_codec(rounds)
+        report["targets"] += codec_targets
     if options.what in (None, "imports"):
         modules = ["semel.mqtt", "mqtt5", "amqtt.mqtt", "paho.mqtt.client"]
         report["import_milliseconds"] = times = import_milliseconds(modules, rounds)
@@ -216,12 +216,12 @@ def main() -> int:
         cells = measure_broker(broker_rounds, options.version, options.only, options.contenders)
         report["broker"] = [cell.as_json() for cell in cells]
         report["targets"] += targets(cells)
-    felt: list[Felt] = []
+    results: list[AttackResult] = []
     if options.what in (None, "fairness"):
         attacked = options.only if options.what else []
-        felt = measure_fairness(broker_rounds, options.contenders, attacked)
-        report["fairness"] = [cell.as_json() for cell in felt]
-        report["targets"] += fairness_targets(felt)
+        results = measure_fairness(broker_rounds, options.contenders, attacked)
+        report["fairness"] = [cell.as_json() for cell in results]
+        report["targets"] += fairness_targets(results)
     if options.what in (None, "store"):
         store = measure_store(broker_rounds, options.version, options.parts, options.folder)
         report["store"] = store.as_json()
@@ -252,9 +252,9 @@ def main() -> int:
         print(f"import {module}: {milliseconds:.1f} ms")
     print()
     if cells:
-        print("\n".join([*table(cells), "", losses(cells), crowded(cells), ""]))
-    if felt:
-        print("\n".join(fairness_lines(felt)))
+        print("\n".join([*table(cells), "", losses(cells), busy_machine_warning(cells), ""]))
+    if results:
+        print("\n".join(fairness_lines(results)))
     if clients:
         print("\n".join([*client.lines(clients), ""]))
     print("\n".join([*store.lines(), *landed.lines(), *report["targets"]]))

@@ -1,21 +1,21 @@
-"""The codec beside its peers: decode, and construct + encode, called from Python.
+"""The codec compared with its peers: decode, and construct + encode, called from Python.
 
     semel      compiled; `decode` and constructor + `encode`, every check included
     mqtt5      Rust, 5.0 only; `read` of a memoryview made beforehand, constructor + `write`
     amqtt      Python, 3.1.1 only; `from_stream` is a coroutine: it reads from an object that has
-               all bytes at hand, so that one `send(None)` runs it to its end without an event loop
+               all bytes available, so that one `send(None)` completes it without an event loop
     paho-mqtt  Python; its client decodes with functions of an internal module, which get the body
-               of a packet after the fixed header was split off, and encodes in methods that log
-               and queue: they run in a client that is not connected and whose queue only keeps the
-               last packet. The topic arrives there encoded and checked. A client decodes no
-               SUBSCRIBE, and what encodes one cannot be had without its other work: left out.
+               of a packet without the fixed header, and encodes in methods that also log and
+               queue: they run in a client that is not connected and whose queue only keeps the
+               last packet. The topic is already encoded and checked there. SUBSCRIBE is left out:
+               a client does not decode it, and its encoding cannot be separated from other work.
 
-One call for one packet is half of the picture: a receiver gets chunks that hold many. The last case
-is a chunk of 100 PUBLISH, per packet: semel's `Decoder.receive` takes it as it is; with mqtt5 a
-Python loop slices the memoryview, which is what its interface asks for.
+A call per packet is only half of the picture: a receiver gets chunks of many packets. The last case
+is a chunk of 100 PUBLISH, per packet: semel's `Decoder.receive` takes it as a whole; for mqtt5 a
+Python loop slices the memoryview, as its interface requires.
 
-Peers that speak 5.0 are compared with semel speaking 5.0, amqtt with semel speaking 3.1.1. A
-statement is timed only after its result has been compared with what it should be.
+Peers with 5.0 are compared with semel in 5.0, amqtt with semel in 3.1.1. A statement is timed only
+after its result has been checked.
 """
 
 import socket
@@ -53,12 +53,12 @@ MQTT5_RUST: Final = "mqtt5"
 PAHO: Final = "paho-mqtt"
 AMQTT: Final = "amqtt"
 
-# Which semel each contender is compared with.
+# The version of semel that each contender is compared with.
 RIVALS: Final = {MQTT5_RUST: SEMEL5, PAHO: SEMEL5, AMQTT: SEMEL311}
 
 
 class BytesReader:
-    """What amqtt reads a packet from; the whole of it is there."""
+    """The reader that amqtt gets; it has the complete packet."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -71,7 +71,7 @@ class BytesReader:
 
 
 class QueuelessClient(Client):
-    """paho's client, cut off before its queue; `packet` is the last one that it wrote."""
+    """paho's client without its queue; `packet` is the last packet it wrote."""
 
     packet: bytes | bytearray = b""
 

@@ -1,9 +1,9 @@
-"""How long a statement takes, beside others in the same run.
+"""Times statements, in turn with others in the same run.
 
-Contenders are measured in turn, a few milliseconds each, so that a slow moment of the machine falls
-on all of them. A round is the best of several turns, which leaves out what other programs took; a
-contender's time is the median of its rounds. A statement is compiled into the loop that times it:
-no call of a lambda is measured with it.
+Contenders are measured in turn, a few milliseconds each, so that a slow moment of the machine
+affects all of them. A round is the best of several turns, which excludes time that other programs
+took; a contender's time is the median of its rounds. A statement is compiled into the loop that
+times it, so the time does not include the call of a function.
 """
 
 import statistics
@@ -14,31 +14,31 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 
-# One turn of one contender takes about this many seconds, and a round has so many turns.
+# The approximate duration of one turn in seconds, and the number of turns per round.
 TURN: Final = 0.004
 TURNS: Final = 5
 
 
 @dataclass(frozen=True)
 class Contender:
-    """`statement` is what is timed, with the names in `names`; it leaves a `result`."""
+    """`statement` is timed with `names` as globals; it assigns `result`."""
 
     name: str
     statement: str
     names: dict[str, object]
 
     def run(self) -> Any:
-        """Its result, untimed."""
+        """Run it once, and return its result."""
         names = dict(self.names)
         exec(self.statement, names)
         return names["result"]
 
 
 def nanoseconds(contenders: list[Contender], rounds: int) -> dict[str, float]:
-    """Median nanoseconds for one run of each contender's statement."""
+    """Median nanoseconds per run of each contender's statement."""
     timers: list[tuple[str, timeit.Timer, int]] = []
     for contender in contenders:
-        # timeit turns the garbage collector off; its work belongs to what a packet costs.
+        # timeit disables the garbage collector, but its work is part of the cost of a packet.
         timer = timeit.Timer(contender.statement, "import gc; gc.enable()", globals=contender.names)
         loops = 100
         while (elapsed := timer.timeit(loops)) < TURN / 2:
@@ -56,7 +56,7 @@ def nanoseconds(contenders: list[Contender], rounds: int) -> dict[str, float]:
 
 
 def import_milliseconds(modules: list[str], rounds: int) -> dict[str, float]:
-    """Median milliseconds that a fresh interpreter takes longer when it imports each module."""
+    """Median milliseconds that the import of each module adds to a new interpreter."""
     samples: dict[str, list[float]] = {statement: [] for statement in ["pass", *modules]}
     for _ in range(rounds):
         for statement, times in samples.items():

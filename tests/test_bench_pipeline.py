@@ -114,8 +114,8 @@ def test_what_others_had_is_what_was_busy_and_not_ours() -> None:
     tick = 1 / os.sysconf("SC_CLK_TCK")
     line = "cpu  1 2 4 100 200 8 16 300 0 0\ncpu0 9 9 9 9 9 9 9 9 9 9\n"
     assert processes.busy_seconds(line) == pytest.approx(31 * tick)
-    assert not processes.crowded(0.1)
-    assert "25%" in processes.crowded(0.25)
+    assert not processes.busy_machine_warning(0.1)
+    assert "25%" in processes.busy_machine_warning(0.25)
 
 
 # --- queries --------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_the_table_has_as_many_cells_in_each_row() -> None:
     told = queries.lines([Compared(SOURCE, pair), Compared(SINK, fault="x")])
     assert {line.count("|") for line in told} == {9}
     told = queries.lines([Compared(SOURCE, pair, others=0.5), Compared(SINK, pair, others=0.5)])
-    assert [line for line in told if line.startswith("⚠")] == [processes.crowded(0.5)]
+    assert [line for line in told if line.startswith("⚠")] == [processes.busy_machine_warning(0.5)]
 
 
 def test_the_first_round_is_thrown_away_unless_all_is_warm() -> None:

@@ -22,7 +22,7 @@ import click
 import pytest
 
 from semel import cli
-from semel.lab.demo_account import Verdict
+from semel.lab.demo_reconciliation import Verdict
 from tests.lab.as_user import run
 
 pytest_plugins = ["pytester"]

@@ -1,1 +1,1 @@
-"""The broker beside real brokers: processor time per delivered message, memory, latency."""
+"""The broker compared with others: processor time per delivered message, memory, latency."""

@@ -1,8 +1,8 @@
-"""What one client can send to keep a broker busy, as bytes, and how they are sent.
+"""Attacks: what a client can send to keep a broker busy.
 
-Each attack is a client of its own, or several, in a process of its own. It prepares (subscribes,
-retains, leaves sessions behind), and then sends the same bytes again and again, as fast as the
-broker takes them; what it is sent it reads and throws away.
+An attack is one client or several, in their own process. It prepares (subscribes, retains messages,
+leaves sessions behind), and then sends the same bytes repeatedly, as fast as the broker accepts
+them. It reads and discards what it receives.
 """
 
 import argparse
@@ -35,19 +35,19 @@ from semel.mqtt import (
 
 _CHUNK: Final = 256 * 1024
 _MEGABYTE: Final = 1024 * 1024
-# Publications without an acknowledgement: fewer than any broker here allows.
+# Unacknowledged messages: fewer than any of these brokers allows.
 _AT_A_TIME: Final = 10
-# Wills are due when the pair is being measured. They outlive their connections with a session.
+# Wills are due while the pair is measured; their sessions outlive the connections until then.
 _LATER: Final = Properties(will_delay_interval=3)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`prepare` is sent once, `repeat` over and over, on each of its connections.
+    """`prepare` is sent once, `repeat` repeatedly, on each of its connections.
 
-    `before` it there are other clients: what each sends, with its CONNECT. They are all cut when
-    each has an answer. With `returns` its session is given that many messages, none of which it
-    acknowledges, and its connection is made anew for each `repeat`.
+    `before` has what other clients send first, each with its CONNECT; they are cut when each has
+    got a response. With `returns`, its session has that many unacknowledged messages, and it
+    reconnects for each `repeat`.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Attack:
 
 
 def attacks() -> Iterator[Attack]:
-    """All of them, made when they are asked for: some take a second to write."""
+    """All attacks, built lazily, because some take a second to build."""
     ping = encode(PingReq())
     yield Attack("pings", "PINGREQ without end", (), (ping * (_CHUNK // 2),))
     yield Attack("flood", "QoS 0 messages without end", (), (_published(["flood"] * 20_000),))
@@ -164,16 +164,16 @@ def attacks() -> Iterator[Attack]:
 
 
 def parse_attacks(text: str) -> list[str]:
-    """Their names, parted by commas; none means all."""
-    wanted = text.split(",") if text else []
-    unknown = set(wanted) - {attack.name for attack in attacks()}
+    """Names of attacks, comma-separated; empty: all."""
+    selected = text.split(",") if text else []
+    unknown = set(selected) - {attack.name for attack in attacks()}
     if unknown:
         raise argparse.ArgumentTypeError(f"there is no attack {', '.join(sorted(unknown))}")
-    return wanted
+    return selected
 
 
 def run_attack(attack: Attack, port: int, seconds: float, begun: Event) -> None:
-    """Attack a broker; a connection that it closes is made anew. `begun` is set when it begins."""
+    """Attack a broker, and reconnect when it closes a connection. Sets `begun` at the start."""
     with contextlib.ExitStack() as visitors:
         for data in attack.before:
             visitors.enter_context(_visit(port, data))
@@ -211,7 +211,7 @@ def _attack(attack: Attack, port: int, client_id: str, end: float) -> None:
 
 
 def _visit(port: int, data: bytes) -> socket.socket:
-    """A connection that says this, and has an answer."""
+    """A connection that has sent `data` and received a response."""
     sock = socket.create_connection((HOST, port), timeout=30)
     sock.sendall(data)
     sock.recv(_CHUNK)
@@ -219,7 +219,7 @@ def _visit(port: int, data: bytes) -> socket.socket:
 
 
 def _fill_session(port: int, client_id: str, count: int) -> None:
-    """Messages for a session, by another client that keeps to any Receive Maximum."""
+    """Publish messages to a session from another client, a few at a time."""
     with (
         _visit(port, _connect(client_id) + _subscribe(["own"], qos=1)),
         _visit(port, encode_connect(MQTT5, "filler")) as sock,
@@ -238,14 +238,14 @@ def _fill_session(port: int, client_id: str, count: int) -> None:
 
 
 def _read_some(sock: socket.socket) -> None:
-    """What comes next, or nothing for a while."""
+    """Read once, with a timeout."""
     sock.settimeout(1.0)
     if not sock.recv(_MEGABYTE):
         raise OSError("closed")
 
 
 def _send(sock: socket.socket, data: bytes, end: float) -> None:
-    """Send all of it, and read what comes meanwhile; OSError if the broker closes."""
+    """Send everything, and discard what arrives. Raises OSError if the broker closes."""
     view = memoryview(data)
     with selectors.DefaultSelector() as selector:
         selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
@@ -258,7 +258,7 @@ def _send(sock: socket.socket, data: bytes, end: float) -> None:
 
 
 def _connect(client_id: str, will: Will | None = None) -> bytes:
-    """For a session that stays."""
+    """CONNECT with a durable session."""
     properties = Properties(session_expiry_interval=600)
     return encode(Connect(client_id, clean_start=False, will=will, properties=properties))
 
@@ -268,7 +268,7 @@ def _subscribe(filters: list[str], packet_id: int = 1, *, qos: int = 0) -> bytes
 
 
 def _in_parts(filters: list[str]) -> tuple[bytes, ...]:
-    """Several packets, each with an identifier of its own: nobody waits for their answers."""
+    """Several SUBSCRIBE packets, each with its own identifier."""
     return tuple(_subscribe(filters[at : at + 100], at + 1) for at in range(0, len(filters), 100))
 
 

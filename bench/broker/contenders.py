@@ -1,10 +1,10 @@
-"""The brokers that are compared, each started fresh for every run, with nothing in its way.
+"""The brokers that are compared. Each is started anew for every run.
 
-    semel      of the interpreter that runs this, so of whatever PYTHONPATH says; as it comes
-    Mosquitto  from the system, no persistence, its queues without bounds, TCP_NODELAY
-    amqtt      of the same environment; 3.1.1 only; anonymous, no plug-in that logs packets
+    semel      as this interpreter imports it, with its default settings
+    Mosquitto  from the system; no persistence, unlimited queues, TCP_NODELAY
+    amqtt      from the same environment; 3.1.1 only; anonymous, without the packet-logging plugin
 
-Each logs who connects into a file, as it does by default.
+Each logs connections to a file, as it does by default.
 """
 
 import argparse
@@ -34,7 +34,7 @@ HOST: Final = "127.0.0.1"
 SEMEL: Final = "semel"
 MOSQUITTO: Final = "Mosquitto"
 AMQTT: Final = "amqtt"
-# semel with a store, in which a stream keeps every message: not beside the others by default.
+# semel with a store and a stream of every message; not compared by default.
 DURABLE: Final = "semel, durable"
 CONTENDERS: Final = (SEMEL, MOSQUITTO, AMQTT)
 SPEAKS: Final = {SEMEL: (MQTT311, MQTT5), MOSQUITTO: (MQTT311, MQTT5), AMQTT: (MQTT311,)}
@@ -65,38 +65,38 @@ plugins:
 
 
 class DidNotStart(Exception):
-    """A broker does not listen; with the last line of its log."""
+    """A broker does not listen; the text has the last line of its log."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A broker that listens."""
+    """A running broker."""
 
     pid: int
     port: int
     log: Path
 
     def cpu_ns(self) -> int:
-        """Processor time of all its threads, user and system.
+        """Processor time of all its threads, user and system, in nanoseconds.
 
-        What /proc/<pid>/stat counts in steps of 10 ms, in nanoseconds: the clock of a process has
-        this number (see clock_getcpuclockid(3)).
+        This is the CPU-time clock of the process (see clock_getcpuclockid(3)); /proc/<pid>/stat
+        counts in steps of 10 ms.
         """
         return time.clock_gettime_ns(~self.pid << 3 | 2)
 
     def resident_kb(self) -> int:
-        """Memory that is in use, VmRSS."""
+        """Resident memory (VmRSS)."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0])
 
 
 def mosquitto_path() -> str | None:
-    """Systems keep it where only administrators look."""
+    """The path of Mosquitto, which may be in a directory for administrators."""
     return shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
 def version_of(name: str) -> str | None:
-    """The version of a contender on this machine, None if it is missing."""
+    """The installed version of a contender; None if it is missing."""
     if name in (SEMEL, DURABLE):
         return semel.__version__
     if name == AMQTT:
@@ -104,20 +104,20 @@ def version_of(name: str) -> str | None:
     path = mosquitto_path()
     if path is None:
         return None
-    # It says so in the first line of its help, which is not a success for it.
-    told = subprocess.run([path, "-h"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"version (\S+)", told)
+    # The version is in the first line of its help, which exits with an error code.
+    help_text = subprocess.run([path, "-h"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"version (\S+)", help_text)
     return found[1] if found else "?"
 
 
 def parse_contenders(text: str) -> list[str]:
-    """Those with these names, in any spelling, parted by commas; all for none."""
+    """Names of contenders, comma-separated, in any case; empty: all."""
     known = {name.lower(): name for name in CONTENDERS}
-    wanted = text.lower().split(",") if text else list(known)
-    unknown = set(wanted) - set(known)
+    selected = text.lower().split(",") if text else list(known)
+    unknown = set(selected) - set(known)
     if unknown:
         raise argparse.ArgumentTypeError(f"there is no contender {', '.join(sorted(unknown))}")
-    return [known[name] for name in known if name in wanted]
+    return [known[name] for name in known if name in selected]
 
 
 def _command(name: str, port: int, folder: Path) -> list[str]:
@@ -137,10 +137,10 @@ def _command(name: str, port: int, folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def apart() -> Iterator[set[int]]:
-    """The load keeps to one processor in this block, and the rest are for the brokers.
+def separate_processors() -> Iterator[set[int]]:
+    """Pin the load to one processor in this block, and yield the others for the brokers.
 
-    Left to the system, both share a processor in some runs and not in others.
+    Otherwise both would share a processor in some runs and not in others.
     """
     processors = os.sched_getaffinity(0)
     own = {max(processors)}
@@ -159,7 +159,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def launched(arguments: list[str], port: int, log_path: Path) -> Iterator[Process]:
-    """A process that may not listen yet; it ends with this block."""
+    """Start a process, which ends with this block; it may not listen yet."""
     with log_path.open("wb") as log:
         process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
@@ -175,7 +175,7 @@ def launched(arguments: list[str], port: int, log_path: Path) -> Iterator[Proces
 
 @contextlib.contextmanager
 def started(name: str, processors: set[int]) -> Iterator[Process]:
-    """A broker of its own for this block, on a port of its own."""
+    """Start a broker on a free port for this block."""
     with tempfile.TemporaryDirectory(prefix="semel-bench-") as folder:
         port = free_port()
         arguments = _command(name, port, Path(folder))
@@ -186,14 +186,14 @@ def started(name: str, processors: set[int]) -> Iterator[Process]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a child of ours has come to its end, waited for or not."""
+    """Whether a child process has ended, even if it has not been waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
 
 
-def last_words(log_path: Path) -> str:
+def last_log_line(log_path: Path) -> str:
     """The last line that a process wrote."""
     lines = log_path.read_text(errors="replace").splitlines()
     return lines[-1] if lines else "it says nothing"
@@ -205,4 +205,4 @@ def _wait_for_listener(process: Process) -> None:
         with contextlib.suppress(OSError), socket.create_connection((HOST, process.port), 1):
             return
         time.sleep(0.02)
-    raise DidNotStart(f"does not listen: {last_words(process.log)}")
+    raise DidNotStart(f"does not listen: {last_log_line(process.log)}")

@@ -1,8 +1,8 @@
-"""What two innocent clients feel of one that attacks: the latency of 50 messages a second.
+"""How much one attacking client affects two others: the latency of 50 messages per second.
 
-A run is a broker of its own, a pair that measures, and an attacker (`attacks.py`). A message that
-did not arrive until the end counts with the time that it was waited for. At the end the broker is
-told to stop, which it should hear at once.
+A run has a new broker, a pair of clients that measures, and an attacker (`attacks.py`). A message
+that has not arrived at the end counts with the time it was awaited. Finally the broker gets
+SIGTERM, which it should obey at once.
 """
 
 import multiprocessing
@@ -42,15 +42,15 @@ from semel.mqtt import (
 SECONDS: Final = 6.0
 INTERVAL: Final = 0.02
 TOPIC: Final = "innocent/of/all"
-# What is aimed at, in milliseconds and in seconds.
+# Targets in milliseconds and in seconds.
 P99_TARGETS: Final = {SEMEL: 50.0, DURABLE: 100.0}
 STOP_TARGET: Final = 1.0
 NAMES: Final = (SEMEL, DURABLE, MOSQUITTO)
 
 
 @dataclass
-class Felt:
-    """One attack on one broker: latencies in ms of each round, and how long SIGTERM took."""
+class AttackResult:
+    """One attack on one broker: latencies in ms per round, and how long SIGTERM took."""
 
     attack: str
     title: str
@@ -64,16 +64,16 @@ class Felt:
         return dict(vars(self))
 
 
-def measure_fairness(rounds: int, contenders: list[str], only: list[str]) -> list[Felt]:
+def measure_fairness(rounds: int, contenders: list[str], only: list[str]) -> list[AttackResult]:
     """Every attack on every broker; progress goes to standard error."""
-    wanted = [*contenders, DURABLE] if SEMEL in contenders else contenders
-    names = [name for name in NAMES if name in wanted and version_of(name) is not None]
-    felt: list[Felt] = []
+    selected = [*contenders, DURABLE] if SEMEL in contenders else contenders
+    names = [name for name in NAMES if name in selected and version_of(name) is not None]
+    results: list[AttackResult] = []
     for attack in attacks():
         if only and attack.name not in only:
             continue
-        cells = [Felt(attack.name, attack.title, name) for name in names]
-        felt += cells
+        cells = [AttackResult(attack.name, attack.title, name) for name in names]
+        results += cells
         for number in range(1, rounds + 1):
             for cell in cells:
                 what = f"{attack.name} {cell.contender}"
@@ -85,10 +85,10 @@ def measure_fairness(rounds: int, contenders: list[str], only: list[str]) -> lis
                     f"ms, stop {cell.stop[-1]:.2f} s",
                     file=sys.stderr,
                 )
-    return felt
+    return results
 
 
-def run(attack: Attack, cell: Felt) -> None:
+def run(attack: Attack, cell: AttackResult) -> None:
     """One attack on one broker."""
     with started(cell.contender, os.sched_getaffinity(0)) as process:
         fork = multiprocessing.get_context("fork")
@@ -112,7 +112,7 @@ def run(attack: Attack, cell: Felt) -> None:
 
 
 def stop(process: Process) -> float:
-    """How long a broker takes to hear SIGTERM: until it takes no connection any more."""
+    """How long a broker takes after SIGTERM until it refuses connections."""
     began = time.monotonic()
     try:
         os.kill(process.pid, signal.SIGTERM)
@@ -170,7 +170,7 @@ def watch(port: int, *, qos: int) -> list[float]:
 
 
 def is_subscribed(subscriber: socket.socket, decoder: Decoder) -> bool:
-    """Wait for the SUBACK: what is published before it is for nobody. False: it does not come."""
+    """Wait for SUBACK before anything is published; False if it does not arrive."""
     subscriber.settimeout(SECONDS)
     try:
         while data := subscriber.recv(4_096):
@@ -182,15 +182,15 @@ def is_subscribed(subscriber: socket.socket, decoder: Decoder) -> bool:
     return False
 
 
-def fairness_lines(felt: list[Felt]) -> list[str]:
-    """A Markdown table: p99 in ms, the medians of the rounds."""
-    names = [name for name in NAMES if any(cell.contender == name for cell in felt)]
+def fairness_lines(results: list[AttackResult]) -> list[str]:
+    """A Markdown table of the p99 in ms: medians of the rounds."""
+    names = [name for name in NAMES if any(cell.contender == name for cell in results)]
     lines = [
         f"| p99 (worst) in ms beside | {' | '.join(names)} |",
         f"|---|{'---:|' * len(names)}",
     ]
-    for title in dict.fromkeys(cell.title for cell in felt):
-        cells = {cell.contender: cell for cell in felt if cell.title == title}
+    for title in dict.fromkeys(cell.title for cell in results):
+        cells = {cell.contender: cell for cell in results if cell.title == title}
         figures = [
             f"{statistics.median(cells[name].p99):.1f} ({statistics.median(cells[name].worst):.0f})"
             for name in names
@@ -199,18 +199,18 @@ def fairness_lines(felt: list[Felt]) -> list[str]:
     return [*lines, ""]
 
 
-def fairness_targets(felt: list[Felt]) -> list[str]:
-    """Whether nobody had to wait for long, and SIGTERM was heard."""
-    judged: list[str] = []
+def fairness_targets(results: list[AttackResult]) -> list[str]:
+    """Whether latencies and the time to stop meet their targets."""
+    targets: list[str] = []
     for name, bound in P99_TARGETS.items():
-        ours = [cell for cell in felt if cell.contender == name]
+        ours = [cell for cell in results if cell.contender == name]
         if ours:
             p99 = max(statistics.median(cell.p99) for cell in ours)
             stops = max(statistics.median(cell.stop) for cell in ours)
-            judged += [
+            targets += [
                 f"{'✓' if p99 < bound else '✗'} {name}: an innocent pair has a p99 below "
                 f"{bound:.0f} ms beside every attacker: {p99:.1f} ms",
                 f"{'✓' if stops < STOP_TARGET else '✗'} {name}: SIGTERM is heard within "
                 f"{STOP_TARGET:.0f} s: {stops:.2f} s",
             ]
-    return judged
+    return targets

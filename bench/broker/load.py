@@ -1,9 +1,8 @@
-"""The load of a bench: the clients of `semel load`, without stamps and without an account.
+"""The load of a bench: the clients of `semel load`, without stamps and without tracking.
 
-What a broker takes for one message is less than Python takes for looking at it. So the packets were
-encoded before, deliveries at QoS 0 are counted by their bytes, and above it nothing is read of them
-but packet identifiers, which are cut out by slicing. Only where times are wanted each message says
-when it left.
+A broker needs less time for a message than Python needs to decode it. So packets are encoded in
+advance, deliveries at QoS 0 are counted by their bytes, and at QoS 1 and 2 only packet identifiers
+are read, by slicing. Only if latencies are measured, each message has its send time.
 """
 
 import socket
@@ -12,18 +11,18 @@ from typing import Protocol
 
 from bench.broker.contenders import HOST
 from bench.broker.wire import Prepared, encode_connect, encode_stream
-from semel.lab.load.account import DeliveryAccount, Latencies
 from semel.lab.load.clients import Publisher, Subscriber
+from semel.lab.load.delivery_tracker import DeliveryTracker, Latencies
 from semel.lab.load.description import Load
 from semel.lab.load.links import Links, open_socket
-from semel.lab.load.traffic import Counts, Traffic
-from semel.lab.load.wire import PacketSource, Stamped, layout_of
+from semel.lab.load.traffic import SharedCounts, Traffic
+from semel.lab.load.wire import PacketSource, StampedPackets, layout_of
 
 PREFIX = "bench"
 
 
 class Driven(Protocol):
-    """What can be driven: so many messages, of which `received` should be `sent * fan_out`."""
+    """A load to drive: `received` should become `sent * fan_out`."""
 
     fan_out: int
 
@@ -36,12 +35,12 @@ class Driven(Protocol):
 
 
 def connect(port: int, version: int, client_id: str) -> socket.socket:
-    """A connected client; its socket blocks."""
+    """The blocking socket of a connected client."""
     return open_socket((HOST, port), encode_connect(version, client_id), version)[0]
 
 
 def links(port: int, version: int) -> Links:
-    """For the clients of one run."""
+    """The connections of one run."""
     return Links((HOST, port), version)
 
 
@@ -53,10 +52,10 @@ def build(
     latencies: Latencies | None = None,
     encode: Callable[[int, str], bytes] = encode_connect,
 ) -> Traffic:
-    """The clients of a load, connected and subscribed, each by its own CONNECT.
+    """Connect and subscribe the clients of a load.
 
-    Each publisher sends what its source gives: prepared packets, or, where latencies are wanted,
-    packets that are stamped.
+    Each publisher sends the packets of its source: prepared ones, or stamped ones if latencies are
+    measured.
     """
     layout = layout_of(load.version, load.topic_name(PREFIX, 0), load.payload, load.qos)
     publishers: dict[int, Publisher] = {}
@@ -69,14 +68,14 @@ def build(
     for number in range(load.subscribers):
         filters = load.topic_filters(PREFIX, number)
         link, _ = links.open(encode(load.version, f"subscriber-{number}"), filters, load.qos)
-        account = None if latencies is None else DeliveryAccount(load.lanes(number), latencies)
-        subscribers[number] = Subscriber(link, layout, account)
-    return Traffic(load, links, publishers, subscribers, Counts.alone(), size=layout.size)
+        tracker = None if latencies is None else DeliveryTracker(load.lanes(number), latencies)
+        subscribers[number] = Subscriber(link, layout, tracker)
+    return Traffic(load, links, publishers, subscribers, SharedCounts.single(), size=layout.size)
 
 
 def source_of(load: Load, publisher: int, *, stamped: bool) -> PacketSource:
-    """What a publisher sends to its topics."""
+    """The packets of a publisher."""
     if stamped:
-        return Stamped(load, PREFIX, publisher)
+        return StampedPackets(load, PREFIX, publisher)
     names = tuple(load.topic_name(PREFIX, topic) for topic in load.written_by(publisher))
     return Prepared(encode_stream(load.version, names, load.payload, load.qos))

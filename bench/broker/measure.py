@@ -1,8 +1,8 @@
-"""Runs: each a fresh broker, a warm-up, a measured span in full flow, and a count of losses.
+"""Runs: each has a new broker, a warm-up, a measured span under load, and a count of losses.
 
-Contenders take turns within a round, so that a slow moment of the machine falls on all of them.
-A run lasts a time, not a number of messages: what counts is processor time for one message, and a
-slow broker delivers fewer.
+Contenders take turns within a round, so that a slow moment of the machine affects all of them. A
+run has a fixed duration instead of a number of messages: processor time per message is measured,
+and a slow broker delivers fewer.
 """
 
 import resource
@@ -12,7 +12,14 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from bench.broker.contenders import SPEAKS, DidNotStart, Process, apart, started, version_of
+from bench.broker.contenders import (
+    SPEAKS,
+    DidNotStart,
+    Process,
+    separate_processors,
+    started,
+    version_of,
+)
 from bench.broker.load import Driven, build, links
 from bench.broker.scenarios import (
     CONNECTIONS,
@@ -21,15 +28,15 @@ from bench.broker.scenarios import (
     idle_connections,
     version_name,
 )
-from semel.lab.load.account import Latencies
+from semel.lab.load.delivery_tracker import Latencies
 from semel.lab.load.links import LinkError
 
 WARM_UP_SECONDS: Final = 0.4
 SPAN_SECONDS: Final = 1.5
-# A slow broker gets longer, until so many messages are delivered or so much time is over.
+# A slow broker gets more time, until this many messages are delivered or this time is over.
 ENOUGH: Final = 500
 SPAN_LIMIT: Final = 10.0
-# When no more is to be expected: so long nothing came, or so long in all.
+# When to stop waiting for deliveries: after this silence, or this time in total.
 SILENCE_SECONDS: Final = 3.0
 DRAIN_LIMIT: Final = 15.0
 
@@ -39,7 +46,7 @@ MISSING: Final = "missing"
 
 @dataclass
 class Run:
-    """One run. `figures` are what the scenario's title names, empty if there are none to trust."""
+    """One run. `figures` are those of the scenario's title; empty if they are not reliable."""
 
     scenario: str
     contender: str
@@ -47,16 +54,16 @@ class Run:
     figures: tuple[float, ...] = ()
     delivered: int = 0
     lost: int = 0
-    # Parts of one processor that the broker and the load took.
+    # The shares of a processor that broker and load used.
     broker_busy: float = 0.0
     load_busy: float = 0.0
-    # What went wrong, in a few words.
+    # Why the run failed, if it did.
     fault: str = ""
 
 
 @dataclass
 class Measured:
-    """All runs of a scenario by one contender with one version, and the medians of them."""
+    """All runs of a scenario, contender and version, and their medians."""
 
     scenario: Scenario
     contender: str
@@ -65,8 +72,8 @@ class Measured:
 
     @property
     def figures(self) -> tuple[float, ...]:
-        told = [run.figures for run in self.runs if run.figures]
-        return tuple(statistics.median(values) for values in zip(*told, strict=True))
+        figures = [run.figures for run in self.runs if run.figures]
+        return tuple(statistics.median(values) for values in zip(*figures, strict=True))
 
     @property
     def lost(self) -> int:
@@ -91,8 +98,8 @@ class Measured:
 def measure_broker(
     rounds: int, versions: list[int], scenarios: list[Scenario], contenders: list[str]
 ) -> list[Measured]:
-    """Measure everything asked for; progress goes to standard error."""
-    # For thousands of connections; brokers inherit it.
+    """Measure everything selected; progress goes to standard error."""
+    # For thousands of connections; brokers inherit the limit.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     cells = [
@@ -114,18 +121,18 @@ def measure_broker(
             print(f"bench: round {number}/{rounds}, {what} … ", end="", file=sys.stderr, flush=True)
             run = run_once(cell.scenario, cell.contender, cell.version)
             cell.runs.append(run)
-            told = " / ".join(f"{figure:.4g}" for figure in run.figures) or "–"
+            figures = " / ".join(f"{figure:.4g}" for figure in run.figures) or "–"
             lost = f", lost {run.lost}" if run.lost else ""
             fault = f", {run.fault}" if run.fault else ""
-            print(f"{told}{lost}{fault}", file=sys.stderr)
+            print(f"{figures}{lost}{fault}", file=sys.stderr)
     return cells
 
 
 def run_once(scenario: Scenario, contender: str, version: int) -> Run:
-    """One run of one scenario by a broker of its own."""
+    """One run of a scenario with a new broker."""
     run = Run(scenario.name, contender, version)
     try:
-        with apart() as processors, started(contender, processors) as process:
+        with separate_processors() as processors, started(contender, processors) as process:
             if scenario.name == CONNECTIONS:
                 run.figures = idle_connections(process, version)
             else:
@@ -143,7 +150,7 @@ def run_once(scenario: Scenario, contender: str, version: int) -> Run:
 
 
 def drive(load: Driven, process: Process, run: Run, latencies: Latencies | None = None) -> None:
-    """Warm up, measure in full flow, let everything arrive, and fill in the run."""
+    """Warm up, measure under load, drain, and fill in the run."""
     keep_going(load, WARM_UP_SECONDS)
     if latencies is not None:
         latencies.clear()
@@ -162,13 +169,13 @@ def drive(load: Driven, process: Process, run: Run, latencies: Latencies | None 
     elif run.delivered < ENOUGH:
         run.fault = TOO_SLOW
     elif latencies is not None:
-        run.figures = (latencies.at(0.5) / 1e3, latencies.at(0.99) / 1e3)
+        run.figures = (latencies.quantile(0.5) / 1e3, latencies.quantile(0.99) / 1e3)
     else:
         run.figures = (used / run.delivered / 1e3,)
 
 
 def keep_going(load: Driven, seconds: float) -> None:
-    """Send and receive for so long, longer where little was delivered."""
+    """Send and receive for this time, or longer if little was delivered."""
     began, received = time.monotonic(), load.received
     while True:
         load.step()
@@ -178,7 +185,7 @@ def keep_going(load: Driven, seconds: float) -> None:
 
 
 def drain(load: Driven) -> None:
-    """Receive until everything is there, or nothing comes any more."""
+    """Receive until everything has arrived, or nothing arrives any more."""
     began = moved = time.monotonic()
     received = load.received
     while load.received < load.sent * load.fan_out:

@@ -1,4 +1,4 @@
-"""The table, what was lost, and the targets."""
+"""The table, the losses and the targets."""
 
 import statistics
 from typing import Final
@@ -9,12 +9,12 @@ from bench.broker.scenarios import CONNECTIONS, IDLE, IDLE_KB_TARGET, version_na
 from semel.mqtt import MQTT5
 
 SEPARATOR: Final = " / "
-# Broker or load should have had this much of a processor in most runs.
+# The share of a processor that broker or load should have had in most runs.
 FREE: Final = 0.6
 
 
 def _number(figure: float) -> str:
-    """Three digits or so."""
+    """A number with about three digits."""
     if figure >= 100:
         return f"{figure:,.0f}"
     if figure >= 10:
@@ -23,7 +23,7 @@ def _number(figure: float) -> str:
 
 
 def _cell(cell: Measured, semel: Measured | None) -> str:
-    """Medians; in brackets, how many times semel's; then whatever makes them doubtful."""
+    """Medians; in parentheses, the ratio to semel; then warnings."""
     text = SEPARATOR.join(_number(figure) for figure in cell.figures)
     if text and semel is not None and semel.figures and cell.contender != SEMEL:
         pairs = zip(cell.figures, semel.figures, strict=True)
@@ -37,7 +37,7 @@ def _cell(cell: Measured, semel: Measured | None) -> str:
 
 
 def _semel(cells: list[Measured], cell: Measured) -> Measured | None:
-    """semel in the same scenario with the same version."""
+    """semel in the same scenario and version."""
     for other in cells:
         if other.contender == SEMEL and other.version == cell.version:
             if other.scenario == cell.scenario:
@@ -46,7 +46,7 @@ def _semel(cells: list[Measured], cell: Measured) -> Measured | None:
 
 
 def table(cells: list[Measured]) -> list[str]:
-    """Markdown; a row for a scenario, a column for a contender with a version."""
+    """A Markdown table: a row per scenario, a column per contender and version."""
     columns = [
         (version, contender)
         for version in sorted({cell.version for cell in cells})
@@ -70,16 +70,16 @@ def table(cells: list[Measured]) -> list[str]:
 
 
 def losses(cells: list[Measured]) -> str:
-    """One sentence on what did not arrive."""
+    """One sentence about losses."""
     runs = [run for cell in cells for run in cell.runs if run.figures]
     delivered = sum(run.delivered for run in runs)
     lost = [f"{cell.contender} {cell.scenario.name}: {cell.lost:,}" for cell in cells if cell.lost]
-    told = f"lost: {'; '.join(lost)}" if lost else "nothing was lost"
-    return f"{delivered:,} messages delivered while measured, in {len(runs)} runs; {told}"
+    summary = f"lost: {'; '.join(lost)}" if lost else "nothing was lost"
+    return f"{delivered:,} messages delivered while measured, in {len(runs)} runs; {summary}"
 
 
-def crowded(cells: list[Measured]) -> str:
-    """A warning if neither broker nor load could have its processor for itself."""
+def busy_machine_warning(cells: list[Measured]) -> str:
+    """A warning if neither broker nor load had a processor to itself."""
     shares = [max(run.broker_busy, run.load_busy) for cell in cells for run in cell.runs]
     shares = [share for share in shares if share]
     if not shares or statistics.median(shares) >= FREE:
@@ -91,7 +91,7 @@ def crowded(cells: list[Measured]) -> str:
 
 
 def targets(cells: list[Measured]) -> list[str]:
-    """A line for each target that was measured. What loses messages has met none."""
+    """A line per measured target. A broker that loses messages meets none."""
     lines: list[str] = []
     for cell in cells:
         semel = _semel(cells, cell)
@@ -120,7 +120,7 @@ def targets(cells: list[Measured]) -> list[str]:
 
 
 def _asked(cell: Measured) -> float:
-    """How many times semel's time this contender should take, 0 for any."""
+    """The target ratio of this contender's time to semel's; 0 for none."""
     if cell.contender == MOSQUITTO:
         return cell.scenario.versus_mosquitto / (2 if cell.version == MQTT5 else 1)
     return cell.scenario.versus_amqtt if cell.contender == AMQTT else 0.0

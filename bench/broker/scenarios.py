@@ -1,7 +1,7 @@
-"""What is measured, and what is asked of it.
+"""The scenarios that are measured, and their targets.
 
-Targets are against Mosquitto 2.0.11 with clients of 3.1.1; with clients of 5.0 half of each is
-asked for. They say how many times semel's processor time a peer takes for one delivered message.
+A target is the ratio of a peer's processor time per delivered message to semel's. Targets are for
+Mosquitto 2.0.11 with 3.1.1 clients, and half as high with 5.0 clients.
 """
 
 import argparse
@@ -61,12 +61,12 @@ SCENARIOS: Final = (
 
 
 def parse_scenarios(text: str) -> list[Scenario]:
-    """Those with these names, parted by commas; all for none."""
-    wanted = text.split(",") if text else [scenario.name for scenario in SCENARIOS]
-    unknown = set(wanted) - {scenario.name for scenario in SCENARIOS}
+    """Names of scenarios, comma-separated; empty: all."""
+    selected = text.split(",") if text else [scenario.name for scenario in SCENARIOS]
+    unknown = set(selected) - {scenario.name for scenario in SCENARIOS}
     if unknown:
         raise argparse.ArgumentTypeError(f"there is no scenario {', '.join(sorted(unknown))}")
-    return [scenario for scenario in SCENARIOS if scenario.name in wanted]
+    return [scenario for scenario in SCENARIOS if scenario.name in selected]
 
 
 def parse_versions(text: str) -> list[int]:
@@ -78,8 +78,8 @@ def parse_versions(text: str) -> list[int]:
 
 
 def idle_connections(process: Process, version: int) -> tuple[float, float]:
-    """Microseconds for accepting a connection, and KB of memory while it is there."""
-    # The first ones fill what a broker keeps for all.
+    """Microseconds to accept a connection, and KB of memory while it is open."""
+    # The first ones fill memory that the broker keeps anyway.
     idle: list[socket.socket] = []
     try:
         for number in range(100):

@@ -1,12 +1,12 @@
 """`python -m bench soak`: whether the broker's memory stays flat while clients come and go.
 
-Up to `CROWD` clients of both versions are connected at a time. At random one of them subscribes
-(to topics that nobody had before, with and without wildcards), unsubscribes, publishes at QoS 0, 1
-or 2, sets or deletes a retained message, or leaves: with DISCONNECT or by a cut, in the middle of
-what it was doing. Most sessions end with their connection. Some last, and messages gather for them:
-those of 5.0 expire after a second or two, or come back; those of 3.1.1 come back, and end by a
-clean start. Everything that may exist at one time is bounded here, so that a broker that forgets
-what has ended needs no more memory after an hour than after a minute.
+Up to `CROWD` clients of both versions are connected at a time. At random one of them subscribes (to
+new topics, with and without wildcards), unsubscribes, publishes at QoS 0, 1 or 2, sets or deletes a
+retained message, or leaves: with DISCONNECT, or abruptly in the middle of an exchange. Most
+sessions end with their connection. Some are durable, and queue messages: those of 5.0 expire after
+a second or two, or are resumed; those of 3.1.1 are resumed, and end with a clean start. Everything
+that exists at a time is bounded, so a broker that frees what has ended needs no more memory after
+an hour than after a minute.
 """
 
 import random
@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from bench.broker.contenders import HOST, SEMEL, Process, apart, started
+from bench.broker.contenders import HOST, SEMEL, Process, separate_processors, started
 from semel.lab.load.links import LinkError
 from semel.mqtt import (
     MQTT5,
@@ -44,19 +44,19 @@ from semel.mqtt import (
 )
 
 CROWD: Final = 60
-# Sessions that may wait for their client; the oldest comes back when there are more.
+# The maximum number of sessions without a client; beyond it the oldest is resumed.
 WAITING: Final = 40
 RETAINED: Final = 300
-# Subscriptions of one client, and its messages without an answer.
+# Limits per client: subscriptions, and unacknowledged messages.
 FILTERS: Final = 8
 UNANSWERED: Final = 20
-# After so many steps everyone waits until the broker has answered one more packet.
+# After this many steps, wait until the broker has answered one more packet.
 STEPS: Final = 50
 STUCK_SECONDS: Final = 20.0
 
 SAMPLE_SECONDS: Final = 2.0
-# The part of the time that is left out of the judgement, and the growth that still is flat: the
-# line through the rest of the samples rises by less than this part of their mean.
+# The share of the time that is ignored at the beginning, and the growth that counts as flat: the
+# regression line of the other samples rises by less than this fraction of their mean.
 WARM_UP: Final = 0.25
 FLAT: Final = 0.03
 
@@ -66,12 +66,12 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 
 @dataclass
 class Client:
-    """One connection, and what belongs to its session."""
+    """One connection and its session."""
 
     link: socket.socket
     client_id: str
     version: int
-    lasting: bool
+    is_durable: bool
     decoder: Decoder
     filters: list[str] = field(default_factory=list)
     unanswered: set[int] = field(default_factory=set)
@@ -80,20 +80,20 @@ class Client:
     leaving: bool = False
 
     def send(self, packet: Packet) -> None:
-        """Clients send little: what finds no room at once is a broker that does not read."""
+        """Send. Clients send little: if the socket is full, the broker does not read."""
         data = encode(packet, self.version)
         if self.link.send(data) != len(data):
             raise BlockingIOError
 
     def next_id(self) -> int:
-        """An identifier that is free: few are in use at a time."""
+        """A free packet identifier; few are in use at a time."""
         self.packet_id = self.packet_id % 65_535 + 1
         return self.packet_id
 
 
 @dataclass
 class Totals:
-    """What has happened."""
+    """Counters."""
 
     lives: int = 0
     published: int = 0
@@ -102,29 +102,29 @@ class Totals:
 
 
 class Churn:
-    """All clients, and the dice."""
+    """All clients, and the random generator."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.dice = random.Random(1)
         self.epoll = select.epoll()
         self.clients: dict[int, Client] = {}
-        # Client identifier and version of lasting sessions without a client, oldest first.
+        # Client identifier and version of durable sessions without a client, oldest first.
         self.waiting: dict[str, int] = {}
         self.number = 0
         self.answered = False
         self.totals = Totals()
-        # The one that stays, to ask whether the broker keeps up.
-        self.steady = self._connect("steady", MQTT311, lasting=False, clean_start=True)
+        # A client that stays connected, to check whether the broker keeps up.
+        self.steady = self._connect("steady", MQTT311, is_durable=False, clean_start=True)
 
     def close(self) -> None:
-        """Everyone is cut off."""
+        """Cut all clients."""
         for client in list(self.clients.values()):
             self._close(client)
         self.epoll.close()
 
     def steps(self) -> None:
-        """Some steps, then as long as it takes the broker to follow."""
+        """Make some steps, and wait until the broker has caught up."""
         for _ in range(STEPS):
             self._step()
         self.answered = False
@@ -136,7 +136,7 @@ class Churn:
             self._receive_all(0.1)
 
     def _step(self) -> None:
-        """Something happens to one client, and everyone reads."""
+        """One random action of one client; then all clients read."""
         if len(self.waiting) > WAITING:
             self._return()
         elif len(self.clients) < CROWD:
@@ -152,23 +152,27 @@ class Churn:
     def _arrive(self) -> None:
         self.number += 1
         version = self.dice.choice((MQTT311, MQTT5))
-        lasting = self.dice.random() < 0.2
-        self._connect(f"client-{self.number}", version, lasting=lasting, clean_start=not lasting)
+        is_durable = self.dice.random() < 0.2
+        self._connect(
+            f"client-{self.number}", version, is_durable=is_durable, clean_start=not is_durable
+        )
 
     def _return(self) -> None:
-        """A session's client is back, for more or to end it."""
+        """Resume a session, or end it."""
         client_id = next(iter(self.waiting))
         ends = self.dice.random() < 0.5
         version = self.waiting.pop(client_id)
-        self._connect(client_id, version, lasting=not ends, clean_start=ends)
+        self._connect(client_id, version, is_durable=not ends, clean_start=ends)
 
-    def _connect(self, client_id: str, version: int, *, lasting: bool, clean_start: bool) -> Client:
+    def _connect(
+        self, client_id: str, version: int, *, is_durable: bool, clean_start: bool
+    ) -> Client:
         properties = NO_PROPERTIES
-        if version == MQTT5 and lasting:
+        if version == MQTT5 and is_durable:
             properties = Properties(session_expiry_interval=self.dice.randint(1, 2))
         link = socket.create_connection((HOST, self.port), 5)
         link.setblocking(False)
-        client = Client(link, client_id, version, lasting, Decoder(version))
+        client = Client(link, client_id, version, is_durable, Decoder(version))
         client.send(
             Connect(client_id, version=version, clean_start=clean_start, properties=properties)
         )
@@ -231,14 +235,14 @@ class Churn:
         self.totals.published += 1
 
     def _leave(self, client: Client) -> None:
-        """With a word or without. Who wants to come back gets answers to all it sent first."""
+        """Leave, with DISCONNECT or without. If the session is resumed later, drain it first."""
         client.leaving = True
-        if client.lasting and client.unanswered:
+        if client.is_durable and client.unanswered:
             return
         if self.dice.random() < 0.5:
             client.send(Disconnect())
         # Some sessions expire by themselves.
-        if client.lasting and (client.version == MQTT311 or self.dice.random() < 0.5):
+        if client.is_durable and (client.version == MQTT311 or self.dice.random() < 0.5):
             self.waiting[client.client_id] = client.version
         self._close(client)
 
@@ -248,12 +252,12 @@ class Churn:
         client.link.close()
 
     def _refused(self, client: Client) -> None:
-        """The broker ended it, for which it has no reason here."""
+        """The broker closed a connection, for which it has no reason here."""
         self.totals.refused += 1
         self._close(client)
-        if client.lasting:
-            # Its session would wait for ever.
-            self._connect(client.client_id, client.version, lasting=False, clean_start=True)
+        if client.is_durable:
+            # Its session would exist forever.
+            self._connect(client.client_id, client.version, is_durable=False, clean_start=True)
 
     def _receive_all(self, seconds: float) -> None:
         for number, _ in self.epoll.poll(seconds):
@@ -262,7 +266,7 @@ class Churn:
                 self._refused(client)
 
     def _receive(self, client: Client) -> bool:
-        """Read and answer. False if the broker has closed, or sends what is no MQTT."""
+        """Read and acknowledge; False if the broker has closed, or sent an invalid packet."""
         try:
             data = client.link.recv(65_536)
             for item in client.decoder.receive(data):
@@ -293,7 +297,7 @@ class Churn:
 
 
 def slope(samples: list[tuple[float, int]]) -> float:
-    """Least squares: KB for each second."""
+    """The slope of the regression line, in KB per second."""
     mean_time = sum(at for at, _ in samples) / len(samples)
     mean = sum(resident for _, resident in samples) / len(samples)
     spread = sum((at - mean_time) ** 2 for at, _ in samples)
@@ -333,7 +337,7 @@ def churn_for(seconds: float, churn: Churn, process: Process) -> list[tuple[floa
 
 
 def complaints(log: str) -> list[str]:
-    """Lines of the broker's log that these clients gave no reason for."""
+    """Lines of the broker's log that these clients did not cause."""
     signs = ("broke a rule", "too slowly", "cannot be sent", "failed", "Exception")
     return [line for line in log.splitlines() if any(sign in line for sign in signs)]
 
@@ -346,31 +350,31 @@ def first_traceback(log: str) -> str:
 
 
 def soak(minutes: float) -> int:
-    """Run, print, judge. 1 if memory grows, or if the broker ended a client that did no wrong."""
+    """Run and print. 1 if memory grows, or if the broker closed a connection without reason."""
     seconds = minutes * 60
-    with apart() as processors, started(SEMEL, processors) as process:
+    with separate_processors() as processors, started(SEMEL, processors) as process:
         churn = Churn(process.port)
         try:
             samples = churn_for(seconds, churn, process)
         except (LinkError, OSError) as problem:
-            print(f"✗ the broker is gone or stuck: {problem}")
+            print(f"✗ the broker has died or hangs: {problem}")
             print(first_traceback(process.log.read_text(errors="replace")))
             return 1
         finally:
             churn.close()
         log = process.log.read_text(errors="replace")
-    judged = [sample for sample in samples if sample[0] >= seconds * WARM_UP]
-    if len(judged) < 3:
-        print("too short to judge")
+    measured = [sample for sample in samples if sample[0] >= seconds * WARM_UP]
+    if len(measured) < 3:
+        print("too short for a verdict")
         return 1
-    mean = sum(resident for _, resident in judged) / len(judged)
-    rise = slope(judged)
-    growth = rise * (judged[-1][0] - judged[0][0]) / mean
+    mean = sum(resident for _, resident in measured) / len(measured)
+    rise = slope(measured)
+    growth = rise * (measured[-1][0] - measured[0][0]) / mean
     flat = growth < FLAT
     every = -(-len(samples) // 60)
     refused, found = churn.totals.refused, complaints(log)
     print(f"\n{sparkline([resident for _, resident in samples[::every]])}")
-    print(f"{refused} clients ended by the broker, {len(found)} complaints in its log")
+    print(f"{refused} clients closed by the broker, {len(found)} unexpected lines in its log")
     if found:
         print("\n".join([*found[:5], first_traceback(log)]))
     print(

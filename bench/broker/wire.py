@@ -1,8 +1,8 @@
-"""The bytes that the load of a bench consists of, encoded before anything is measured.
+"""The packets of a bench, encoded before anything is measured.
 
-A `Stream` is a block of PUBLISH packets of one length, sent over and over. No two payloads in a
-block are alike. Above QoS 0 the identifiers in a block are 1, 2, 3, …: a block is much longer than
-any window, so that an identifier is free again long before its turn comes.
+A `Stream` is a block of PUBLISH packets of one length that is sent repeatedly. All payloads in a
+block differ. At QoS 1 and 2 the identifiers in a block are 1, 2, 3, …: a block is much longer than
+any window, so an identifier is free long before it is used again.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ CYCLE: Final = 10_000
 
 @dataclass(frozen=True)
 class Stream:
-    """Whole packets that look alike."""
+    """Complete packets of one length."""
 
     block: bytes
     layout: PacketLayout
@@ -38,7 +38,7 @@ class Prepared:
         self._at = 0
 
     def take(self, most: int) -> tuple[memoryview, int]:
-        """Those that follow, up to the end of the block."""
+        """The next packets, at most up to the end of the block."""
         count = min(most, self.cycle - self._at)
         start = self._at * self._size
         self._at = (self._at + count) % self.cycle
@@ -46,7 +46,7 @@ class Prepared:
 
 
 def encode_connect(version: int, client_id: str) -> bytes:
-    """A clean session, no Keep Alive."""
+    """CONNECT with a clean session and without keep alive."""
     return encode_connect_with(version, client_id, WINDOW)
 
 

@@ -1,1 +1,1 @@
-"""The client beside paho-mqtt and aiomqtt."""
+"""The client compared with paho-mqtt and aiomqtt."""

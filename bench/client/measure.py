@@ -1,7 +1,7 @@
-"""Processor time per message of each client library, beside the others, in turn.
+"""Processor time per message of each client library; the libraries take turns.
 
-The server is Mosquitto, which none of them comes with, with queues that have no bounds, so that
-nothing is dropped for a slow receiver. Receivers are fed by the same publisher.
+The server is Mosquitto, which belongs to none of them, with unlimited queues, so that nothing is
+dropped for a slow receiver. All receivers get messages from the same publisher.
 """
 
 import json
@@ -11,18 +11,18 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bench.broker.contenders import MOSQUITTO, SEMEL, apart, started, version_of
+from bench.broker.contenders import MOSQUITTO, SEMEL, separate_processors, started, version_of
 
 LIBRARIES: Final = ("semel", "paho-mqtt", "aiomqtt")
 JOBS: Final = ("publish", "receive")
 MESSAGES: Final = 20_000
-PATIENCE: Final = 300
+TIMEOUT_SECONDS: Final = 300
 TIMES_FASTER: Final = 3.0
 
 
 @dataclass
 class Cell:
-    """One library at one job: microseconds per message, of each round."""
+    """One library at one job: microseconds per message, per round."""
 
     library: str
     job: str
@@ -35,10 +35,10 @@ class Cell:
 
 
 def measure_client(rounds: int) -> list[Cell]:
-    """Every library, job and QoS; in each round all of them, one after the other."""
+    """Measure every library, job and QoS in each round, one after another."""
     server = MOSQUITTO if version_of(MOSQUITTO) else SEMEL
     cells = [Cell(library, job, qos) for job in JOBS for qos in (0, 1, 2) for library in LIBRARIES]
-    with apart() as processors:
+    with separate_processors() as processors:
         for number in range(rounds):
             for cell in cells:
                 print(
@@ -69,29 +69,29 @@ def run(cell: Cell, port: int) -> float:
         if cell.job == "receive":
             assert process.stdout.readline() == "ready\n"
             feeder = worker("semel", "publish", max(cell.qos, 1), MESSAGES, port)
-            feeder.communicate(timeout=PATIENCE)
-        told = json.loads(process.communicate(timeout=PATIENCE)[0])
+            feeder.communicate(timeout=TIMEOUT_SECONDS)
+        output = json.loads(process.communicate(timeout=TIMEOUT_SECONDS)[0])
     finally:
         process.kill()
         process.wait()
-    return float(told["nanoseconds"]) / told["messages"] / 1_000
+    return float(output["nanoseconds"]) / output["messages"] / 1_000
 
 
 def lines(cells: list[Cell]) -> list[str]:
-    """A Markdown table; in brackets, how many times as long as semel."""
-    told = [f"| µs of processor time per message | {' | '.join(LIBRARIES)} |"]
-    told.append(f"|---|{'---:|' * len(LIBRARIES)}")
+    """A Markdown table; in parentheses, the ratio to semel."""
+    output = [f"| µs of processor time per message | {' | '.join(LIBRARIES)} |"]
+    output.append(f"|---|{'---:|' * len(LIBRARIES)}")
     for job in JOBS:
         for qos in (0, 1, 2):
             times = {c.library: c.microseconds for c in cells if (c.job, c.qos) == (job, qos)}
             ours = times[LIBRARIES[0]]
             others = [f"{times[name]:.1f} ({times[name] / ours:.1f}×)" for name in LIBRARIES[1:]]
-            told.append(f"| {job}, QoS {qos} | {ours:.1f} | {' | '.join(others)} |")
-    return told
+            output.append(f"| {job}, QoS {qos} | {ours:.1f} | {' | '.join(others)} |")
+    return output
 
 
 def slowest_ratio(cells: list[Cell]) -> float:
-    """Of all jobs, the least by which semel is ahead of anybody."""
+    """Whether semel's smallest advantage in any job meets the target."""
     ours = {(c.job, c.qos): c.microseconds for c in cells if c.library == LIBRARIES[0]}
     return min(c.microseconds / ours[c.job, c.qos] for c in cells if c.library != LIBRARIES[0])
 

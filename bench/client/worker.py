@@ -1,11 +1,11 @@
-"""One client library at work, in a process of its own: publish, or receive, so many messages.
+"""One client library in its own process: publishes or receives a number of messages.
 
     python -m bench.client.worker LIBRARY publish|receive QOS MESSAGES PORT
 
-Each is used as its documentation shows. At QoS 1 and 2 there are WINDOW publications at a time; all
-speak MQTT 5.0 with one topic and payloads of 100 bytes. It prints "ready" when it has subscribed,
-and at the end one JSON object: messages, and nanoseconds of processor time from the first to the
-last.
+Each library is used as its documentation shows. At QoS 1 and 2, WINDOW messages are in flight; all
+use MQTT 5.0 with one topic and payloads of 100 bytes. The worker prints "ready" when it has
+subscribed, and at the end one JSON object: the number of messages, and nanoseconds of processor
+time from the first to the last.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ PAYLOAD: Final = bytes(100)
 WINDOW: Final = 100
 
 
-def told(messages: int, begun: int) -> None:
+def print_result(messages: int, begun: int) -> None:
     spent = time.process_time_ns() - begun
     print(json.dumps({"messages": messages, "nanoseconds": spent}), flush=True)
 
 
 async def many(publish: Callable[[], Coroutine[Any, Any, object]], messages: int) -> None:
-    """WINDOW tasks that publish one after the other, until all are published."""
+    """Publish everything with WINDOW tasks, each of which publishes one message at a time."""
     left = iter(range(messages))
 
     async def some() -> None:
@@ -48,7 +48,7 @@ async def semel_publish(qos: int, messages: int, port: int) -> None:
         else:
             for _ in range(messages):
                 await client.publish(TOPIC, PAYLOAD)
-        told(messages, begun)
+        print_result(messages, begun)
 
 
 async def semel_receive(qos: int, messages: int, port: int) -> None:
@@ -61,13 +61,13 @@ async def semel_receive(qos: int, messages: int, port: int) -> None:
         begun = time.process_time_ns()
         for _ in range(messages - 1):
             await anext(received)
-        told(messages - 1, begun)
+        print_result(messages - 1, begun)
 
 
 async def aiomqtt_publish(qos: int, messages: int, port: int) -> None:
     import aiomqtt
 
-    # It warns of every publication that waits beside ten others.
+    # aiomqtt logs a warning for each message beyond ten pending ones.
     logging.getLogger("mqtt").setLevel(logging.ERROR)
     async with aiomqtt.Client(
         HOST,
@@ -82,7 +82,7 @@ async def aiomqtt_publish(qos: int, messages: int, port: int) -> None:
         else:
             for _ in range(messages):
                 await client.publish(TOPIC, PAYLOAD)
-        told(messages, begun)
+        print_result(messages, begun)
 
 
 async def aiomqtt_receive(qos: int, messages: int, port: int) -> None:
@@ -96,7 +96,7 @@ async def aiomqtt_receive(qos: int, messages: int, port: int) -> None:
         begun = time.process_time_ns()
         for _ in range(messages - 1):
             await anext(received)
-        told(messages - 1, begun)
+        print_result(messages - 1, begun)
 
 
 def paho_client(port: int) -> Any:
@@ -126,7 +126,7 @@ def paho_publish(qos: int, messages: int, port: int) -> None:
             client.publish(TOPIC, PAYLOAD, qos)
             sent += 1
         client.loop(0.01)
-    told(messages, begun)
+    print_result(messages, begun)
 
 
 def paho_receive(qos: int, messages: int, port: int) -> None:
@@ -144,7 +144,7 @@ def paho_receive(qos: int, messages: int, port: int) -> None:
     client.subscribe(TOPIC, qos)
     while received < messages:
         client.loop(0.1)
-    told(messages - 1, begun)
+    print_result(messages - 1, begun)
 
 
 ASYNCIO: Final = {

@@ -1,1 +1,1 @@
-"""The pipeline: Spark's source and sink beside Spark's own, and the whole of `semel up` at work."""
+"""The pipeline: source and sink compared with Spark's own, and `semel up` as a whole."""

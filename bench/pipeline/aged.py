@@ -1,18 +1,17 @@
-"""A table that is a year old beside a new one: what a commit costs, and what a query does.
+"""The cost of a commit and of a query on a table that is a year old, compared with a new one.
 
-The year is that of a landing with a batch every second, of RATE messages in FILES files, with its
-maintenance as it would have run. The table is made directly, as the log and the files that there
-would be at the worst moment before a pass:
+The year is that of a landing with a batch per second, of RATE messages in FILES files, with its
+maintenance. The table is created directly: the log and the files as they would be at the worst
+moment before a maintenance pass:
 
-    of each day that is over   files of the target size, the last one smaller
-    of today                   as many files as compaction leaves, of each size class
-    removed files              those of the last `file_retention`, which the checkpoint names
-    the log                    `log_entries`, those since the last cleanup, and checkpoints
+    each past day    files of the target size, the last one smaller
+    today            as many files as compaction leaves, of each size class
+    removed files    those of the last `file_retention`, which the checkpoint lists
+    the log          `log_entries`, those since the last cleanup, and checkpoints
 
-The new table has the newest files of these and nothing else. Files of days that are over are only
-in the log: a query that is not about them has to do without opening them. Both tables get the same
-commits in turn, by an object that stays loaded, as in Spark's process; and the same questions, each
-by a `LakeSql` of its own, as `semel sql` asks them.
+The new table has only the newest of these files. Files of past days exist only in the log: a query
+about today must not open them. Both tables get the same commits in turn, by an object that stays
+loaded, as in Spark's process; and the same queries, each by a new `LakeSql`, as with `semel sql`.
 """
 
 import json
@@ -39,9 +38,9 @@ TABLE: Final = "messages"
 DAYS: Final = 365
 RATE: Final = 100
 FILES: Final = 2
-# Bytes of a row in a file of the target size, as compaction writes such rows.
+# Bytes per row in a file of the target size, as compaction writes it.
 ROW_BYTES: Final = 75
-# Files of today that were merged twice, which is what a hundred that were merged once become.
+# Files of today that were merged twice: a hundred that were merged once become one.
 LARGE: Final = 4
 LARGE_BYTES: Final = 75_000_000
 # Batches since the last checkpoint, and since the last cleanup of the log.
@@ -52,7 +51,7 @@ QUERIES: Final = 40
 WARM_UP: Final = 5
 TARGET: Final = 2.0
 # The newest minute and a half, by topic.
-QUESTION: Final = (
+QUERY: Final = (
     "select topic, count(*), max(received) from messages where received >= {since} group by 1"
 )
 DAY: Final = 86_400
@@ -60,11 +59,11 @@ DAY: Final = 86_400
 
 @dataclass
 class Side:
-    """What one of the two tables took, in milliseconds."""
+    """The times of one of the two tables, in milliseconds."""
 
     commits: list[float] = field(default_factory=list)
     queries: list[float] = field(default_factory=list)
-    # What the table is like before the first commit.
+    # The state of the table before the first commit.
     files: int = 0
     log_files: int = 0
     removed: int = 0
@@ -72,7 +71,7 @@ class Side:
 
 @dataclass
 class Aged:
-    """Both of them, and what one pass of maintenance takes on the old one."""
+    """Both tables, and the duration of a maintenance pass on the old one."""
 
     new: Side = field(default_factory=Side)
     aged: Side = field(default_factory=Side)
@@ -81,7 +80,7 @@ class Aged:
     fault: str = ""
 
     def ratio(self, what: str) -> float:
-        """How many times the slowest twentieth of the new one."""
+        """The ratio of the 95th percentiles, old to new."""
         return parts(getattr(self.aged, what))[1] / max(parts(getattr(self.new, what))[1], 1e-9)
 
     def as_json(self) -> dict[str, Any]:
@@ -101,7 +100,7 @@ class Aged:
 
 
 class Builder:
-    """Makes both tables of copies of a few files."""
+    """Creates both tables from copies of a few files."""
 
     def __init__(self, folder: Path) -> None:
         from semel.pipeline.files import TableLayout, write_files
@@ -111,7 +110,7 @@ class Builder:
         self._today = datetime.fromtimestamp(BEGIN / 1e6, UTC).date()
         self._next = 1
         address = str(folder / "made")
-        # One batch as tasks write it, and one file as compaction makes it of a hundred batches.
+        # One batch as tasks write it, and one file as compaction makes it from a hundred batches.
         self._layout = TableLayout(address, ("date",), is_numbered=True)
         self._small = [self._write(write_files, RATE // FILES) for _ in range(FILES)]
         self._merged = self._write(write_files, RATE * 100)
@@ -127,7 +126,7 @@ class Builder:
         return written
 
     def batch(self, place: Path, number: int, first: int) -> "tuple[list[DataFile], int]":
-        """The files of one batch, there under names of their own; the seq after its last."""
+        """Create the files of one batch under new names; also returns the seq after its last."""
         found = []
         for each in self._small:
             path = each.path.replace("part-", f"part-{number:010}-")
@@ -140,7 +139,7 @@ class Builder:
         return found, first
 
     def build(self, name: str, side: Side) -> Path:
-        """A table; what it has is noted."""
+        """Create a table, and record its size."""
         from deltalake import DeltaTable
 
         place = self.folder / name / TABLE
@@ -158,15 +157,15 @@ class Builder:
         return place
 
     def _today_files(self, place: Path, *, is_aged: bool) -> "list[DataFile]":
-        """Those that were not merged yet; and if it is old, those that were merged today."""
-        wanted = LandSettings()
+        """Files that are not merged yet; in an old table also those merged today."""
+        settings = LandSettings()
         found: list[DataFile] = []
-        for number in range(wanted.small_files // FILES - 1):
+        for number in range(settings.small_files // FILES - 1):
             found += self.batch(place, number, 1)[0]
         if not is_aged:
             return found
-        # Earlier today: their rows are not those of the question.
-        for number in range(wanted.small_files - 1):
+        # Earlier today: the query does not need their rows.
+        for number in range(settings.small_files - 1):
             path = self._merged.path.replace("part-", f"part-merged-{number:04}-")
             os.link(self.folder / "made" / self._merged.path, place / path)
             found.append(replace(self._earlier(self._merged, hours=6), path=path))
@@ -186,7 +185,7 @@ class Builder:
 
     @staticmethod
     def _earlier(file: "DataFile", *, hours: float = 0.0, days: int = 0) -> "DataFile":
-        """A file whose statistics say that its rows were received before."""
+        """A file whose statistics say that its rows were received earlier."""
         stats = json.loads(file.statistics)
         for bounds in ("minValues", "maxValues"):
             moment = datetime.fromisoformat(stats[bounds]["received"])
@@ -228,7 +227,7 @@ class Builder:
         *,
         is_aged: bool,
     ) -> None:
-        """A checkpoint with all of it, the entries before it that are kept, and some after it."""
+        """A checkpoint of everything, the kept entries before it, and some entries after it."""
         from deltalake import DeltaTable
 
         from semel.pipeline.app_transactions import position_id
@@ -321,7 +320,7 @@ def _delta_schema() -> Any:
 
 
 def measure_aged(folder: Path) -> Aged:
-    """Both tables in turn."""
+    """Measure both tables in turn."""
     from semel.pipeline.errors import PipelineError
 
     result = Aged()
@@ -349,26 +348,26 @@ def measure_aged(folder: Path) -> Aged:
 
 
 def measure_queries(places: dict[str, Path], sides: dict[str, Side]) -> None:
-    """The same question, each time to a lake that is opened anew."""
+    """The same query, each time to a newly opened lake."""
     from semel.up.sql import LakeSql
 
     since = datetime.fromtimestamp((BEGIN + STEP) / 1e6, UTC).isoformat()
-    question = QUESTION.format(since=f"TIMESTAMPTZ '{since}'")
+    query = QUERY.format(since=f"TIMESTAMPTZ '{since}'")
     counted: dict[str, int] = {}
     for number in range(WARM_UP + QUERIES):
         for name, place in places.items():
             began = time.perf_counter()
-            with LakeSql(str(place.parent)) as lake, lake.query(question) as answer:
+            with LakeSql(str(place.parent)) as lake, lake.query(query) as answer:
                 rows = sum(batch.num_rows for batch in answer.batches)
             if number >= WARM_UP:
                 sides[name].queries.append((time.perf_counter() - began) * 1e3)
             counted[name] = rows
     if counted[NEW] != counted[AGED]:
-        raise OSError(f"the question found {counted[NEW]} and {counted[AGED]} rows")
+        raise OSError(f"the query found {counted[NEW]} and {counted[AGED]} rows")
 
 
 def measure_commits(builder: Builder, places: dict[str, Path], sides: dict[str, Side]) -> None:
-    """Batches of FILES files, one to each table in turn."""
+    """Commit batches of FILES files to both tables in turn."""
     from semel.pipeline.table import LandingBatch, Table
 
     schema = _spark_schema()
@@ -390,7 +389,7 @@ def measure_commits(builder: Builder, places: dict[str, Path], sides: dict[str, 
 
 
 def measure_pass(place: Path, result: Aged) -> None:
-    """One pass of maintenance with the settings as they come, and its vacuum."""
+    """One maintenance pass with default settings, and its vacuum."""
     from semel.pipeline.landing import policy_of
     from semel.pipeline.maintenance import Task, run_pass
 
@@ -403,39 +402,39 @@ def measure_pass(place: Path, result: Aged) -> None:
     result.pass_actions = [event["action"] for event in events]
 
 
-# --- telling --------------------------------------------------------------------------------------
+# --- report ---------------------------------------------------------------------------------------
 
 
 def lines(result: Aged) -> list[str]:
     """Markdown."""
     if result.fault:
         return [f"aged: ⚠ {result.fault}"]
-    told = [
+    output = [
         "| a batch a second | live files | removed files | files of the log | commit ms median "
         "| 95 % | query ms median | 95 % |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, side in (("new table", result.new), (f"{DAYS} days", result.aged)):
         figures = [*parts(side.commits), *parts(side.queries)]
-        told.append(
+        output.append(
             f"| {name} | {side.files:,} | {side.removed:,} | {side.log_files:,} | "
             + " | ".join(f"{each:.1f}" for each in figures)
             + " |"
         )
     actions = ", ".join(result.pass_actions) or "nothing"
-    return [*told, "", f"One pass of maintenance ({actions}): {result.pass_seconds:.1f} s."]
+    return [*output, "", f"One pass of maintenance ({actions}): {result.pass_seconds:.1f} s."]
 
 
 def targets(result: Aged) -> list[str]:
-    """By the slowest twentieth."""
+    """By the 95th percentiles."""
     if result.fault:
         return [f"✗ aged: {result.fault}"]
-    told = []
+    output = []
     for what, name in (("commits", "commit"), ("queries", "query")):
         ratio = result.ratio(what)
         sign = "✓" if ratio <= TARGET else "✗"
-        told.append(
+        output.append(
             f"{sign} aged: 95 % of {name} of a table of {DAYS} days at most {TARGET:g} times that "
             f"of a new one: {ratio:.2f}"
         )
-    return told
+    return output

@@ -1,10 +1,10 @@
-"""What verification costs a reader of segments: CPU time with and without it.
+"""The cost of verification when segments are read: CPU time with and without it.
 
-A segment is read whole, row group by row group, as the source of Spark reads it: by `open_segment`,
+A whole segment is read, row group by row group, as Spark's source reads it: by `open_segment`,
 which verifies every byte, and by Arrow's own reader, which verifies nothing. Both take turns, the
-first round is thrown away, and a figure is the median. Payloads are random bytes, which zstd cannot
-compress: then a file has the most bytes to verify for each row. Texts of hexadecimal digits are
-compressed to a half, and cost more to decode.
+first round is discarded, and a figure is the median. Payloads are random bytes, which zstd cannot
+compress, so that a file has the most bytes to verify per row; or hexadecimal digits, which compress
+to a half and cost more to decode.
 """
 
 import os
@@ -28,7 +28,7 @@ SIZES: Final = (20, 200, 1_000, 10_000, 100_000)
 RANDOM: Final = "random"
 HEXADECIMAL: Final = "hexadecimal"
 KINDS: Final = (RANDOM, HEXADECIMAL)
-# Bytes of payloads in a segment, and the most rows.
+# Bytes of payloads per segment, and the maximum number of rows.
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 MOST_ROWS: Final = 400_000
 TABLE_BYTES: Final = 8 * 1024 * 1024
@@ -37,7 +37,7 @@ TARGET: Final = 1.3
 
 @dataclass(frozen=True)
 class Verified:
-    """CPU seconds for a segment."""
+    """CPU seconds per segment."""
 
     kind: str
     size: int
@@ -55,7 +55,7 @@ class Verified:
 
 
 def measure_checksums(folder: Path, rounds: int) -> list[Verified]:
-    """Each size of payloads, of each kind."""
+    """Measure each size and kind of payload."""
     found = []
     for kind in KINDS:
         for size in SIZES:
@@ -120,16 +120,16 @@ def _payload(kind: str, size: int) -> bytes:
 
 def lines(found: list[Verified]) -> list[str]:
     """Markdown."""
-    told = [
+    output = [
         "| verified read: payloads | bytes each | MB of file | ms without | ms verified | times |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    told += [
+    output += [
         f"| {each.kind} | {each.size:,} | {each.file_bytes / 1e6:.1f} | {each.plain * 1e3:.0f} "
         f"| {each.verified * 1e3:.0f} | {each.ratio:.2f} |"
         for each in found
     ]
-    return told
+    return output
 
 
 def targets(found: list[Verified]) -> list[str]:

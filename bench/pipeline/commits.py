@@ -1,10 +1,9 @@
-"""How long the driver takes for the commit of a batch: 20 files of the size that a landing makes.
+"""How long the driver takes to commit a batch: 20 files of the size that a landing writes.
 
-The files are written once, so that their statistics are real. Each commit names them anew, with
-the rows that follow: a commit looks at their sizes and opens none of them. What is measured is all
-that the sink does when its tasks are done, from the table's log being read to the entry being on
-disk. There are more commits than delta-rs lets pass between two checkpoints of the log, so that one
-is among them.
+The files are written once, so that their statistics are real. Each commit adds them under new names
+with the following rows: a commit checks their sizes, but does not open them. Measured is everything
+the sink does after its tasks, from reading the table's log to the entry on disk. There are enough
+commits to include a checkpoint of the log.
 """
 
 import os
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from semel.pipeline.table import LandingBatch
 
 FILES: Final = 20
-# A landing's batch of a million rows, shared out.
+# A batch of a million rows, divided among the files.
 FILE_ROWS: Final = 50_000
 COMMITS: Final = 120
 WARM_UP: Final = 5
@@ -31,7 +30,7 @@ TARGET_MS: Final = 100.0
 
 @dataclass
 class Commits:
-    """Milliseconds, in the order in which they were taken."""
+    """Milliseconds, in the order of measurement."""
 
     milliseconds: list[float] = field(default_factory=list)
     file_bytes: int = 0
@@ -50,14 +49,14 @@ class Commits:
 
 
 def parts(values: list[float]) -> tuple[float, float]:
-    """Median and 95 %; zeros of nothing."""
+    """Median and 95th percentile; zeros without values."""
     if len(values) < 2:
         return 0.0, 0.0
     return statistics.median(values), statistics.quantiles(values, n=20, method="inclusive")[18]
 
 
 def measure_commits(folder: Path) -> Commits:
-    """Write files, and commit them again and again."""
+    """Write files, and commit them repeatedly."""
     from semel.pipeline.errors import PipelineError
     from semel.pipeline.table import Table
 
@@ -65,13 +64,13 @@ def measure_commits(folder: Path) -> Commits:
     address = str(folder / "committed")
     files = write(address)
     result.file_bytes = sum(each.size for each in files) // len(files)
-    # It stays loaded, as in the process in which Spark commits.
+    # It stays loaded, as in Spark's driver.
     table = Table(address)
     try:
         for number in range(WARM_UP + COMMITS):
             batch = batch_of(files, number)
             for file, moved in zip(files, batch.files, strict=True):
-                # A commit checks that what it names is there.
+                # A commit checks that its files exist.
                 os.link(Path(address, file.path), Path(address, moved.path))
             began = time.perf_counter()
             table.commit(batch)
@@ -100,7 +99,7 @@ def write(address: str) -> "list[DataFile]":
 
 
 def batch_of(files: "list[DataFile]", number: int) -> "LandingBatch":
-    """The batch with this number: the same files, as if they held the rows that follow."""
+    """The batch with this number: the same files, as if they had the following rows."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import DateType, StructType
 

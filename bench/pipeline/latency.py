@@ -1,8 +1,8 @@
-"""How long a message takes from its publisher into the Delta table, through all of `semel up`.
+"""How long a message takes from its publisher to the Delta table, through all of `semel up`.
 
-One message at QoS 1 every second or so, at times that have no beat in common with the landing's.
-It is there when an entry of the table's log says so, which is looked for every 20 ms. Nobody else
-publishes, so that message n is row n of the stream.
+One message at QoS 1 is published about every second, at random times that are not synchronized with
+the landing. It has landed when an entry of the table's log says so, which is checked every 20 ms.
+Nobody else publishes, so message n is row n of the stream.
 """
 
 import random
@@ -15,7 +15,7 @@ from typing import Any, Final
 from bench.broker.contenders import DidNotStart
 from bench.broker.load import connect
 from bench.pipeline.commits import parts
-from bench.pipeline.processes import Machine, crowded, used
+from bench.pipeline.processes import Machine, busy_machine_warning, used
 from bench.pipeline.running import LOOK_SECONDS, DidNotRun, TableLog, Up, running
 from bench.pipeline.segments import PAYLOAD, STREAM
 from bench.store.load import encode_payloads, publish_one, random_payloads
@@ -23,7 +23,7 @@ from semel.lab.load.links import LinkError
 from semel.mqtt import MQTT5
 
 MESSAGES: Final = 60
-# The first ones come while Java still compiles.
+# The first messages do not count: Java still compiles.
 WARM_UP: Final = 10
 LEAST_SECONDS: Final = 0.5
 MOST_SECONDS: Final = 1.7
@@ -33,7 +33,7 @@ STUCK_SECONDS: Final = 120.0
 
 @dataclass
 class Latency:
-    """Seconds from before PUBLISH until the row is in the table, in order."""
+    """Seconds from before PUBLISH until the row has landed, in order."""
 
     seconds: list[float] = field(default_factory=list)
     puback: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Latency:
 
 
 def measure_latency(folder: Path) -> Latency:
-    """Start everything, publish, and watch the table."""
+    """Start everything, publish, and follow the table's log."""
     result = Latency()
     try:
         with running(folder / "latency") as up:
@@ -72,7 +72,7 @@ def measure_latency(folder: Path) -> Latency:
 
 
 def one_by_one(result: Latency, up: Up) -> None:
-    """Publish at random times, and note when each message is there."""
+    """Publish at random times, and record when each message has landed."""
     stream = encode_payloads(MQTT5, "bench/latency", random_payloads(1, PAYLOAD))
     size = stream.layout.size
     log = TableLog(up.log_folder, f"semel/stream/{STREAM}/")
@@ -84,7 +84,7 @@ def one_by_one(result: Latency, up: Up) -> None:
     try:
         while len(found) < WARM_UP + MESSAGES:
             now = time.monotonic()
-            # Those that count come when the first ones have landed: the first batch takes long.
+            # Wait until the first ones have landed, because the first batch takes long.
             is_warm = len(sent) < WARM_UP or len(found) >= WARM_UP
             if now >= due and is_warm and len(sent) < WARM_UP + MESSAGES:
                 number = len(sent)
@@ -112,19 +112,19 @@ def lines(result: Latency) -> list[str]:
     if result.fault:
         return [f"latency: ⚠ {result.fault}"]
     median, late = parts(result.seconds)
-    told = [
+    output = [
         "| publisher to Delta table, `semel up` | messages | s median | s 95 % | s longest"
         " | PUBACK ms |",
         "|---|---:|---:|---:|---:|---:|",
         f"| one message at a time, QoS 1 | {len(result.seconds)} | {median:.2f} | {late:.2f} "
         f"| {max(result.seconds, default=0.0):.2f} | {parts(result.puback)[0] * 1e3:.2f} |",
     ]
-    warning = crowded(result.others)
-    return [*told, "", warning] if warning else told
+    warning = busy_machine_warning(result.others)
+    return [*output, "", warning] if warning else output
 
 
 def targets(result: Latency) -> list[str]:
-    """By 95 %."""
+    """By the 95th percentile."""
     if result.fault:
         return [f"✗ latency: {result.fault}"]
     median, late = parts(result.seconds)

@@ -1,8 +1,8 @@
-"""Processor time of a family of processes, by what each of them does, and that of all others.
+"""Processor time of a process tree by role, and of all other processes.
 
-`/proc/<pid>/stat` has the time of a process, and beside it that of the children that have ended
-and were waited for, and of theirs. So a family's time is the sum over those who live, in steps of
-10 ms, and whoever comes and goes is counted. Its roles are told apart by command lines.
+`/proc/<pid>/stat` has the time of a process, and that of its descendants that have ended and were
+waited for. So the time of a tree is the sum over its running processes, in steps of 10 ms, and
+short-lived processes are included. Roles are recognized by command lines.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ LANDING: Final = "landing"
 PUBLISHERS: Final = "publishers"
 REST: Final = "rest"
 
-# Words of a command line that tell what a process does; the first that fits counts.
+# Words of a command line by role; the first match counts.
 SIGNS: Final = (
     (("semel.store.sealer",), SEALER),
     (("-m", "semel", "broker"), BROKER),
     (("-m", "semel", "land"), LANDING),
     (("-m", "semel", "load"), PUBLISHERS),
 )
-# Above this share of the machine in other hands a run means little.
+# If others use more than this share of the machine, a run is not reliable.
 FREE: Final = 0.1
 
 _TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
@@ -37,7 +37,7 @@ _TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Seen:
-    """A process at a moment: seconds of its own, and of the children that it has waited for."""
+    """A process at a moment: its own seconds, and those of ended children."""
 
     parent: int
     own: float
@@ -47,14 +47,14 @@ class Seen:
 
 def parse_stat(text: str) -> tuple[int, float, float]:
     """Parent, own seconds, seconds of children, from /proc/<pid>/stat."""
-    # The name before may hold anything, the last bracket ends it.
+    # The name may contain anything; it ends at the last parenthesis.
     fields = text.rpartition(")")[2].split()
     user, system, children_user, children_system = (int(each) * _TICK for each in fields[11:15])
     return int(fields[1]), user + system, children_user + children_system
 
 
 def look() -> dict[int, Seen]:
-    """All processes of this machine."""
+    """All processes of the machine."""
     found: dict[int, Seen] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ def look() -> dict[int, Seen]:
 
 
 def role_of(command: tuple[str, ...], parent: str) -> str:
-    """What a process does, by its words and what its parent does."""
+    """The role of a process, by its command line and its parent's role."""
     for words, role in SIGNS:
         if any(command[at : at + len(words)] == words for at in range(len(command))):
             return role
@@ -77,7 +77,7 @@ def role_of(command: tuple[str, ...], parent: str) -> str:
 
 
 def by_role(seen: Mapping[int, Seen], roots: Iterable[int], role: str = REST) -> dict[str, float]:
-    """Seconds of these processes and of all below them, by role."""
+    """Seconds of these processes and their descendants, by role."""
     below: dict[int, list[int]] = {}
     for pid, each in seen.items():
         below.setdefault(each.parent, []).append(pid)
@@ -89,7 +89,7 @@ def by_role(seen: Mapping[int, Seen], roots: Iterable[int], role: str = REST) ->
             continue
         found = role_of(seen[pid].command, parent)
         total[found] = total.get(found, 0.0) + seen[pid].own
-        # Who has ended said no more what it did.
+        # The role of ended processes is unknown.
         gone = WORKERS if found == JAVA else found
         total[gone] = total.get(gone, 0.0) + seen[pid].waited
         waiting += [(child, found) for child in below.get(pid, [])]
@@ -105,7 +105,7 @@ def used(root: int, role: str = REST) -> dict[str, float]:
 
 
 def since(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
-    """What was used between two looks."""
+    """The time used between two measurements."""
     return {
         role: max(0.0, seconds - before.get(role, 0.0)) for role, seconds in sorted(now.items())
     }
@@ -119,7 +119,7 @@ def busy_seconds(text: str) -> float:
 
 
 class Machine:
-    """How much of the machine others had since this was made."""
+    """How much of the machine others have used since this object was created."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -130,18 +130,18 @@ class Machine:
         return busy_seconds(Path("/proc/stat").read_text())
 
     def others(self, ours: float) -> float:
-        """The share of all processors that went to others, if we have used so many seconds."""
+        """The share of all processors that others used, given our own seconds."""
         elapsed = time.monotonic() - self._at
         return share(self._now() - self._busy, ours, elapsed, len(os.sched_getaffinity(0)))
 
 
 def share(busy: float, ours: float, elapsed: float, processors: int) -> float:
-    """Of `processors` in `elapsed` seconds, what was busy with something else than ours."""
+    """The share of `processors` in `elapsed` seconds that others used."""
     return max(0.0, busy - ours) / (elapsed * processors) if elapsed else 0.0
 
 
-def crowded(others: float) -> str:
-    """A warning if others had much of the machine."""
+def busy_machine_warning(others: float) -> str:
+    """A warning if others used much of the machine."""
     if others <= FREE:
         return ""
     return f"⚠ Other programs had {others:.0%} of this machine: the figures mean little."

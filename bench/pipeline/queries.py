@@ -1,14 +1,13 @@
-"""Spark with semel's source and sink beside Spark's own, on the same rows in one session.
+"""semel's source and sink compared with Spark's own, on the same rows in one session.
 
     source  format("mqtt") to noop               native  the same segments by Spark's Parquet stream
     sink    format("mqtt") to semel_delta        native  Spark's Parquet stream to its Parquet sink
     scale   format("mqtt") to semel_delta, with few rows and with many
 
-Every query is a stream with the trigger AvailableNow and a checkpoint of its own. Contenders take
-turns within a round, and the first round is thrown away: Java compiles what it runs often. What a
-query costs before its first row is measured on a record of TINY_ROWS rows and taken off, for each
-contender its own. Time is that of the clock, and beside it processor time of Java and of Spark's
-Python.
+Every query is a stream with trigger AvailableNow and its own checkpoint. Contenders take turns
+within a round, and the first round is discarded, because Java compiles what it runs often. The
+startup cost of a query is measured for each contender on a record of TINY_ROWS rows, and
+subtracted. Measured are wall time, and processor time of Java and of Spark's Python.
 """
 
 import os
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.pipeline.processes import JAVA, WORKERS, Machine, crowded, since, used
+from bench.pipeline.processes import JAVA, WORKERS, Machine, busy_machine_warning, since, used
 from bench.pipeline.segments import NODE, STREAM, group, make_record
 from semel.pipeline.settings import LandSettings
 
@@ -37,22 +36,22 @@ NATIVE: Final = "native"
 
 ROWS: Final = 4_000_000
 TINY_ROWS: Final = 1_000
-# How many times the rows of the others SCALE has, and how often it is measured.
+# The factor by which SCALE has more rows than the others, and its number of rounds.
 TIMES: Final = 4
 SCALE_ROUNDS: Final = 3
 TARGETS: Final = {SOURCE: 0.6, SINK: 1.2}
 AIMS: Final = {SOURCE: 0.9, SINK: 1.5}
-# How much less per second with many rows than with few.
+# The minimum ratio of rows per second, many to few.
 SCALE_TARGET: Final = 0.2
 
 
 class Wrong(Exception):
-    """A query did not do what is measured."""
+    """A query did not process all rows."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one query: seconds, and seconds of processor time."""
+    """Wall time and processor time of one query, in seconds."""
 
     seconds: float
     java: float = 0.0
@@ -80,7 +79,7 @@ class Series:
 
 @dataclass
 class Contender:
-    """What one way to do it costs, with few rows and with many."""
+    """The cost of one contender, with few rows and with many."""
 
     name: str
     tiny: Series
@@ -88,16 +87,16 @@ class Contender:
 
     @property
     def rows(self) -> int:
-        """Rows that the difference is about."""
+        """The difference in rows."""
         return self.large.rows - self.tiny.rows
 
     @property
     def rate(self) -> float:
-        """Rows per second, after the start."""
+        """Rows per second, without the startup."""
         return self.rows / max(self.large.median().seconds - self.tiny.median().seconds, 1e-9)
 
     def microseconds(self, which: Callable[[Cost], float]) -> float:
-        """Of processor time for a row, after the start."""
+        """Processor time per row, without the startup."""
         return (which(self.large.median()) - which(self.tiny.median())) / self.rows * 1e6
 
     def as_json(self) -> dict[str, Any]:
@@ -115,7 +114,7 @@ class Contender:
 
 @dataclass
 class Compared:
-    """One part: the first contender is judged by the second."""
+    """One part: the first contender is compared with the second."""
 
     part: str
     contenders: list[Contender] = field(default_factory=list)
@@ -128,7 +127,7 @@ class Compared:
 
     @property
     def processor_ratio(self) -> float:
-        """How many times the rows for one second of processor time."""
+        """The ratio of rows per second of processor time."""
         first, second = (each.microseconds(lambda cost: cost.processor) for each in self.contenders)
         return second / max(first, 1e-9)
 
@@ -157,7 +156,7 @@ class Bench:
 
     @property
     def spark(self) -> "SparkSession":
-        """Started when it is first needed: it is not to take memory from what runs before."""
+        """Started when first needed, so that it takes no memory from earlier parts."""
         if self._spark is None:
             from semel.pipeline import session
 
@@ -172,7 +171,7 @@ class Bench:
             self._spark = None
 
     def record(self, rows: int) -> Path:
-        """A root with so many rows, made once."""
+        """A root with this many rows, created once."""
         folder = self.folder / f"record-{rows}"
         if not folder.exists():
             folder.mkdir()
@@ -195,7 +194,7 @@ class Bench:
         return self.spark.readStream.schema(ddl_of(None)).parquet(segments)
 
     def run(self, name: str, rows: int, *, lands: bool, batch: int | None = None) -> Cost:
-        """A query from its start to its end. Raises Wrong if it did not read all rows."""
+        """Run a query to its end. Raises Wrong if it did not read all rows."""
         place = self.folder / "query"
         shutil.rmtree(place, ignore_errors=True)
         writer = self.read(name, rows, batch).writeStream.trigger(availableNow=True)
@@ -225,14 +224,14 @@ class Bench:
         """Raise Wrong unless all rows were written."""
         from pyarrow.parquet import read_metadata
 
-        there = sum(read_metadata(path).num_rows for path in table.glob("*.parquet"))
-        if there != rows:
-            raise Wrong(f"{name} wrote {there:,} of {rows:,} rows")
+        written = sum(read_metadata(path).num_rows for path in table.glob("*.parquet"))
+        if written != rows:
+            raise Wrong(f"{name} wrote {written:,} of {rows:,} rows")
 
 
 @contextmanager
-def judged(compared: Compared) -> Iterator[None]:
-    """What goes wrong becomes the part's fault; what others took meanwhile is noted."""
+def faults_recorded(compared: Compared) -> Iterator[None]:
+    """Record a failure as the part's fault, and what other processes used meanwhile."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -247,7 +246,7 @@ def judged(compared: Compared) -> Iterator[None]:
 def interleaved(
     jobs: list[tuple[str, Series, Callable[[], Cost]]], rounds: int, *, warm: bool
 ) -> None:
-    """Run all jobs in turn; the first round warms up and is thrown away, unless it is warm."""
+    """Run all jobs in turn; the first round is a warm-up and discarded, unless already warm."""
     for number in range(rounds if warm else rounds + 1):
         for name, series, run in jobs:
             cost = run()
@@ -265,7 +264,7 @@ def interleaved(
 def measure_part(bench: Bench, part: str, rows: int, rounds: int) -> Compared:
     """SOURCE or SINK: semel, then Spark's own."""
     compared = Compared(part)
-    with judged(compared):
+    with faults_recorded(compared):
         lands = part == SINK
 
         def run(name: str, rows: int) -> Callable[[], Cost]:
@@ -282,15 +281,15 @@ def measure_part(bench: Bench, part: str, rows: int, rounds: int) -> Compared:
 
 
 def measure_scale(bench: Bench, rows: int) -> Compared:
-    """SCALE: many rows judged by few, in batches as a landing has them."""
+    """SCALE: many rows compared with few, in batches like a landing's."""
     compared = Compared(SCALE)
-    with judged(compared):
+    with faults_recorded(compared):
         batch = LandSettings().max_rows
 
         def run(rows: int) -> Callable[[], Cost]:
             return lambda: bench.run(SEMEL, rows, lands=True, batch=batch)
 
-        # One start for both: it is the same query.
+        # The same startup for both: it is the same query.
         tiny = Series(TINY_ROWS)
         jobs = [(SCALE, tiny, run(TINY_ROWS))]
         for count in (rows * TIMES, rows):
@@ -303,12 +302,12 @@ def measure_scale(bench: Bench, rows: int) -> Compared:
     return compared
 
 
-# --- telling --------------------------------------------------------------------------------------
+# --- report ---------------------------------------------------------------------------------------
 
 
 def lines(results: list[Compared]) -> list[str]:
     """Markdown."""
-    told = [
+    output = [
         "| payloads of 200 B | rows | s to start | rows/s | Java µs/row | Python µs/row"
         " | times the one below | per processor second |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -316,39 +315,39 @@ def lines(results: list[Compared]) -> list[str]:
     warnings = []
     for result in results:
         if result.fault:
-            told.append(f"| {result.part} | ⚠ {result.fault} |{' |' * 6}")
+            output.append(f"| {result.part} | ⚠ {result.fault} |{' |' * 6}")
             continue
-        warnings.append(crowded(result.others))
+        warnings.append(busy_machine_warning(result.others))
         for contender in result.contenders:
             ratios = f"{result.ratio:.2f} | {result.processor_ratio:.2f}"
-            told.append(
+            output.append(
                 f"| {result.part}: {contender.name} | {contender.large.rows:,} "
                 f"| {contender.tiny.median().seconds:.2f} | {contender.rate:,.0f} "
                 f"| {contender.microseconds(lambda cost: cost.java):.2f} "
                 f"| {contender.microseconds(lambda cost: cost.python):.2f} "
                 f"| {ratios if contender is result.contenders[0] else ' | '} |"
             )
-    return told + [""] * any(warnings) + [each for each in dict.fromkeys(warnings) if each]
+    return output + [""] * any(warnings) + [each for each in dict.fromkeys(warnings) if each]
 
 
 def targets(results: list[Compared]) -> list[str]:
     """A line for each part."""
-    told: list[str] = []
+    output: list[str] = []
     for result in results:
         if result.fault:
-            told.append(f"✗ {result.part}: {result.fault}")
+            output.append(f"✗ {result.part}: {result.fault}")
         elif result.part == SCALE:
             sign = "✓" if abs(result.ratio - 1) <= SCALE_TARGET else "✗"
             many, few = (each.name for each in result.contenders)
-            told.append(
+            output.append(
                 f"{sign} {SCALE}: rows per second of {many} and of {few} differ by at most "
                 f"{SCALE_TARGET:.0%}: {result.ratio:.2f} times"
             )
         else:
-            wanted, aim = TARGETS[result.part], AIMS[result.part]
-            sign = "✓" if result.ratio >= wanted else "✗"
-            told.append(
-                f"{sign} {result.part}: at least {wanted:g} times the rows per second of Spark's "
+            target, aim = TARGETS[result.part], AIMS[result.part]
+            sign = "✓" if result.ratio >= target else "✗"
+            output.append(
+                f"{sign} {result.part}: at least {target:g} times the rows per second of Spark's "
                 f"own (aim: {aim:g}): {result.ratio:.2f}"
             )
-    return told
+    return output

@@ -1,4 +1,4 @@
-"""All parts of the pipeline's bench: measure those asked for, print, judge."""
+"""The parts of the pipeline's bench: measures the selected ones, and reports."""
 
 import argparse
 from dataclasses import dataclass, field
@@ -34,20 +34,20 @@ class PipelineReport:
 
     def lines(self) -> list[str]:
         """Markdown."""
-        told: list[str] = []
+        output: list[str] = []
         if self.compared:
-            told += [*queries.lines(self.compared), ""]
+            output += [*queries.lines(self.compared), ""]
         if self.commits is not None:
-            told += [*commits.lines(self.commits), ""]
+            output += [*commits.lines(self.commits), ""]
         if self.aged is not None:
-            told += [*aged.lines(self.aged), ""]
+            output += [*aged.lines(self.aged), ""]
         if self.latency is not None:
-            told += [*latency.lines(self.latency), ""]
+            output += [*latency.lines(self.latency), ""]
         if self.sustained:
-            told += [*sustained.lines(self.sustained), ""]
+            output += [*sustained.lines(self.sustained), ""]
         if self.checksums:
-            told += [*checksums.lines(self.checksums), ""]
-        return told
+            output += [*checksums.lines(self.checksums), ""]
+        return output
 
     def targets(self) -> list[str]:
         return [
@@ -72,23 +72,23 @@ class PipelineReport:
 
 def parse_parts(text: str) -> list[str]:
     """Those with these names, parted by commas; all for none."""
-    wanted = text.split(",") if text else list(PARTS)
-    unknown = set(wanted) - set(PARTS)
+    selected = text.split(",") if text else list(PARTS)
+    unknown = set(selected) - set(PARTS)
     if unknown:
         raise argparse.ArgumentTypeError(
-            f"there is no part {', '.join(sorted(unknown))}: there is {', '.join(PARTS)}"
+            f"there is no part {', '.join(sorted(unknown))}: use {', '.join(PARTS)}"
         )
-    return [part for part in PARTS if part in wanted]
+    return [part for part in PARTS if part in selected]
 
 
 def measure_pipeline(
     rounds: int, parts: list[str], rows: int | None, parent: Path | None
 ) -> PipelineReport:
-    """Measure the parts asked for; progress goes to standard error."""
+    """Measure the selected parts; progress goes to standard error."""
     report = PipelineReport()
     count = rows or ROWS
     with fresh_folder(parent) as folder:
-        # What has a Spark of its own comes first: two at a time would share the memory.
+        # Parts with their own Spark come first: two at a time would share the memory.
         if LATENCY in parts:
             report.latency = latency.measure_latency(folder)
         if SUSTAINED in parts:

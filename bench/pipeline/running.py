@@ -1,4 +1,4 @@
-"""`semel up` as a user starts it, and what it says meanwhile."""
+"""Runs `semel up` as a user would, and reads its events."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from bench.broker.contenders import free_port, last_words
+from bench.broker.contenders import free_port, last_log_line
 
 # Spark has to start, on a machine that may be busy.
 START_SECONDS: Final = 180.0
@@ -21,11 +21,11 @@ LOOK_SECONDS: Final = 0.02
 
 
 class DidNotRun(Exception):
-    """What runs does not do what is measured."""
+    """`semel up` failed, or did not do what is measured."""
 
 
 class Up:
-    """A running `semel up`. Its objects come in `events`, each with the second when it came."""
+    """A running `semel up`. `events` has its JSON events, each with its time."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -47,7 +47,7 @@ class Up:
 
     @property
     def log_folder(self) -> Path:
-        """Where the entries of the table's log are."""
+        """The directory of the table's log."""
         return self.data / "lake" / TABLE / "_delta_log"
 
     def _read(self) -> None:
@@ -58,13 +58,13 @@ class Up:
     def check(self) -> None:
         """Raise DidNotRun if it has ended, or if a part died."""
         if self._process.poll() is not None:
-            raise DidNotRun(f"semel up ended: {last_words(self._log)}")
+            raise DidNotRun(f"semel up ended: {last_log_line(self._log)}")
         for _, event in list(self.events):
             if event["event"] == "died":
                 raise DidNotRun(f"{event['part']} died: {event.get('text', '')}")
 
     def wait_until_ready(self) -> None:
-        """Until broker and landing are."""
+        """Wait until broker and landing are ready."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             self.check()
@@ -75,7 +75,7 @@ class Up:
         raise DidNotRun(f"semel up was not ready in {START_SECONDS:.0f} s")
 
     def stop(self) -> None:
-        """In order, if it still can."""
+        """Stop it gracefully, if it still runs."""
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(STOP_SECONDS)
@@ -87,7 +87,7 @@ class Up:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Up]:
-    """A `semel up` with its default settings that is ready; it ends with this block."""
+    """Start a `semel up` with default settings, and wait until it is ready; ends with the block."""
     folder.mkdir(parents=True)
     up = Up(folder)
     try:
@@ -101,14 +101,14 @@ class TableLog:
     """Follows the log of a Delta table by its entries, without reading the table."""
 
     def __init__(self, folder: Path, app: str) -> None:
-        """`app` is the transaction whose version is told."""
+        """`app` is the transaction identifier to follow."""
         self._folder = folder
         self._app = app
         self._next = 0
         self.position = 0
 
     def look(self) -> int:
-        """The last version of the transaction that is in the log."""
+        """The last version of the transaction in the log."""
         while (path := self._folder / f"{self._next:020}.json").exists():
             found = position_in(path.read_text(), self._app)
             self.position = self.position if found is None else found
@@ -117,7 +117,7 @@ class TableLog:
 
 
 def position_in(entry: str, app: str) -> int | None:
-    """What an entry of the log says of a transaction; None: nothing."""
+    """The version of a transaction in a log entry; None if it has none."""
     found = None
     for line in entry.splitlines():
         transaction = json.loads(line).get("txn")

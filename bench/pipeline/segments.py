@@ -1,9 +1,9 @@
-"""A record to measure with: segments such as a busy sealer makes, in a few seconds.
+"""A record to measure with: segments like those of a busy sealer, created in a few seconds.
 
-A plant: devices publish JSON of 200 bytes to topics of their own at QoS 1. Values differ from row
-to row, so that payloads are compressed to a third, as such ones are. One row group is built
-column by column; the others are it again with other numbers and times, which costs a reader the
-same: each row group is compressed for itself.
+Devices publish JSON of 200 bytes to their own topics at QoS 1. Values differ from row to row, so
+payloads compress to a third, which is typical. One row group is built column by column; the others
+repeat it with other numbers and times, which costs a reader the same, because each row group is
+compressed on its own.
 """
 
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ TOPICS: Final = 20_000
 # Topics of one device.
 CHANNELS: Final = 10
 VALUES: Final = 11
-# Rows of a segment: about what 64 MiB hold (seal_bytes), which is what a sealer at work makes.
+# Rows per segment: about 64 MiB (seal_bytes), as a busy sealer writes them.
 SEGMENT_ROWS: Final = 4 * GROUP_ROWS
-# When the first row was received, in microseconds, and how long it is to the next. 16 million rows
-# have to be of one day: a table is partitioned by it.
+# The receive time of the first row in microseconds, and the interval. 16 million rows must fit into
+# one day, because a table is partitioned by it.
 BEGIN: Final = 1_790_000_000_000_000
 STEP: Final = 1_000
 
@@ -43,7 +43,7 @@ def payloads(rows: int) -> Any:
     whole = pc.binary_join_element_wise(
         '{"device":"press","unit":"µm","status":"ok","values":[', listed, "]}", ""
     )
-    # A letter that is not ASCII takes two bytes and counts as one.
+    # A non-ASCII letter has two bytes, but counts as one character.
     return pc.cast(pc.utf8_rpad(whole, PAYLOAD - 1), pa.binary())
 
 
@@ -95,7 +95,7 @@ def numbered(base: Any, first: int, rows: int) -> Any:
 
 
 def make_record(folder: Path, rows: int, *, node: str = NODE, base: Any = None) -> Path:
-    """A root with so many rows of STREAM; returns the folder of its segments."""
+    """Create a root with this many rows of STREAM; returns the directory of its segments."""
     root = open_root(folder)
     base = group() if base is None else base
     for first in range(1, rows + 1, SEGMENT_ROWS):

@@ -1,11 +1,11 @@
-"""So many messages a second through broker, sealer and landing together, for a minute.
+"""The rate of messages that broker, sealer and landing together sustain for a minute.
 
-`semel up` with its default settings, and `semel load` beside it: publishers, broker, sealer, Java
-and Spark's Python share all processors, and the publishers take their part. `semel up` tells every
-second how many rows are recorded and how many have landed; the difference is the lag. It goes up
-and down with each batch: whether it grows is told by a line through what is left when the first
-quarter is taken off. If it does, the next lower rate is tried, until one stays bounded. Where the
-time went is told by processor seconds of each part.
+`semel up` runs with default settings beside `semel load`: publishers, broker, sealer, Java and
+Spark's Python share all processors. `semel up` reports every second how many rows are recorded and
+how many have landed; the difference is the lag. It rises and falls with each batch: whether it
+grows is decided by a regression line through the samples without the first quarter. If it does, the
+next lower rate is tried, until the lag stays bounded. Processor seconds per part show where the
+time went.
 """
 
 import json
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.pipeline import processes
-from bench.pipeline.processes import Machine, crowded, since, used
+from bench.pipeline.processes import Machine, busy_machine_warning, since, used
 from bench.pipeline.running import DidNotRun, Up, running
 from bench.pipeline.segments import PAYLOAD
 
@@ -27,13 +27,13 @@ RATES: Final = (30_000, 20_000, 10_000, 5_000)
 TARGET: Final = RATES[0]
 PUBLISHERS: Final = 10
 TOPICS: Final = 1_000
-# Seconds of messages that do not count, and have to land before the others come: the first batches
-# come while Java still compiles.
+# Seconds of warm-up messages, which must land before the others are sent: Java still compiles
+# during the first batches.
 WARM_SECONDS: Final = 15.0
-# Of the samples, what is left out at the beginning; and which growth is none, of the rate.
+# The share of samples that is ignored at the beginning; growth that counts as none, per rate.
 LEFT_OUT: Final = 0.25
 FLAT: Final = 0.05
-# Of the rate that is asked for, what has to be acknowledged.
+# The share of the requested rate that must be acknowledged.
 KEPT: Final = 0.97
 DRAIN_SECONDS: Final = 120.0
 # Columns of the printed table.
@@ -42,12 +42,12 @@ SHOWN: Final = 10
 
 @dataclass
 class Sample:
-    """How things stood at a second of the run."""
+    """The state at one second of the run."""
 
     second: float
     recorded: int
     landed: int
-    # Age of the newest row of the last batch, when that had landed.
+    # The age of the newest row of the last batch when it landed.
     lag_seconds: float | None
 
     @property
@@ -63,9 +63,9 @@ class Sustained:
     acknowledged: int = 0
     seconds: float = 0.0
     samples: list[Sample] = field(default_factory=list)
-    # Seconds of processor time by part, while messages came.
+    # Processor seconds by part while messages were published.
     processor: dict[str, float] = field(default_factory=dict)
-    # From the last message until all had landed; None: they had not.
+    # Seconds from the last message until all had landed; None: not all did.
     drained: float | None = None
     others: float = 0.0
     fault: str = ""
@@ -76,7 +76,7 @@ class Sustained:
 
     @property
     def growth(self) -> float:
-        """Rows by which the lag grows in a second."""
+        """The growth of the lag in rows per second."""
         counted = self.samples[int(len(self.samples) * LEFT_OUT) :]
         if len(counted) < 3:
             return float("inf")
@@ -87,7 +87,7 @@ class Sustained:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether all messages were taken in time, and the lag does not grow."""
+        """Whether all messages were accepted in time, and the lag does not grow."""
         kept = self.true_rate >= self.rate * KEPT
         return not self.fault and kept and self.growth <= self.rate * FLAT
 
@@ -97,7 +97,7 @@ class Sustained:
 
 
 def measure_sustained(folder: Path, rates: tuple[int, ...] = RATES) -> list[Sustained]:
-    """Runs with ever lower rates, until one is bounded."""
+    """Runs with decreasing rates, until one is bounded."""
     runs: list[Sustained] = []
     for rate in rates:
         run = Sustained(rate)
@@ -118,7 +118,7 @@ def measure_sustained(folder: Path, rates: tuple[int, ...] = RATES) -> list[Sust
 
 
 def load(up: Up, rate: int, seconds: float) -> "subprocess.Popen[bytes]":
-    """Publishers, in a process of their own."""
+    """Start the publishers in their own process."""
     command = [sys.executable, "-m", "semel", "load", f"mqtt://127.0.0.1:{up.port}", "--json"]
     command += ["--publishers", str(PUBLISHERS), "--subscribers", "0", "--topics", str(TOPICS)]
     command += ["--qos", "1", "--payload-size", str(PAYLOAD), "--rate", f"{rate / PUBLISHERS:g}"]
@@ -129,10 +129,12 @@ def load(up: Up, rate: int, seconds: float) -> "subprocess.Popen[bytes]":
 
 
 def sustain(run: Sustained, up: Up) -> None:
-    """Publish for so long; wait until all has landed."""
+    """Publish for this time, and wait until everything has landed."""
     load(up, run.rate, WARM_SECONDS).communicate()
     if wait_until_landed(up, time.monotonic()) is None:
-        raise DidNotRun(f"what came in {WARM_SECONDS:.0f} s did not land in {DRAIN_SECONDS:.0f} s")
+        raise DidNotRun(
+            f"messages of {WARM_SECONDS:.0f} s did not land within {DRAIN_SECONDS:.0f} s"
+        )
     machine, before = Machine(), used(up.pid)
     began = time.monotonic()
     with load(up, run.rate, SECONDS) as publishers:
@@ -142,18 +144,18 @@ def sustain(run: Sustained, up: Up) -> None:
             spent = used(up.pid) | used(publishers.pid, processes.PUBLISHERS)
             time.sleep(0.25)
         assert publishers.stdout is not None
-        told = json.loads(publishers.stdout.read())
+        output = json.loads(publishers.stdout.read())
     ended = time.monotonic()
     run.processor = since(before, spent)
     run.others = machine.others(sum(run.processor.values()))
-    run.acknowledged, run.seconds = told["acknowledged"], told["seconds"]
+    run.acknowledged, run.seconds = output["acknowledged"], output["seconds"]
     run.samples = samples(up.events, began, ended)
-    run.fault = told["fault"] or ""
+    run.fault = output["fault"] or ""
     run.drained = wait_until_landed(up, ended)
 
 
 def samples(events: list[tuple[float, dict[str, Any]]], began: float, ended: float) -> list[Sample]:
-    """What was told of how things stood between two moments."""
+    """The reported samples between two moments."""
     return [
         Sample(at - began, event["recorded"], event["landed"], event["lag_seconds"])
         for at, event in list(events)
@@ -162,7 +164,7 @@ def samples(events: list[tuple[float, dict[str, Any]]], began: float, ended: flo
 
 
 def wait_until_landed(up: Up, ended: float) -> float | None:
-    """Seconds until all that is recorded has landed."""
+    """Seconds until all recorded rows have landed."""
     while time.monotonic() < ended + DRAIN_SECONDS:
         up.check()
         later = samples(up.events, ended + 1, time.monotonic())
@@ -182,14 +184,14 @@ def chosen(run: Sustained) -> list[Sample]:
 
 
 def lines(runs: list[Sustained]) -> list[str]:
-    """Markdown: for each rate the lag as time goes by, and who took the processors."""
-    told: list[str] = []
+    """Markdown: for each rate the lag over time, and processor time by part."""
+    output: list[str] = []
     for run in runs:
         if not run.samples:
-            told += ["", f"sustained, {run.rate:,}/s: ⚠ {run.fault or 'nothing landed'}"]
+            output += ["", f"sustained, {run.rate:,}/s: ⚠ {run.fault or 'nothing landed'}"]
             continue
         few = chosen(run)
-        told += [
+        output += [
             "",
             f"| {run.rate:,} messages/s: second | "
             + " | ".join(f"{each.second:.0f}" for each in few)
@@ -208,12 +210,16 @@ def lines(runs: list[Sustained]) -> list[str]:
             + ", ".join(f"{part} {used:.1f}" for part, used in biggest(run.processor))
             + ".",
         ]
-        told += [each for each in (run.fault and f"⚠ {run.fault}", crowded(run.others)) if each]
-    return told[1:]
+        output += [
+            each
+            for each in (run.fault and f"⚠ {run.fault}", busy_machine_warning(run.others))
+            if each
+        ]
+    return output[1:]
 
 
 def biggest(processor: dict[str, float]) -> list[tuple[str, float]]:
-    """The most first."""
+    """The largest first."""
     return sorted(processor.items(), key=lambda each: -each[1])
 
 

@@ -1,1 +1,1 @@
-"""The store: what an acknowledgement that means "on disk" costs, beside a broker whose does not."""
+"""The store: the cost of durable acknowledgements, compared with a broker without them."""

@@ -1,9 +1,9 @@
-"""Brokers that keep what they take, each with a folder of its own.
+"""Brokers with persistence, each with its own directory.
 
-semel      `--data`, as it comes: an acknowledgement leaves after the fsync of its commit
-Mosquitto  `persistence true`, as it comes: it writes its database every 30 minutes
-           (autosave_interval) and when it stops, so that nothing is on disk while it is
-           measured. The rest of its settings are those of the broker's bench.
+semel      `--data` with default settings: an acknowledgement is sent after the fsync of its commit
+Mosquitto  `persistence true` with default settings: it writes its database every 30 minutes
+           (autosave_interval) and when it stops, so nothing is on disk while it is measured. The
+           other settings are those of the broker's bench.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from bench.broker.contenders import (
     Process,
     free_port,
     has_ended,
-    last_words,
+    last_log_line,
     launched,
     mosquitto_path,
 )
@@ -49,18 +49,18 @@ log_dest stderr
 
 @dataclass
 class Family:
-    """A broker and the processes that it has started, and theirs."""
+    """A broker and its descendants."""
 
     process: Process
-    # By number: processor time when it was last seen.
+    # By pid: processor time when last seen.
     _children: dict[int, int] = field(default_factory=dict)
 
     def children(self) -> list[int]:
-        """Their numbers."""
+        """The pids of the descendants."""
         parents: dict[int, int] = {}
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
-                # The name before may hold anything, the last bracket ends it.
+                # The name may contain anything; it ends at the last parenthesis.
                 parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         found: list[int] = []
         generation = [self.process.pid]
@@ -70,12 +70,12 @@ class Family:
         return found
 
     def written_bytes(self) -> int:
-        """What the broker itself has given to the disk, or to the system to do so."""
+        """Bytes that the broker itself has written."""
         status = Path(f"/proc/{self.process.pid}/io").read_text()
         return int(status.split("\nwrite_bytes:")[1].split()[0])
 
     def children_ns(self) -> int:
-        """Processor time of all children that were seen, also of those that have ended since."""
+        """Processor time of all descendants seen so far, including ended ones."""
         for number in self.children():
             with contextlib.suppress(OSError):
                 self._children[number] = Process(number, 0, self.process.log).cpu_ns()
@@ -83,7 +83,7 @@ class Family:
 
 
 def command(name: str, port: int, folder: Path, options: tuple[str, ...] = ()) -> list[str]:
-    """How a broker is started that keeps its data in `folder`."""
+    """The command of a broker with its data in `folder`."""
     if name == SEMEL:
         listen = ["--host", HOST, "--port", str(port), "--data", str(folder / "data")]
         return [sys.executable, "-m", "semel", "broker", *listen, *options]
@@ -94,7 +94,7 @@ def command(name: str, port: int, folder: Path, options: tuple[str, ...] = ()) -
         _MOSQUITTO_SETTINGS.format(host=HOST, port=port, folder=folder, window=WINDOW)
     )
     if os.geteuid() == 0:
-        # Started by root it becomes another user, who has to write here.
+        # Started by root it changes its user, who must be able to write here.
         folder.chmod(0o777)
     return [path, "-c", str(settings)]
 
@@ -103,7 +103,7 @@ def command(name: str, port: int, folder: Path, options: tuple[str, ...] = ()) -
 def keeping(
     name: str, folder: Path, processors: set[int] | None, options: tuple[str, ...] = ()
 ) -> Iterator[Family]:
-    """A broker that keeps its data in `folder` and answers; None: it may run on all processors."""
+    """Start a broker with its data in `folder`, and wait for it; None: on all processors."""
     port = free_port()
     log_path = folder / "log"
     with launched(command(name, port, folder, options), port, log_path) as process:
@@ -114,7 +114,7 @@ def keeping(
 
 
 def first_answer(process: Process, connect_packet: bytes, seconds: float) -> socket.socket:
-    """A client whose CONNECT is the first that the broker answers; tried until it does."""
+    """Connect the first client; retries until the broker answers."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not has_ended(process.pid):
         with contextlib.suppress(OSError, LinkError):
@@ -127,14 +127,14 @@ def first_answer(process: Process, connect_packet: bytes, seconds: float) -> soc
                 raise
             if first != 0x20 or body[1]:
                 link.close()
-                raise DidNotStart(f"refuses a client: {first:#x} {body.hex()}")
+                raise DidNotStart(f"refused a client: {first:#x} {body.hex()}")
             return link
         time.sleep(0.005)
-    raise DidNotStart(f"does not serve: {last_words(process.log)}")
+    raise DidNotStart(f"does not answer: {last_log_line(process.log)}")
 
 
 @contextlib.contextmanager
 def fresh_folder(parent: Path | None) -> Iterator[Path]:
-    """For one run; on the disk whose fsync counts."""
+    """A temporary directory for one run, on the disk to measure."""
     with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=parent) as folder:
         yield Path(folder)

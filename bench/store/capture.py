@@ -1,9 +1,8 @@
-"""From publishers to sealed segments: what the record of a stream takes, everything included.
+"""The rate from publishers to sealed segments of a stream, everything included.
 
-Publishers, broker and sealer share all processors. A run is over when every message that was
-acknowledged is in a Parquet file; then the files are read, and every row has to be there once, in
-the order in which its publisher sent it. Every second the rows that are not sealed are counted,
-to show whether the sealer keeps up.
+Publishers, broker and sealer share all processors. A run ends when every acknowledged message is in
+a Parquet file; then the files are read, and must have every row once, in the order of its
+publisher. Every second the unsealed rows are counted, to show whether the sealer keeps up.
 """
 
 import itertools
@@ -30,7 +29,7 @@ SECONDS: Final = 30.0
 TARGET: Final = 50_000
 STREAM: Final = "all"
 SAMPLE_SECONDS: Final = 1.0
-# The sealer has stopped if it seals nothing for so long while there is something to seal.
+# The sealer counts as stopped if it seals nothing for this long while rows are unsealed.
 STUCK_SECONDS: Final = 20.0
 # Rows of the printed table.
 ROWS: Final = 10
@@ -38,7 +37,7 @@ ROWS: Final = 10
 
 @dataclass
 class Sample:
-    """Where things stood at a second of the run."""
+    """The state at one second of the run."""
 
     second: float
     acknowledged: int
@@ -51,7 +50,7 @@ class Sample:
 
 @dataclass
 class Sent:
-    """What a publisher has sent: so many messages, these payloads over and over."""
+    """What a publisher has sent: the number of messages, and the payloads it repeats."""
 
     payloads: list[bytes]
     count: int
@@ -94,7 +93,7 @@ class Capture:
 def measure_capture(
     versions: list[int], publishers: list[int], folder: Path | None, seconds: float = SECONDS
 ) -> list[Capture]:
-    """A run for each number of publishers with each version."""
+    """One run per number of publishers and version."""
     runs: list[Capture] = []
     for version, count in itertools.product(versions, publishers):
         run = Capture(version, count)
@@ -114,7 +113,7 @@ def measure_capture(
 
 
 def capture(run: Capture, family: Family, stream_folder: Path, seconds: float) -> None:
-    """Publish for so long, wait until all is sealed, and check what is."""
+    """Publish for this time, wait until everything is sealed, and check the segments."""
     process = family.process
     with links(process.port, run.version) as clients:
         payloads = [random_payloads(number, PAYLOAD) for number in range(run.publishers)]
@@ -146,7 +145,7 @@ def capture(run: Capture, family: Family, stream_folder: Path, seconds: float) -
 
 
 def wait_for_sealer(run: Capture, stream_folder: Path, began: float) -> None:
-    """Until everything is in segments."""
+    """Wait until everything is in segments."""
     moved, through = time.monotonic(), -1
     while (found := sealed(stream_folder)) < run.messages:
         now = time.monotonic()
@@ -167,13 +166,13 @@ def ranges(stream_folder: Path) -> list[Range]:
 
 
 def sealed(stream_folder: Path) -> int:
-    """Up to which seq rows are in segments."""
+    """The last seq in segments."""
     chosen = ranges(stream_folder)
     return chosen[-1][1] if chosen else 0
 
 
 def check(run: Capture, stream_folder: Path, publishers: dict[str, Sent]) -> None:
-    """Every message is there once, and those of each publisher in its order."""
+    """Every message is in a segment once, and in the order of its publisher."""
     parquet = need("pyarrow.parquet", extra="broker", by="the record of a stream")
     seq = 0
     for first, last in ranges(stream_folder):
@@ -192,38 +191,38 @@ def check(run: Capture, stream_folder: Path, publishers: dict[str, Sent]) -> Non
 
 
 def check_rows(rows: Iterable[tuple[str, int, bytes]], publishers: dict[str, Sent]) -> None:
-    """Rows of client identifier, packet identifier and payload go on where the count is."""
+    """Rows (client identifier, packet identifier, payload) continue each publisher's sequence."""
     for client_id, packet_id, payload in rows:
         sent = publishers[client_id]
         at = sent.found % len(sent.payloads)
         if packet_id != at + 1 or payload != sent.payloads[at]:
-            raise LinkError(f"sealed message {packet_id} of {client_id} in place of {at + 1}")
+            raise LinkError(f"sealed message {packet_id} of {client_id} instead of {at + 1}")
         sent.found += 1
 
 
 def lines(runs: list[Capture]) -> list[str]:
-    """Markdown: the rates, then how many rows were not sealed as time went by."""
-    told = [
+    """Markdown: the rates, then the unsealed rows over time."""
+    output = [
         "| stream capture, 200 B, QoS 1, publisher to segment | messages | seconds | messages/s |"
         " broker µs | sealer µs | load µs | segments | bytes/row |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for run in runs:
         if not run.messages or run.fault:
-            told.append(f"| {run.name} | ⚠ {run.fault} |{' |' * 7}")
+            output.append(f"| {run.name} | ⚠ {run.fault} |{' |' * 7}")
             continue
         times = " | ".join(
             f"{used / run.messages / 1e3:.2f}"
             for used in (run.broker_ns, run.sealer_ns, run.load_ns)
         )
-        told.append(
+        output.append(
             f"| {run.name} | {run.messages:,} | {run.seconds:.1f} | {run.rate:,.0f} | {times} "
             f"| {run.segments} | {run.segment_bytes / run.messages:.0f} |"
         )
     for run in runs:
         if run.samples and not run.fault:
-            told += ["", *progress(run)]
-    return told
+            output += ["", *progress(run)]
+    return output
 
 
 def progress(run: Capture) -> list[str]:
@@ -242,15 +241,15 @@ def progress(run: Capture) -> list[str]:
 
 def targets(runs: list[Capture]) -> list[str]:
     """A line for each run."""
-    told: list[str] = []
+    output: list[str] = []
     for run in runs:
         what = f"capture, {run.name}"
         if run.fault:
-            told.append(f"✗ {what}: {run.fault}")
+            output.append(f"✗ {what}: {run.fault}")
             continue
         sign = "✓" if run.rate >= TARGET else "✗"
-        told.append(
+        output.append(
             f"{sign} {what}: at least {TARGET:,} messages/s into segments for "
             f"{run.publishing_seconds:.0f} s: {run.rate:,.0f}"
         )
-    return told
+    return output

@@ -1,8 +1,8 @@
-"""Messages to a session that lasts: publisher, broker, one subscriber that acknowledges.
+"""Messages to a durable session: publisher, broker, one subscriber that acknowledges.
 
-The figures are processor time of the broker for one message, that of the processes it has started,
-messages per second, and bytes that went to the disk for one message: none where an acknowledgement
-means less. Runs, losses and the table are those of the broker's bench.
+The figures are the broker's processor time per message, that of its child processes, messages per
+second, and bytes written to disk per message (none if acknowledgements are not durable). Runs,
+losses and the table are those of the broker's bench.
 """
 
 import sys
@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from bench.broker.contenders import MOSQUITTO, SEMEL, DidNotStart, apart, version_of
+from bench.broker.contenders import MOSQUITTO, SEMEL, DidNotStart, separate_processors, version_of
 from bench.broker.load import build, links
 from bench.broker.measure import MISSING, Measured, Run, drive
 from bench.broker.scenarios import Scenario, version_name
 from bench.store.brokers import fresh_folder, keeping
-from bench.store.load import encode_lasting
+from bench.store.load import encode_durable
 from semel.lab.load.description import Load
 from semel.lab.load.links import LinkError
 
 PAYLOAD: Final = 200
 TOPIC: Final = "bench/topic"
-# Messages for a second of a processor, in Mosquitto's; two would be excellent.
+# The target ratio to Mosquitto in messages per processor second.
 TARGET: Final = 1.5
 
 _TITLE: Final = (
@@ -35,7 +35,7 @@ SCENARIOS: Final = (
 
 
 def measure_durable(rounds: int, versions: list[int], folder: Path | None) -> list[Measured]:
-    """Brokers take turns within a round."""
+    """Measure all brokers; they take turns within a round."""
     cells = [
         Measured(scenario, contender, version)
         for scenario in SCENARIOS
@@ -50,25 +50,25 @@ def measure_durable(rounds: int, versions: list[int], folder: Path | None) -> li
             run = run_once(cell.scenario, cell.contender, cell.version, folder)
             cell.runs.append(run)
             what = f"{run.scenario} {run.contender} {version_name(run.version)}"
-            told = " / ".join(f"{figure:.4g}" for figure in run.figures) or run.fault
+            figures_text = " / ".join(f"{figure:.4g}" for figure in run.figures) or run.fault
             lost = f", lost {run.lost}" if run.lost else ""
-            print(f"bench: round {number}/{rounds}, {what}: {told}{lost}", file=sys.stderr)
+            print(f"bench: round {number}/{rounds}, {what}: {figures_text}{lost}", file=sys.stderr)
     return cells
 
 
 def run_once(scenario: Scenario, contender: str, version: int, parent: Path | None) -> Run:
-    """One run by a broker of its own, with a folder of its own."""
+    """One run of a new broker with a new directory."""
     run = Run(scenario.name, contender, version)
     try:
         with (
             fresh_folder(parent) as folder,
-            apart() as processors,
+            separate_processors() as processors,
             keeping(contender, folder, processors) as family,
             links(family.process.port, version) as clients,
         ):
-            # What a publisher has sent at QoS 2 is kept with its session.
+            # At QoS 2 the broker stores state of the publisher's session.
             described = replace(scenario.load, version=version)
-            load = build(described, clients, encode=encode_lasting)
+            load = build(described, clients, encode=encode_durable)
             children, written = family.children_ns(), family.written_bytes()
             drive(load, family.process, run)
             children = family.children_ns() - children
@@ -94,7 +94,7 @@ def figures(run: Run, children_ns: int, written: int, received: int) -> tuple[fl
 
 
 def ratio(cells: list[Measured], scenario: str, version: int) -> float | None:
-    """semel's messages for a second of a processor, its children's included, in Mosquitto's."""
+    """The ratio to Mosquitto in messages per processor second, child processes included."""
     costs: dict[str, float] = {}
     for cell in cells:
         if cell.scenario.name == scenario and cell.version == version and cell.figures:
@@ -105,7 +105,7 @@ def ratio(cells: list[Measured], scenario: str, version: int) -> float | None:
 
 
 def targets(cells: list[Measured]) -> list[str]:
-    """A line for each scenario and version. What loses messages has met none."""
+    """A line per scenario and version. A broker that loses messages meets no target."""
     lines: list[str] = []
     for cell in cells:
         if cell.contender != SEMEL:

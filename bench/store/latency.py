@@ -1,10 +1,10 @@
-"""How long one durable PUBLISH waits for its PUBACK, beside a bare fdatasync.
+"""How long a durable PUBLISH waits for its PUBACK, compared with a bare fdatasync.
 
-One message at a time, QoS 1, for a lasting session whose client is away: one commit each. With
-each of them a page is appended to a file on the same disk, another page is overwritten in a second
-file, and fdatasync is waited for each time, in an order that changes, so that slow moments of the
-disk fall on all three. A log that is used again and again is overwritten, which takes less than to
-grow: the target is judged by the quicker of the two.
+One message at a time, QoS 1, for a durable session whose client is offline: one commit each. After
+each message a page is appended to a file on the same disk, and a page of a second file is
+overwritten, each with fdatasync, in changing order, so that slow moments of the disk affect all
+three. A reused log is overwritten, which is faster than growth: the target uses the faster of the
+two.
 """
 
 import random
@@ -14,24 +14,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.broker.contenders import SEMEL, DidNotStart, apart
+from bench.broker.contenders import SEMEL, DidNotStart, separate_processors
 from bench.broker.load import connect
 from bench.broker.scenarios import version_name
 from bench.broker.wire import encode_stream
 from bench.store.brokers import fresh_folder, keeping
 from bench.store.durable import PAYLOAD, TOPIC
-from bench.store.load import Pages, connect_lasting, publish_one
+from bench.store.load import Pages, connect_durable, publish_one
 from semel.lab.load.links import LinkError, subscribe
 
 COUNT: Final = 2_000
 WARM_UP: Final = 200
-# Beyond one fsync.
+# In addition to one fsync.
 TARGET_MS: Final = 1.0
 
 
 @dataclass
 class Latency:
-    """One run. Nanoseconds, in the order in which they were taken."""
+    """One run: nanoseconds, in the order of measurement."""
 
     version: int
     puback: list[int] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Latency:
     fault: str = ""
 
     def beyond(self) -> float:
-        """Milliseconds of the median PUBACK beyond the median of the quicker fdatasync."""
+        """The median PUBACK minus the median of the faster fdatasync, in milliseconds."""
         bare = min(parts(self.appended)[0], parts(self.overwritten)[0])
         return parts(self.puback)[0] - bare
 
@@ -55,7 +55,7 @@ class Latency:
 
 
 def parts(nanoseconds: list[int]) -> tuple[float, float]:
-    """Median and 99 %, in milliseconds; zeros of nothing."""
+    """Median and 99th percentile in milliseconds; zeros without values."""
     if len(nanoseconds) < 2:
         return 0.0, 0.0
     hundredths = statistics.quantiles(nanoseconds, n=100)
@@ -63,7 +63,7 @@ def parts(nanoseconds: list[int]) -> tuple[float, float]:
 
 
 def measure_latency(versions: list[int], parent: Path | None) -> list[Latency]:
-    """A run with each version."""
+    """One run per version."""
     runs: list[Latency] = []
     for version in versions:
         run = Latency(version)
@@ -71,7 +71,7 @@ def measure_latency(versions: list[int], parent: Path | None) -> list[Latency]:
         try:
             with (
                 fresh_folder(parent) as folder,
-                apart() as processors,
+                separate_processors() as processors,
                 keeping(SEMEL, folder, processors) as family,
             ):
                 one_by_one(run, family.process.port, folder)
@@ -83,7 +83,7 @@ def measure_latency(versions: list[int], parent: Path | None) -> list[Latency]:
 
 def one_by_one(run: Latency, port: int, folder: Path) -> None:
     """Publish, append and overwrite in turn."""
-    subscriber, _ = connect_lasting(port, run.version, "away")
+    subscriber, _ = connect_durable(port, run.version, "away")
     subscribe(subscriber, run.version, [TOPIC], 1)
     subscriber.close()
     stream = encode_stream(run.version, (TOPIC,), PAYLOAD, 1)
@@ -111,7 +111,7 @@ def one_by_one(run: Latency, port: int, folder: Path) -> None:
 
 
 def cells(run: Latency) -> str:
-    """Of a Markdown row."""
+    """The cells of a Markdown row."""
     if run.fault:
         return f"{version_name(run.version)} | ⚠ {run.fault} | | | "
     texts = [
@@ -133,14 +133,14 @@ def lines(runs: list[Latency]) -> list[str]:
 
 def targets(runs: list[Latency]) -> list[str]:
     """By medians."""
-    judged: list[str] = []
+    targets: list[str] = []
     for run in runs:
         what = f"latency {version_name(run.version)}"
         if run.fault:
-            judged.append(f"✗ {what}: {run.fault}")
+            targets.append(f"✗ {what}: {run.fault}")
             continue
         sign = "✓" if run.beyond() < TARGET_MS else "✗"
-        judged.append(
+        targets.append(
             f"{sign} {what}: one fsync and less than {TARGET_MS:g} ms: {run.beyond():+.3f} ms"
         )
-    return judged
+    return targets

@@ -1,4 +1,4 @@
-"""Clients whose sessions last, publishers without subscribers, and one message at a time."""
+"""Clients with durable sessions, publishers without subscribers, and single messages."""
 
 import os
 import random
@@ -15,14 +15,14 @@ from semel.lab.load.links import LinkError, Links, open_socket, read_exactly
 from semel.lab.load.wire import PUBACK, layout_of
 from semel.mqtt import MQTT5, NO_PROPERTIES, Connect, Properties, Publish, encode
 
-# Seconds that a session of 5.0 outlives its connection; one of 3.1.1 does so for ever.
+# The Session Expiry Interval in 5.0; a session of 3.1.1 never expires.
 EXPIRY: Final = 3600
-# What a file system writes at the least.
+# The minimum unit that a file system writes.
 PAGE: Final = bytes(4096)
 
 
-def encode_lasting(version: int, client_id: str) -> bytes:
-    """The CONNECT of a client whose session outlives its connection."""
+def encode_durable(version: int, client_id: str) -> bytes:
+    """The CONNECT of a client with a durable session."""
     properties = NO_PROPERTIES
     if version == MQTT5:
         properties = Properties(session_expiry_interval=EXPIRY, receive_maximum=WINDOW)
@@ -30,14 +30,14 @@ def encode_lasting(version: int, client_id: str) -> bytes:
     return encode(packet, version)
 
 
-def connect_lasting(port: int, version: int, client_id: str) -> tuple[socket.socket, bool]:
-    """A connected client, and whether the broker had its session. Its socket still blocks."""
-    link, answer = open_socket((HOST, port), encode_lasting(version, client_id), version)
+def connect_durable(port: int, version: int, client_id: str) -> tuple[socket.socket, bool]:
+    """Connect a client. Returns its blocking socket, and whether its session existed."""
+    link, answer = open_socket((HOST, port), encode_durable(version, client_id), version)
     return link, answer.session_present
 
 
 def random_payloads(publisher: int, size: int) -> list[bytes]:
-    """What a publisher sends, by packet identifier from 1 on: nothing that could be compressed."""
+    """Incompressible payloads of a publisher, by packet identifier from 1 on."""
     dice = random.Random(publisher)
     return [dice.randbytes(size) for _ in range(CYCLE)]
 
@@ -52,7 +52,7 @@ def encode_payloads(version: int, topic_name: str, payloads: list[bytes]) -> Str
 
 
 class Publishers:
-    """Publishers at QoS 1, each with up to WINDOW messages that are not acknowledged.
+    """Publishers at QoS 1, each with up to WINDOW unacknowledged messages.
 
     Nobody subscribes: what is acknowledged counts as received. Each has a block of its own.
     """
@@ -72,7 +72,7 @@ class Publishers:
 
     @property
     def acknowledged(self) -> list[int]:
-        """By publisher."""
+        """The counts by publisher."""
         return [publisher.acknowledged for publisher in self._traffic.publishers.values()]
 
     def step(self) -> None:
@@ -83,17 +83,17 @@ class Publishers:
 
 
 class Pages:
-    """A file of its own on the same disk: what a page and an fdatasync take."""
+    """A file on the same disk, to time the write of a page with fdatasync."""
 
     def __init__(self, path: Path, *, room: int) -> None:
-        """With room for so many pages, which are overwritten; then it grows."""
+        """Allocates this many pages, which are overwritten; after them the file grows."""
         self.number = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
         os.write(self.number, PAGE * room)
         os.fsync(self.number)
         os.lseek(self.number, 0, os.SEEK_SET)
 
     def write(self) -> int:
-        """Nanoseconds for one page."""
+        """Write one page, and return the nanoseconds it took."""
         began = time.perf_counter_ns()
         os.write(self.number, PAGE)
         os.fdatasync(self.number)
@@ -104,7 +104,7 @@ class Pages:
 
 
 def publish_one(link: socket.socket, packet: bytes) -> int:
-    """Nanoseconds from before the PUBLISH until after its PUBACK."""
+    """Publish one message; nanoseconds from before PUBLISH until after PUBACK."""
     began = time.perf_counter_ns()
     link.sendall(packet)
     head = read_exactly(link, 2)

@@ -1,4 +1,4 @@
-"""All parts of the store's bench: measure those asked for, print, judge."""
+"""The parts of the store's bench: measures the selected ones, and reports."""
 
 import argparse
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.broker.measure import Measured
-from bench.broker.report import crowded, losses, table
+from bench.broker.report import busy_machine_warning, losses, table
 from bench.store import capture, durable, latency, startup
 from bench.store.capture import Capture
 from bench.store.latency import Latency
@@ -17,13 +17,13 @@ CAPTURE: Final = "capture"
 LATENCY: Final = "latency"
 STARTUP: Final = "startup"
 PARTS: Final = (DURABLE, CAPTURE, LATENCY, STARTUP)
-# Publishers of the runs of CAPTURE.
+# The numbers of publishers in the runs of CAPTURE.
 PUBLISHERS: Final = (1, 5)
 
 
 @dataclass
 class StoreReport:
-    """What was measured; what was not is empty."""
+    """The results; parts that were not measured are empty."""
 
     messages: list[Measured] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
@@ -32,16 +32,22 @@ class StoreReport:
 
     def lines(self) -> list[str]:
         """Markdown."""
-        told: list[str] = []
+        output: list[str] = []
         if self.messages:
-            told += [*table(self.messages), "", losses(self.messages), crowded(self.messages), ""]
+            output += [
+                *table(self.messages),
+                "",
+                losses(self.messages),
+                busy_machine_warning(self.messages),
+                "",
+            ]
         if self.captures:
-            told += [*capture.lines(self.captures), ""]
+            output += [*capture.lines(self.captures), ""]
         if self.latencies:
-            told += [*latency.lines(self.latencies), ""]
+            output += [*latency.lines(self.latencies), ""]
         if self.starts is not None:
-            told += [*startup.lines(self.starts), ""]
-        return told
+            output += [*startup.lines(self.starts), ""]
+        return output
 
     def targets(self) -> list[str]:
         return [
@@ -60,23 +66,23 @@ class StoreReport:
 
 
 def parse_parts(text: str) -> list[str]:
-    """Those with these names, parted by commas; all for none."""
-    wanted = text.split(",") if text else list(PARTS)
-    unknown = set(wanted) - set(PARTS)
+    """Names of parts, comma-separated; empty: all."""
+    selected = text.split(",") if text else list(PARTS)
+    unknown = set(selected) - set(PARTS)
     if unknown:
         raise argparse.ArgumentTypeError(f"there is no part {', '.join(sorted(unknown))}")
-    return [part for part in PARTS if part in wanted]
+    return [part for part in PARTS if part in selected]
 
 
 def measure_store(
     rounds: int, versions: list[int], parts: list[str], folder: Path | None
 ) -> StoreReport:
-    """Measure the parts asked for; progress goes to standard error."""
+    """Measure the selected parts; progress goes to standard error."""
     report = StoreReport()
     if DURABLE in parts:
         report.messages = durable.measure_durable(rounds, versions, folder)
     if CAPTURE in parts:
-        # What a publisher speaks makes no difference to the record.
+        # The publisher's version makes no difference to the record.
         report.captures = capture.measure_capture(versions[:1], list(PUBLISHERS), folder)
     if LATENCY in parts:
         report.latencies = latency.measure_latency(versions, folder)

@@ -1,8 +1,8 @@
-"""How long a broker with a large store takes to serve, and how much memory it has then.
+"""How long a broker with a large store takes to start, and how much memory it uses then.
 
-The store is made by its own tables' writer, without a broker. Messages come in the order in which
-a publisher to all sessions makes them, so that the pages of the queues are as full as those of a
-store that grew. It leaves the system's cache before every start.
+The store is written directly, without a broker. Messages are inserted in the order in which a
+publisher would send them to all sessions, so that the pages of the queues are as full as in a store
+that grew. It is evicted from the page cache before every start.
 """
 
 import os
@@ -17,7 +17,7 @@ from bench.broker.contenders import SEMEL, DidNotStart, free_port, launched
 from bench.broker.wire import PUBLISH, encode_connect
 from bench.store.brokers import command, first_answer, fresh_folder
 from bench.store.durable import PAYLOAD
-from bench.store.load import connect_lasting, encode_lasting
+from bench.store.load import connect_durable, encode_durable
 from semel.lab.load.links import LinkError, read_packet
 from semel.mqtt import MQTT311, Subscription
 from semel.mqtt.delivery import QUEUED as WAITS
@@ -31,7 +31,7 @@ from semel.store.settings import OS
 SESSIONS: Final = 100_000
 QUEUED: Final = 10
 LIMIT_SECONDS: Final = 120.0
-# Sessions in one commit while the store is made.
+# Sessions per commit while the store is created.
 CHUNK: Final = 10_000
 
 
@@ -39,10 +39,10 @@ CHUNK: Final = 10_000
 class Start:
     """One start."""
 
-    # From the start of the process until it answered the CONNECT of a session it has.
+    # From the start of the process until its CONNACK for an existing session.
     seconds: float = 0.0
     resident_kb: int = 0
-    # From another client's connection until it had all that waited for it, and memory then.
+    # From another client's connection until it had its queued messages, and memory then.
     queue_ms: float = 0.0
     resident_after_kb: int = 0
     fault: str = ""
@@ -56,7 +56,7 @@ class Startup:
     messages: int
     store_bytes: int
     starts: list[Start]
-    # A store with nothing in it, for comparison.
+    # An empty store, for comparison.
     empty: Start
 
     def median(self) -> Start:
@@ -88,7 +88,7 @@ def payload_of(session: int, number: int) -> bytes:
 
 
 def fill(path: Path, sessions: int, queued: int) -> None:
-    """Sessions, each with a subscription and messages that wait, as the writer would have them."""
+    """Create sessions, each with a subscription and queued messages."""
     database = Database.open(path, OS)
     try:
         for number in range(queued + 1):
@@ -113,7 +113,7 @@ def enter(commit: Commit, session: int) -> None:
 
 
 def forget(path: Path) -> None:
-    """Have a file on disk and not in the system's cache."""
+    """Write a file to disk, and evict it from the page cache."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -125,19 +125,19 @@ def forget(path: Path) -> None:
 def measure_startup(
     rounds: int, parent: Path | None, sessions: int = SESSIONS, queued: int = QUEUED
 ) -> Startup:
-    """Make the store, start a broker on it several times."""
+    """Create the store, and start a broker on it several times."""
     with fresh_folder(parent) as folder:
         store = folder / "data" / "store.db"
         result = Startup(sessions, sessions * queued, 0, [], start(folder, None, 0))
         if result.fault:
             return result
-        print("bench: startup, making the store … ", end="", file=sys.stderr, flush=True)
+        print("bench: startup, creating the store … ", end="", file=sys.stderr, flush=True)
         fill(store, sessions, queued)
         result.store_bytes = store.stat().st_size
         print(f"{result.store_bytes / 1e6:,.0f} MB", file=sys.stderr)
         for number in range(rounds):
             forget(store)
-            # Each start has two clients that nobody was before.
+            # Each start uses two sessions that were not used before.
             found = start(folder, sessions // 2 + 2 * number, queued)
             result.starts.append(found)
             print(
@@ -149,12 +149,12 @@ def measure_startup(
 
 
 def start(folder: Path, session: int | None, queued: int) -> Start:
-    """One start. `session` and the next one have `queued` messages each; None: nobody is there."""
+    """One start. `session` and the next one have `queued` messages each; None: empty store."""
     found = Start()
     port = free_port()
     packet = encode_connect(MQTT311, "nobody")
     if session is not None:
-        packet = encode_lasting(MQTT311, client_id_of(session))
+        packet = encode_durable(MQTT311, client_id_of(session))
     began = time.monotonic()
     try:
         arguments = command(SEMEL, port, folder)
@@ -172,9 +172,9 @@ def start(folder: Path, session: int | None, queued: int) -> Start:
 
 
 def fetch(port: int, session: int, queued: int) -> float:
-    """Milliseconds until a client that comes back has all that waited for it."""
+    """Milliseconds until a reconnected client has its queued messages."""
     began = time.monotonic()
-    link, present = connect_lasting(port, MQTT311, client_id_of(session))
+    link, present = connect_durable(port, MQTT311, client_id_of(session))
     try:
         if not present:
             raise LinkError(f"does not know {client_id_of(session)}")

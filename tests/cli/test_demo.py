@@ -1,4 +1,4 @@
-"""`semel demo`: its account, made to fail in each way, and the command in a small form."""
+"""`semel demo`: every fault that its reconciliation can find, and a small demo."""
 
 import asyncio
 import json
@@ -20,8 +20,7 @@ from click.testing import CliRunner
 from semel import cli
 from semel.cli.demo import LEAST_MESSAGES, MESSAGES, as_line, command
 from semel.client import Client
-from semel.lab.demo import Demo, DemoFailed, DemoOptions, DemoStatus, take_all
-from semel.lab.demo_account import MOST_MESSAGES, SHOWN_FAULTS, Reconciliation, Verdict
+from semel.lab.demo import Demo, DemoFailed, DemoOptions, DemoStatus, add_everything
 from semel.lab.demo_faults import (
     BEFORE_SPARK,
     BROKER,
@@ -33,10 +32,11 @@ from semel.lab.demo_faults import (
     SEALER,
     SPARK,
     Process,
-    below,
+    descendants,
     kill_part,
     plan_faults,
 )
+from semel.lab.demo_reconciliation import MOST_MESSAGES, SHOWN_FAULTS, Reconciliation, Verdict
 from semel.lab.fleet.devices import Devices, FleetMessage
 from semel.lab.fleet.journal import BEGIN, DONE, REFUSED, JournalLine
 from semel.store.reading import StreamCatalog
@@ -49,7 +49,7 @@ DEVICES = Devices(4, 7)
 Row = tuple[str, int, str, bytes]
 
 
-# --- the account, by itself -----------------------------------------------------------------------
+# --- reconciliation -------------------------------------------------------------------------------
 
 
 def lines(count: int = MANY) -> list[JournalLine]:
@@ -66,7 +66,7 @@ def rows(node: str = "n", count: int = MANY) -> list[Row]:
     return [(node, index + 1, *DEVICES.message(index)) for index in range(count)]
 
 
-def judged(
+def verdict_of(
     journal: list[JournalLine] | None = None,
     record: list[Row] | None = None,
     table: list[Row] | None = None,
@@ -74,16 +74,16 @@ def judged(
     lands: bool = True,
     unknown: int = 0,
 ) -> Verdict:
-    account = Reconciliation(DEVICES, MANY, lands=lands)
-    account.take_journal(lines() if journal is None else journal)
-    account.take_record("n", 1, (row[1:] for row in (rows() if record is None else record)))
+    reconciliation = Reconciliation(DEVICES, MANY, lands=lands)
+    reconciliation.add_journal(lines() if journal is None else journal)
+    reconciliation.add_record("n", 1, (row[1:] for row in (rows() if record is None else record)))
     if lands:
-        account.take_landed(rows() if table is None else table)
-    return account.reconcile(17, unknown=unknown)
+        reconciliation.add_landed(rows() if table is None else table)
+    return reconciliation.reconcile(17, unknown=unknown)
 
 
-def test_an_account_of_which_everything_is_right_holds() -> None:
-    verdict = judged(table=rows()[::-1])
+def test_totals_without_a_fault_reconcile() -> None:
+    verdict = verdict_of(table=rows()[::-1])
     assert verdict.holds
     assert verdict.faults == ()
     assert str(verdict) == (
@@ -92,8 +92,8 @@ def test_an_account_of_which_everything_is_right_holds() -> None:
     )
 
 
-def test_without_a_landing_the_record_is_the_end() -> None:
-    verdict = judged(lands=False)
+def test_without_a_landing_the_record_is_checked() -> None:
+    verdict = verdict_of(lands=False)
     assert verdict.holds
     assert str(verdict) == (
         "published 300 · redelivered by faults 17 · recorded 300 · lost 0 · duplicated 0"
@@ -104,7 +104,7 @@ def without(which: int) -> list[Row]:
     return [row for at, row in enumerate(rows()) if at != which]
 
 
-def doubled_in_record() -> list[Row]:
+def duplicated_in_record() -> list[Row]:
     return [*rows(), ("n", MANY + 1, *DEVICES.message(5))]
 
 
@@ -125,38 +125,38 @@ NEVER = DEVICES.message(MANY + 3)
 @pytest.mark.parametrize(
     ("given", "lost", "duplicated", "words"),
     [
-        ({"table": without(9)}, 1, 0, "is recorded, and not landed"),
+        ({"table": without(9)}, 1, 0, "is recorded, but not landed"),
         ({"table": [*rows(), rows()[9]]}, 0, 1, "the table has node n, row 10 more than once"),
         (
             {"table": [*rows(), ("n", MANY + 1, *DEVICES.message(9))]},
             0,
             1,
-            f"the table has node n, row {MANY + 1}, which the record has not",
+            f"the table has node n, row {MANY + 1}, which is not in the record",
         ),
         ({"table": [*without(9), ("m", 10, *DEVICES.message(9))]}, 0, 0, "the table has node m"),
         (
-            {"record": doubled_in_record(), "table": doubled_in_record()},
+            {"record": duplicated_in_record(), "table": duplicated_in_record()},
             0,
             1,
-            "is 2 times in the record",
+            "is in the record 2 times",
         ),
         # The record has it twice, and the landing once: nothing is duplicated in the table.
-        ({"record": doubled_in_record()}, 0, 0, "is 2 times in the record"),
+        ({"record": duplicated_in_record()}, 0, 0, "is in the record 2 times"),
         ({"record": rows(count=MANY - 1), "table": rows(count=MANY - 1)}, 1, 0, "not recorded"),
-        ({"record": without(9), "table": without(9)}, 1, 0, "after a gap"),
-        ({"table": changed(9, DEVICES.message(10))}, 1, 1, "another message in the table"),
-        ({"table": changed(10, OTHER_BYTES)}, 0, 0, "has not the topic and bytes it had"),
-        ({"table": changed(9, OTHER_TOPIC)}, 0, 0, "has not the topic and bytes it had"),
-        ({"table": changed(9, FOREIGN)}, 1, 0, "this is no message of the fleet"),
+        ({"record": without(9), "table": without(9)}, 1, 0, "has a gap before row"),
+        ({"table": changed(9, DEVICES.message(10))}, 1, 1, "a different message in the table"),
+        ({"table": changed(10, OTHER_BYTES)}, 0, 0, "differs from what was published"),
+        ({"table": changed(9, OTHER_TOPIC)}, 0, 0, "differs from what was published"),
+        ({"table": changed(9, FOREIGN)}, 1, 0, "not a message of the fleet"),
         ({"table": changed(9, NEVER)}, 1, 0, "was never published"),
-        ({"journal": lines(MANY + 1)}, 0, 0, "was published, and nobody asked for it"),
+        ({"journal": lines(MANY + 1)}, 0, 0, "was published, but not requested"),
         ({"journal": [*lines(), JournalLine(REFUSED, 0, 1)]}, 0, 0, "was refused by the broker"),
     ],
 )
-def test_an_account_with_a_fault_does_not_hold(
+def test_totals_with_a_fault_do_not_reconcile(
     given: dict[str, Any], lost: int, duplicated: int, words: str
 ) -> None:
-    verdict = judged(**given)
+    verdict = verdict_of(**given)
     assert not verdict.holds
     assert (verdict.lost, verdict.duplicated) == (lost, duplicated)
     assert any(words in fault for fault in verdict.faults), verdict.faults
@@ -164,23 +164,23 @@ def test_an_account_with_a_fault_does_not_hold(
 
 @pytest.mark.parametrize(
     ("record", "lost", "duplicated"),
-    [(rows(count=MANY - 1), 1, 0), (doubled_in_record(), 0, 1)],
+    [(rows(count=MANY - 1), 1, 0), (duplicated_in_record(), 0, 1)],
 )
 def test_without_a_landing_a_fault_of_the_record_is_found(
     record: list[Row], lost: int, duplicated: int
 ) -> None:
-    verdict = judged(record=record, lands=False)
+    verdict = verdict_of(record=record, lands=False)
     assert not verdict.holds
     assert (verdict.lost, verdict.duplicated) == (lost, duplicated)
 
 
 def test_a_message_that_was_begun_and_is_not_done_may_be_there_once_or_not_at_all() -> None:
-    there = judged(BUT_ONE, unknown=1)
+    there = verdict_of(BUT_ONE, unknown=1)
     assert there.holds
     assert there.published == MANY - 1
-    absent = judged(BUT_ONE, rows(count=MANY - 1), rows(count=MANY - 1), unknown=1)
+    absent = verdict_of(BUT_ONE, rows(count=MANY - 1), rows(count=MANY - 1), unknown=1)
     assert absent.holds
-    twice = judged(BUT_ONE, rows(), [*rows(), rows()[-1]], unknown=1)
+    twice = verdict_of(BUT_ONE, rows(), [*rows(), rows()[-1]], unknown=1)
     assert not twice.holds
     assert twice.duplicated == 1
 
@@ -195,30 +195,30 @@ def test_a_message_that_was_begun_and_is_not_done_may_be_there_once_or_not_at_al
         (BUT_ONE, MANY - 1, MANY - 1, "1 of 300 messages are not complete at their publisher"),
     ],
 )
-def test_an_account_of_messages_that_were_not_published_does_not_hold(
+def test_messages_that_were_not_published_are_a_fault(
     journal: list[JournalLine], there: int, published: int, fault: str, lands: bool
 ) -> None:
-    verdict = judged(journal, rows(count=there), rows(count=there), lands=lands)
+    verdict = verdict_of(journal, rows(count=there), rows(count=there), lands=lands)
     assert not verdict.holds
     assert (verdict.published, verdict.lost, verdict.duplicated) == (published, 0, 0)
     assert verdict.faults == (fault,)
-    assert judged(lands=lands).holds
+    assert verdict_of(lands=lands).holds
 
 
 def test_a_fleet_that_was_killed_may_not_know_of_messages_that_it_has_begun_only() -> None:
     some = rows(count=MANY - 1)
-    assert judged(BUT_ONE, some, some, unknown=1).holds
-    assert not judged(lines(MANY - 1), some, some, unknown=1).holds
+    assert verdict_of(BUT_ONE, some, some, unknown=1).holds
+    assert not verdict_of(lines(MANY - 1), some, some, unknown=1).holds
 
 
 def test_only_the_first_faults_are_put_into_words() -> None:
-    verdict = judged(table=[])
+    verdict = verdict_of(table=[])
     assert len(verdict.faults) == SHOWN_FAULTS
     assert verdict.more_faults == MANY - SHOWN_FAULTS
     assert verdict.lost == MANY
 
 
-# --- the account, of what lies on a disk ----------------------------------------------------------
+# --- reconciliation of files ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def one_row_twice(table: Any) -> Any:
         (one_row_twice, MANY + 1, 0, 1),
     ],
 )
-def test_a_row_that_is_missing_or_doubled_in_a_delta_table_is_found(
+def test_a_missing_or_duplicated_row_of_a_delta_table_is_found(
     recorded: Path,
     tmp_path: Path,
     change: Callable[[Any], Any],
@@ -276,10 +276,10 @@ def test_a_row_that_is_missing_or_doubled_in_a_delta_table_is_found(
         (record,) = catalog.records(STREAM)
         landing = pa.concat_tables(record.tables(1, record.last()))
     deltalake.write_deltalake(str(tmp_path / "messages"), change(landing))
-    account = Reconciliation(DEVICES, MANY)
+    reconciliation = Reconciliation(DEVICES, MANY)
     table = deltalake.DeltaTable(str(tmp_path / "messages"))
-    take_all(account, recorded / "fleet" / "journal", recorded / "data", table)
-    verdict = account.reconcile(0)
+    add_everything(reconciliation, recorded / "fleet" / "journal", recorded / "data", table)
+    verdict = reconciliation.reconcile(0)
     numbers = (
         verdict.published,
         verdict.recorded,
@@ -338,7 +338,7 @@ def test_a_sealer_is_killed_alone_and_its_broker_goes_on(tmp_path: Path) -> None
     try:
         broker.serve_seconds()
         deadline = time.monotonic() + PATIENCE
-        while not (old := [each.pid for each in below(os.getpid()) if each.runs(SEALER)]):
+        while not (old := [each.pid for each in descendants(os.getpid()) if each.runs(SEALER)]):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert kill_part(os.getpid(), SEALER) == 1
@@ -383,59 +383,59 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("deltalake")
-    told: list[DemoStatus] = []
-    happened: list[str] = []
+    statuses: list[DemoStatus] = []
+    events: list[str] = []
     demo = Demo(
         DemoOptions(tmp_path, 1_000, 60.0, 1),
-        told.append,
-        lambda seconds, words: happened.append(words),
+        statuses.append,
+        lambda seconds, words: events.append(words),
     )
-    demo._show()
-    assert re.fullmatch(r"Spark to start \(.+\), \d+ s", told[-1].waiting)
-    assert "s  waiting for Spark to start (" in as_line(told[-1], lands=True)
+    demo._show_status()
+    assert re.fullmatch(r"Spark to start \(.+\), \d+ s", statuses[-1].waiting)
+    assert "s  waiting for Spark to start (" in as_line(statuses[-1], lands=True)
     monkeypatch.setattr(Demo, "_poll_counts", lambda self: (900, 500))
 
     async def until_landed() -> None:
-        looking = asyncio.create_task(demo._keep_looking())
+        polling = asyncio.create_task(demo._poll_progress())
         async with asyncio.timeout(PATIENCE):
             while not demo.status.landed:
                 await asyncio.sleep(0.01)
-        looking.cancel()
+        polling.cancel()
 
     asyncio.run(until_landed())
-    demo._show()
-    assert told[-1].waiting == ""
-    assert "waiting" not in as_line(told[-1], lands=True)
+    demo._show_status()
+    assert statuses[-1].waiting == ""
+    assert "waiting" not in as_line(statuses[-1], lands=True)
     # Spark is killed.
     monkeypatch.setattr("semel.lab.demo.kill_part", lambda process, kind: 3)
-    (kill,) = [planned for planned in demo._left if planned.kind == SPARK]
+    (kill,) = [planned for planned in demo._faults_left if planned.kind == SPARK]
     up = SimpleNamespace(pid=0)
-    assert demo._strike(kill, up, None)  # type: ignore[arg-type]
-    assert happened[-2:] == [
+    assert demo._inject(kill, up, None)  # type: ignore[arg-type]
+    assert events[-2:] == [
         "kill -9 Spark (3 processes)",
-        "semel up starts Spark again; the broker goes on meanwhile",
+        "semel up restarts Spark; the broker keeps running",
     ]
     demo._awaited_since -= 34
-    demo._show()
-    found = re.fullmatch(r"Spark to start again \(.+\), (\d+) s", told[-1].waiting)
+    demo._show_status()
+    found = re.fullmatch(r"Spark to restart \(.+\), (\d+) s", statuses[-1].waiting)
     assert found
     assert int(found[1]) >= 34
 
 
-def test_a_demo_shows_how_it_stands_while_it_waits_for_the_end(tmp_path: Path) -> None:
+def test_a_demo_shows_its_status_while_it_waits_for_the_end(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    told: list[DemoStatus] = []
-    wanted = DemoOptions(tmp_path, 1_000, 60.0, 1, lands=False)
-    demo = Demo(wanted, told.append, lambda seconds, words: None)
+    statuses: list[DemoStatus] = []
+    options = DemoOptions(tmp_path, 1_000, 60.0, 1, lands=False)
+    demo = Demo(options, statuses.append, lambda seconds, words: None)
 
     async def slow() -> int:
-        while len(told) < 3:
+        while len(statuses) < 3:
             await asyncio.sleep(0.01)
         return 7
 
-    demo._await("semel up to stop")
+    demo._set_awaited("semel up to stop")
     assert asyncio.run(asyncio.wait_for(demo._while_showing(slow()), PATIENCE)) == 7
-    assert all(status.waiting.startswith("semel up to stop, ") for status in told)
+    assert all(status.waiting.startswith("semel up to stop, ") for status in statuses)
 
 
 def test_a_small_demo_holds_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_a_small_demo_holds_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_demo_with_a_message_that_comes_twice_does_not_hold(tmp_path: Path) -> None:
-    """Somebody publishes a copy of a device's message: the account has to find it."""
+    """Somebody publishes a copy of a device's message: the reconciliation must find it."""
     pytest.importorskip("pyarrow")
     copied = Devices(1, 200).message(3)
 
@@ -468,26 +468,26 @@ def test_a_demo_with_a_message_that_comes_twice_does_not_hold(tmp_path: Path) ->
     with subprocess.Popen(
         demo(tmp_path / "demo", "--json"), stdout=subprocess.PIPE, text=True
     ) as process:
-        told = []
+        events = []
         port = 0
         assert process.stdout is not None
         for line in process.stdout:
             event = json.loads(line)
-            told.append(event)
-            if found := re.search(r"serves at 127\.0\.0\.1:(\d+)", event.get("text", "")):
+            events.append(event)
+            if found := re.search(r"listens on 127\.0\.0\.1:(\d+)", event.get("text", "")):
                 port = int(found[1])
-            # The first kill is to come: the broker is there.
+            # The broker runs: the first kill is still to come.
             if port and event["event"] == "status":
                 asyncio.run(copy(port))
                 port = 0
         assert process.wait(PATIENCE) == 1
-    last = told[-1]
+    last = events[-1]
     assert last["event"] == "ended"
     assert last["holds"] is False
     assert (last["published"], last["recorded"]) == (1_500, 1_501)
     assert (last["lost"], last["duplicated"]) == (0, 1)
     name = Devices(1, 200).all[3].name
-    assert last["faults"] == [f"message 1 of {name} is 2 times in the record"]
+    assert last["faults"] == [f"message 1 of {name} is in the record 2 times"]
 
 
 def published_by(process: "subprocess.Popen[str]") -> None:
@@ -500,7 +500,7 @@ def published_by(process: "subprocess.Popen[str]") -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_demo_without_an_account_and_leaves_nothing_behind(
+def test_a_signal_ends_a_demo_without_a_verdict_and_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     pytest.importorskip("pyarrow")
@@ -517,7 +517,7 @@ def test_a_signal_ends_a_demo_without_an_account_and_leaves_nothing_behind(
         process.send_signal(number)
         rest, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
-    assert said == "interrupted: there is no account\n"
+    assert said == "interrupted: no verdict\n"
     assert "lost" not in rest
     assert left_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
@@ -548,7 +548,7 @@ def test_a_demo_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
         demo(tmp_path / "demo"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         published_by(process)
-        started = [each.pid for each in below(process.pid)]
+        started = [each.pid for each in descendants(process.pid)]
         # Two tethers, `semel up` with its own, and a broker; a fleet and a sealer may be to come.
         assert len(started) >= 4
         process.kill()
@@ -572,13 +572,13 @@ def test_a_fleet_that_is_stopped_before_its_end_is_one_sentence(tmp_path: Path) 
             time.sleep(0.01)
         (fleet,) = [
             each.pid
-            for each in below(process.pid)
-            if each.words[-1] == "--json" and each.words[3:5] == ("semel", "fleet")
+            for each in descendants(process.pid)
+            if each.arguments[-1] == "--json" and each.arguments[3:5] == ("semel", "fleet")
         ]
         os.kill(fleet, signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert re.fullmatch(r"Error: the fleet has ended after [\d,]+ of 1,500 messages\n", said)
+    assert re.fullmatch(r"Error: the fleet ended after [\d,]+ of 1,500 messages\n", said)
     assert left_of(tmp_path) == []
 
 
@@ -622,17 +622,17 @@ def test_a_semel_up_that_ends_is_one_sentence_with_its_reason(tmp_path: Path) ->
     pytest.importorskip("pyarrow")
     folder = tmp_path / "demo"
     folder.mkdir()
-    told: list[str] = []
+    statuses: list[str] = []
 
-    def happened(seconds: float, sentence: str) -> None:
-        told.append(sentence)
+    def events(seconds: float, sentence: str) -> None:
+        statuses.append(sentence)
         # Between the start of the demo and that of the broker, somebody else is quicker.
         (folder / "data").write_text("no folder")
 
-    wanted = DemoOptions(folder, 1_000, 60.0, 1, lands=False)
-    with pytest.raises(DemoFailed, match=r"semel up has ended: broker cannot start: .*demo/data"):
-        asyncio.run(Demo(wanted, lambda status: None, happened).run())
-    assert told == ["starting semel up"]
+    options = DemoOptions(folder, 1_000, 60.0, 1, lands=False)
+    with pytest.raises(DemoFailed, match=r"semel up ended: broker cannot start: .*demo/data"):
+        asyncio.run(Demo(options, lambda status: None, events).run())
+    assert statuses == ["starting semel up"]
 
 
 # --- its page -------------------------------------------------------------------------------------

@@ -226,8 +226,8 @@ def test_the_state_of_another_fleet_is_refused(
     [
         ("fleet.json", "{}", "fleet.json is none of a fleet's"),
         ("fleet.json", "x", "fleet.json is none of a fleet's"),
-        ("journal", "what is this\n", "is no journal of a fleet"),
-        ("journal", "begin 900 1\n", "message 1 of device 900 is none of this fleet"),
+        ("journal", "what is this\n", "is not the journal of a fleet"),
+        ("journal", "begin 900 1\n", "message 1 of device 900 does not belong to this fleet"),
     ],
 )
 def test_a_state_that_is_none_is_one_sentence(

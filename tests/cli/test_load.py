@@ -22,7 +22,7 @@ from bench.broker.contenders import has_ended
 from bench.store.brokers import Family
 from semel import cli
 from semel.cli.load import command
-from semel.lab.load.account import MOST_GAPS
+from semel.lab.load.delivery_tracker import MOST_GAPS
 from semel.lab.load.description import MOST_CLIENTS, MOST_LANES, SCENARIOS, Load
 from semel.mqtt import ConnAck, Packet, Publish
 from tests.broker.live import PATIENCE, Process
@@ -387,7 +387,7 @@ def test_user_name_and_password_come_from_the_url_options_or_the_environment(
         (("mqtt://h", "--mqtt-version", "4"), "--mqtt-version"),
         (("mqtt://h", "--processes", "0"), "--processes"),
         (("mqtt://h", "--timeout", "0"), "--timeout"),
-        (("mqtt://h", "--publishers", "0", "--subscribers", "0"), "leave nobody"),
+        (("mqtt://h", "--publishers", "0", "--subscribers", "0"), "at least one client is needed"),
         (("mqtt://h", "--scenario", "pairs", "--publishers", "2", "--subscribers", "3"), "pairs"),
         (("mqtt://h", "--scenario", "plant", "--subscribers", "5"), "multiple of 11"),
         (("mqtt://h", "--prefix", "a/#"), "--prefix: A Topic Name has neither + nor #"),

@@ -1,4 +1,4 @@
-"""pytest in a process of its own, with the plugin as a user has it."""
+"""Runs pytest in its own process, with the plugin as a user has it."""
 
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,7 +12,7 @@ SOURCES = Path(semel.__file__).resolve().parent.parent
 
 
 def arguments() -> list[str]:
-    """What loads the plugin: nothing where semel is installed, else its module by name."""
+    """The arguments that load the plugin: none if semel is installed, else its module."""
     installed = [point.value for point in entry_points(group="pytest11")]
     return [] if PLUGIN in installed else ["-p", PLUGIN]
 
@@ -20,6 +20,6 @@ def arguments() -> list[str]:
 def run(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *given: str
 ) -> pytest.RunResult:
-    """Run what `pytester` has, with warnings as errors."""
+    """Run the tests of `pytester`, with warnings as errors."""
     monkeypatch.setenv("PYTHONPATH", str(SOURCES))
     return pytester.runpytest_subprocess("-W", "error", *arguments(), *given, timeout=120)

@@ -1,7 +1,7 @@
-"""A broker of a few lines, in threads, that does wrong what a test tells it to.
+"""A small broker in threads that misbehaves as a test requests.
 
-It knows QoS 0, 1 and 2, both versions and wildcards, and nothing that lasts. An Exchange watches
-each connection: what the *clients* do wrong is in `violations`.
+It supports QoS 0, 1 and 2, both versions and wildcards, but no durable sessions. An Exchange
+observes each connection: violations of the *clients* are in `violations`.
 """
 
 import contextlib
@@ -33,10 +33,9 @@ from semel.mqtt import (
     topic_matches,
 )
 
-# What becomes of a message on its way to a subscriber, counted from 0 for each of them: messages
-# that are delivered in its place. None closes the subscriber's connection.
+# The messages to deliver instead of the n-th message to a subscriber. None closes its connection.
 Deliver = Callable[[int, Publish], list[Publish] | None]
-# What is said to a publisher at QoS 1 or 2, counted likewise. None closes its connection.
+# The responses to a publisher's n-th message at QoS 1 or 2. None closes its connection.
 Answer = Callable[[int, Publish], list[Packet] | None]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from semel.client import Backoff, Client, Disconnected
 from semel.lab.demo import rows_of
-from semel.lab.demo_account import Reconciliation, Verdict
+from semel.lab.demo_reconciliation import Reconciliation, Verdict
 from semel.lab.faults import CUT_AFTER, CUT_BEFORE, REPEAT, Fault, Faults
 from semel.lab.fleet.devices import BINARY, FORMS, JSON, MIXED, Devices, read_name
 from semel.lab.fleet.journal import (
@@ -29,7 +29,7 @@ from semel.lab.fleet.journal import (
     JournalLine,
     read_journal,
 )
-from semel.lab.fleet.publishing import Begun, Fleet, FleetPace
+from semel.lab.fleet.publishing import EarlierRuns, Fleet, FleetPace
 from semel.lab.proxy import HOST, Proxy
 from semel.lab.recording import Recording
 from semel.mqtt import CLIENT, MQTT5, MQTT311, SERVER, Publish
@@ -69,7 +69,7 @@ def test_a_message_has_two_names_that_belong_together() -> None:
 
 @pytest.mark.parametrize("name", [(7, 1), (-1, 1), (0, 0)])
 def test_a_name_that_no_message_of_the_fleet_has_is_refused(name: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="none of this fleet"):
+    with pytest.raises(ValueError, match="does not belong to this fleet"):
         Devices(1, 7).index_of(*name)
 
 
@@ -162,7 +162,7 @@ def test_a_journal_goes_on_after_a_line_that_a_kill_has_cut(tmp_path: Path) -> N
     assert path.read_text() == "begin 1 1\nbegin 2 1\nbegin 3 1\ndone 2 1\n"
 
 
-def test_a_journal_that_was_cut_in_its_first_line_begins_anew(tmp_path: Path) -> None:
+def test_a_journal_with_an_incomplete_first_line_starts_empty(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_text("beg")
     Journal(path).close()
@@ -173,7 +173,7 @@ def test_a_journal_that_was_cut_in_its_first_line_begins_anew(tmp_path: Path) ->
 def test_another_file_is_no_journal(tmp_path: Path, text: str) -> None:
     path = tmp_path / "journal"
     path.write_text(text)
-    with pytest.raises(BadJournal, match="is no journal of a fleet"):
+    with pytest.raises(BadJournal, match="is not the journal of a fleet"):
         list(read_journal(path))
 
 
@@ -186,7 +186,7 @@ def test_what_earlier_runs_have_left_is_known_from_the_journal() -> None:
         JournalLine(DONE, 2, 1),
         JournalLine(REFUSED, 0, 2),
     ]
-    begun = Begun(Devices(1, 4), lines)
+    begun = EarlierRuns(Devices(1, 4), lines)
     assert begun.last == [2, 2, 2, 0]
     assert begun.kept == {1}
     assert begun.done == 2
@@ -226,7 +226,7 @@ class Run:
             )
             for number in range(3)
         ]
-        begun = Begun(self.devices, self.lines())
+        begun = EarlierRuns(self.devices, self.lines())
         journal = Journal(self.folder / "journal")
         try:
             for client in clients:
@@ -244,14 +244,16 @@ class Run:
             await proxy.close()
 
     def verdict(self, broker: Broker, *, unknown: int = 0) -> Verdict:
-        """The account, once the broker has ended."""
-        account = Reconciliation(self.devices, self.pace.count or 0, lands=False)
-        account.take_journal(self.lines())
+        """The verdict, once the broker has ended."""
+        reconciliation = Reconciliation(self.devices, self.pace.count or 0, lands=False)
+        reconciliation.add_journal(self.lines())
         with StreamCatalog(broker.data, None) as catalog:
             for record in catalog.records(STREAM):
                 tables = record.tables(1, record.last())
-                account.take_record(record.node, 1, rows_of(tables, "seq", "topic", "payload"))
-        return account.reconcile(0, unknown=unknown)
+                reconciliation.add_record(
+                    record.node, 1, rows_of(tables, "seq", "topic", "payload")
+                )
+        return reconciliation.reconcile(0, unknown=unknown)
 
     def again(self) -> int:
         """Publications that a client sent again."""
@@ -312,9 +314,7 @@ def test_at_qos_2_each_message_is_recorded_once_over_cuts_and_kills(
         broker.end()
 
 
-def test_at_qos_1_none_is_lost_and_the_account_counts_those_that_came_twice(
-    tmp_path: Path, broker: Broker
-) -> None:
+def test_at_qos_1_none_is_lost_and_duplicates_are_counted(tmp_path: Path, broker: Broker) -> None:
     run = Run(tmp_path, qos=1, version=MQTT5)
 
     async def faults(fleet: Fleet, proxy: Proxy) -> None:
@@ -394,7 +394,7 @@ def test_what_a_fleet_leaves_in_its_outbox_is_published_by_the_next_run(
         broker.end()
 
 
-def test_a_fleet_that_was_killed_goes_on_and_doubles_nothing(
+def test_a_fleet_that_was_killed_continues_without_duplicates(
     tmp_path: Path, broker: Broker
 ) -> None:
     state = tmp_path / "state"
@@ -424,7 +424,7 @@ def test_a_fleet_that_was_killed_goes_on_and_doubles_nothing(
         assert broker.terminate() == 0
         begun = [line[1:] for line in run.lines() if line.word == BEGIN]
         assert sorted(begun) == sorted(run.devices.name_of(index) for index in range(MANY))
-        # Of at most so many nobody knows: what four gateways had in flight.
+        # At most the in-flight messages of four gateways are unknown.
         verdict = run.verdict(broker, unknown=4 * 100)
         assert verdict.holds, verdict
         assert MANY - 4 * 100 <= verdict.published <= verdict.recorded <= MANY

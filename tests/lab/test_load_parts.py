@@ -1,4 +1,4 @@
-"""The parts of a load, each by itself: topics, bytes, accounts, windows, turns."""
+"""The parts of a load: topics, packets, trackers, windows, turns."""
 
 import select
 import socket
@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.lab.load.account import MOST_GAPS, DeliveryAccount, Latencies
 from semel.lab.load.clients import Publisher, Subscriber
-from semel.lab.load.description import PAIRS, PLANT, SCENARIOS, Load, Unfit
+from semel.lab.load.delivery_tracker import MOST_GAPS, DeliveryTracker, Latencies
+from semel.lab.load.description import PAIRS, PLANT, SCENARIOS, InvalidLoad, Load
 from semel.lab.load.links import LinkError, LoadLink
 from semel.lab.load.traffic import LATE_SECONDS, TrafficPace
-from semel.lab.load.wire import COUNTER_BITS, MARK, Stamped, layout_of, plain_acks
+from semel.lab.load.wire import COUNTER_BITS, STAMP, StampedPackets, layout_of, plain_acks
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -112,9 +112,9 @@ def test_what_a_subscriber_should_have_is_what_was_sent_to_its_topics(
 @pytest.mark.parametrize(
     ("wrong", "right", "word"),
     [
-        ({"publishers": 0, "subscribers": 0}, {"publishers": 0}, "nobody"),
+        ({"publishers": 0, "subscribers": 0}, {"publishers": 0}, "at least one client"),
         ({"publishers": 60_000}, {"publishers": 59_999}, "60,000"),
-        ({"shape": PAIRS, "publishers": 2}, {"shape": PAIRS}, "as many"),
+        ({"shape": PAIRS, "publishers": 2}, {"shape": PAIRS}, "must equal"),
         (
             {"shape": PAIRS, "publishers": 2, "subscribers": 2, "topics": 3},
             {"shape": PAIRS, "publishers": 2, "subscribers": 2, "topics": 4},
@@ -145,7 +145,7 @@ def test_what_a_subscriber_should_have_is_what_was_sent_to_its_topics(
 def test_numbers_that_do_not_go_together_are_refused(
     wrong: dict[str, object], right: dict[str, object], word: str
 ) -> None:
-    with pytest.raises(Unfit, match=word):
+    with pytest.raises(InvalidLoad, match=word):
         replace(Load(), **wrong)  # type: ignore[arg-type]
     assert replace(Load(), **right)  # type: ignore[arg-type]
 
@@ -164,8 +164,8 @@ def test_one_number_changes_all_numbers_of_pairs() -> None:
 
 
 def stamped(load: Load, publisher: int, *counts: int) -> list[Publish]:
-    """What a source gives, asked for so many messages at a time."""
-    source = Stamped(load, "prefix", publisher)
+    """The packets of a source, taken in chunks of these sizes."""
+    source = StampedPackets(load, "prefix", publisher)
     decoder = Decoder(load.version)
     packets: list[Publish] = []
     for count in counts:
@@ -196,8 +196,8 @@ def test_every_message_says_its_lane_its_number_and_when_it_left(
         assert (packet.qos, packet.retain, packet.dup) == (qos, retain, False)
         assert packet.packet_id == (number + 1 if qos else 0)
         assert len(packet.payload) == 300
-        mark, left = MARK.unpack_from(packet.payload)
-        assert mark == load.lane(topic, 1) << COUNTER_BITS | number // 3
+        message_id, left = STAMP.unpack_from(packet.payload)
+        assert message_id == load.lane(topic, 1) << COUNTER_BITS | number // 3
         assert before <= left <= after
     assert len(packets) == 7
 
@@ -241,22 +241,22 @@ def test_acknowledgements_of_success_are_taken_and_a_part_of_one_is_left(reason:
         b"\xe0\x00\x40\x02",
     ],
 )
-def test_what_is_not_alike_or_no_success_is_not_taken_by_the_run(data: bytes) -> None:
+def test_acknowledgements_that_differ_or_fail_are_not_processed_as_a_run(data: bytes) -> None:
     assert plain_acks(data, 0) == (b"", 0)
 
 
-# --- accounts -------------------------------------------------------------------------------------
+# --- trackers -------------------------------------------------------------------------------------
 
 
-def mark(lane: int, number: int) -> int:
+def message_id(lane: int, number: int) -> int:
     return lane << COUNTER_BITS | number
 
 
-def account(*numbers: int, lanes: range = range(1)) -> DeliveryAccount:
-    """The account of a subscriber that got these messages of lane 0."""
-    made = DeliveryAccount(lanes, Latencies())
-    made.note([(mark(0, number), 0) for number in numbers])
-    return made
+def tracker_of(*numbers: int, lanes: range = range(1)) -> DeliveryTracker:
+    """The tracker of a subscriber that got these messages of lane 0."""
+    tracker = DeliveryTracker(lanes, Latencies())
+    tracker.record([(message_id(0, number), 0) for number in numbers])
+    return tracker
 
 
 @pytest.mark.parametrize(
@@ -273,23 +273,23 @@ def account(*numbers: int, lanes: range = range(1)) -> DeliveryAccount:
         ((0, 2, 1, 1, 2), 3, 2, 1),
     ],
 )
-def test_what_is_lost_doubled_or_out_of_order_is_told_apart(
+def test_lost_duplicated_and_reordered_messages_are_distinguished(
     numbers: tuple[int, ...], received: int, duplicated: int, out_of_order: int
 ) -> None:
-    got = account(*numbers)
+    got = tracker_of(*numbers)
     assert (got.received, got.duplicated, got.out_of_order) == (received, duplicated, out_of_order)
     assert got.missing == max(numbers) + 1 - received
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=60), st.integers(1, 9))
-def test_an_account_agrees_with_one_that_remembers_everything(
+def test_a_tracker_agrees_with_one_that_remembers_everything(
     messages: list[tuple[int, int]], at_once: int
 ) -> None:
-    got = DeliveryAccount(range(3), Latencies())
+    got = DeliveryTracker(range(3), Latencies())
     fresh = 0
     for at in range(0, len(messages), at_once):
         some = messages[at : at + at_once]
-        fresh += got.note([(mark(lane, number), at) for lane, number in some])
+        fresh += got.record([(message_id(lane, number), at) for lane, number in some])
     seen: set[tuple[int, int]] = set()
     out_of_order = 0
     for lane, number in messages:
@@ -302,30 +302,30 @@ def test_an_account_agrees_with_one_that_remembers_everything(
 
 
 def test_a_message_of_a_lane_that_is_not_the_subscribers_is_a_fault() -> None:
-    got = account(0, lanes=range(2))
-    assert got.note([(mark(1, 0), 0)]) == 1
-    with pytest.raises(LinkError, match="none of this subscriber's"):
-        got.note([(mark(2, 0), 0)])
+    got = tracker_of(0, lanes=range(2))
+    assert got.record([(message_id(1, 0), 0)]) == 1
+    with pytest.raises(LinkError, match="has not subscribed"):
+        got.record([(message_id(2, 0), 0)])
 
 
 def test_of_too_many_gaps_the_first_is_forgotten() -> None:
     # Every second message is missing: one gap more than are kept.
-    got = account(*range(1, 2 * MOST_GAPS + 2, 2))
+    got = tracker_of(*range(1, 2 * MOST_GAPS + 2, 2))
     assert got.received == MOST_GAPS + 1
-    got.note([(mark(0, 2), 0), (mark(0, 2 * MOST_GAPS), 0)])
+    got.record([(message_id(0, 2), 0), (message_id(0, 2 * MOST_GAPS), 0)])
     assert (got.out_of_order, got.duplicated) == (2, 0)
-    got.note([(mark(0, 0), 0)])
+    got.record([(message_id(0, 0), 0)])
     assert (got.out_of_order, got.duplicated) == (2, 1)
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1), st.sampled_from([0.5, 0.9, 0.99]))
-def test_a_latency_is_told_within_a_hundredth(durations: list[int], part: float) -> None:
+def test_a_quantile_is_accurate_to_one_percent(durations: list[int], fraction: float) -> None:
     latencies = Latencies()
     for duration in durations:
         latencies.add(duration)
-    # So many are at the most as long, the next one is not needed.
-    wanted = sorted(durations)[max(0, -(-int(part * 100) * len(durations) // 100) - 1)]
-    assert wanted * 0.99 - 1 <= latencies.at(part) <= wanted
+    # The smallest duration that this fraction does not exceed.
+    expected = sorted(durations)[max(0, -(-int(fraction * 100) * len(durations) // 100) - 1)]
+    assert expected * 0.99 - 1 <= latencies.quantile(fraction) <= expected
     assert latencies.longest == max(durations)
 
 
@@ -334,9 +334,9 @@ def test_latencies_of_several_processes_are_put_together() -> None:
     quick.add(100, 98)
     slow.add(5_000, 2)
     quick.merge(slow)
-    assert (quick.at(0.5), quick.longest) == (100, 5_000)
-    assert quick.at(0.99) == pytest.approx(5_000, rel=0.01)
-    assert Latencies().at(0.5) == 0
+    assert (quick.quantile(0.5), quick.longest) == (100, 5_000)
+    assert quick.quantile(0.99) == pytest.approx(5_000, rel=0.01)
+    assert Latencies().quantile(0.5) == 0
 
 
 # --- clients --------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def ids_of(packets: list[Packet]) -> list[int]:
 
 def publisher_of(link: LoadLink, qos: int, window: int) -> Publisher:
     load = Load(qos=qos, version=link.version)
-    return Publisher(link, Stamped(load, "prefix", 0), qos=qos, window=window)
+    return Publisher(link, StampedPackets(load, "prefix", 0), qos=qos, window=window)
 
 
 @VERSIONS
@@ -485,7 +485,7 @@ def test_a_connection_that_ends_is_a_fault() -> None:
 def test_answers_wait_for_the_rest_of_a_packet_that_found_no_room() -> None:
     with linked() as (link, broker):
         load = Load(qos=2, payload=500_000)
-        source = Stamped(load, "prefix", 0)
+        source = StampedPackets(load, "prefix", 0)
         publisher = Publisher(link, source, qos=2, window=9)
         begun = publisher.send(9)
         assert 0 < begun < 9
@@ -510,7 +510,7 @@ def test_answers_wait_for_the_rest_of_a_packet_that_found_no_room() -> None:
 
 def deliveries(load: Load, count: int) -> bytes:
     """Messages as a broker delivers them, with things between them that it may send."""
-    source = Stamped(load, "prefix", 0)
+    source = StampedPackets(load, "prefix", 0)
     data = b""
     for number in range(count):
         packet, _ = source.take(1)
@@ -532,7 +532,7 @@ def test_a_subscriber_answers_alike_however_packets_are_cut(
     data = deliveries(load, 20)
     with linked(version) as (link, broker):
         layout = layout_of(version, load.topic_name("prefix", 0), load.payload, qos)
-        subscriber = Subscriber(link, layout, DeliveryAccount(load.lanes(0), Latencies()))
+        subscriber = Subscriber(link, layout, DeliveryTracker(load.lanes(0), Latencies()))
         received = 0
         for at in range(0, len(data), size):
             broker.send(data[at : at + size])
@@ -554,9 +554,9 @@ def test_a_message_in_another_form_is_counted_too() -> None:
     load = Load(qos=1)
     with linked() as (link, broker):
         layout = layout_of(MQTT5, load.topic_name("prefix", 0), load.payload, 1)
-        subscriber = Subscriber(link, layout, DeliveryAccount(load.lanes(0), Latencies()))
+        subscriber = Subscriber(link, layout, DeliveryTracker(load.lanes(0), Latencies()))
         for number, dup in enumerate((False, True)):
-            payload = MARK.pack(number, 0)
+            payload = STAMP.pack(number, 0)
             properties = Properties(message_expiry_interval=5)
             packet = Publish("prefix/0", payload, 1, 7 + number, dup=dup, properties=properties)
             broker.send(encode(packet))
@@ -569,7 +569,7 @@ def test_a_message_in_another_form_is_counted_too() -> None:
     [
         (Publish("prefix/0", bytes(16)), "at QoS 0, not 1"),
         (Publish("prefix/0", b"short", 1, 1), "nobody sent"),
-        (Publish("prefix/0", b"\xff" * 16, 1, 1), "none of this subscriber's"),
+        (Publish("prefix/0", b"\xff" * 16, 1, 1), "has not subscribed"),
         (PubAck(1), "sent PubAck to a subscriber"),
     ],
 )
@@ -577,7 +577,7 @@ def test_a_delivery_that_cannot_be_is_a_fault(packet: Packet, word: str) -> None
     load = Load(qos=1)
     with linked() as (link, broker):
         layout = layout_of(MQTT5, load.topic_name("prefix", 0), load.payload, 1)
-        subscriber = Subscriber(link, layout, DeliveryAccount(load.lanes(0), Latencies()))
+        subscriber = Subscriber(link, layout, DeliveryTracker(load.lanes(0), Latencies()))
         broker.send(encode(packet))
         with pytest.raises(LinkError, match=word):
             subscriber.receive()
@@ -587,7 +587,7 @@ def test_bytes_that_are_not_mqtt_are_a_fault() -> None:
     load = Load()
     with linked() as (link, broker):
         layout = layout_of(MQTT5, load.topic_name("prefix", 0), load.payload, 0)
-        subscriber = Subscriber(link, layout, DeliveryAccount(load.lanes(0), Latencies()))
+        subscriber = Subscriber(link, layout, DeliveryTracker(load.lanes(0), Latencies()))
         broker.send(b"\x00\x00")
         with pytest.raises(LinkError, match="not MQTT: PACKET_TYPE_KNOWN"):
             subscriber.receive()
@@ -596,7 +596,7 @@ def test_bytes_that_are_not_mqtt_are_a_fault() -> None:
 # --- turns ----------------------------------------------------------------------------------------
 
 
-def test_publishers_take_turns_and_nobody_makes_up_for_more_than_a_second() -> None:
+def test_publishers_take_turns_and_catch_up_with_at_most_a_second() -> None:
     with linked() as (link, _):
         publishers = [publisher_of(link, 0, 9) for _ in range(4)]
         pace = TrafficPace(publishers, 10.0)

@@ -28,7 +28,7 @@ from semel.mqtt import (
     encode,
 )
 from tests.broker.by_hand import connect, frame, link, publish
-from tests.lab.lasting import LASTING
+from tests.lab.durable_client import DURABLE
 
 BOTH = pytest.mark.parametrize("version", [MQTT311, MQTT5])
 
@@ -71,7 +71,7 @@ def test_bytes_pass_in_whatever_pieces_they_come(
     ]
 
 
-def test_a_packet_that_is_wrong_passes_and_the_broker_judges_it(broker: TestBroker) -> None:
+def test_an_invalid_packet_is_forwarded_and_the_broker_decides(broker: TestBroker) -> None:
     with link(broker.address, "w") as client:
         client.send_bytes(publish(b"a/#"))
         (answer,) = client.until_closed()
@@ -81,7 +81,7 @@ def test_a_packet_that_is_wrong_passes_and_the_broker_judges_it(broker: TestBrok
         broker.assert_clean()
 
 
-def test_bytes_whose_length_nobody_can_tell_pass_too(broker: TestBroker) -> None:
+def test_bytes_without_a_valid_length_are_forwarded_too(broker: TestBroker) -> None:
     with link(broker.address, "w") as client:
         client.send_bytes(b"\x30\xff\xff\xff\xff\x01" + b"rest")
         (answer,) = client.until_closed()
@@ -147,10 +147,10 @@ def test_a_cut_ends_one_connection_or_all(broker: TestBroker) -> None:
         assert broker.cut() == 0
 
 
-def test_nobody_can_be_cut_who_is_not_there(broker: TestBroker) -> None:
-    with pytest.raises(LookupError, match="no client 'a' is connected; nobody is"):
+def test_a_client_that_is_not_connected_cannot_be_cut(broker: TestBroker) -> None:
+    with pytest.raises(LookupError, match="no client 'a' is connected; connected: none"):
         broker.cut("a")
-    with link(broker.address, "b"), pytest.raises(LookupError, match="connected are 'b'"):
+    with link(broker.address, "b"), pytest.raises(LookupError, match="connected: 'b'"):
         broker.cut("a")
 
 
@@ -210,7 +210,7 @@ def test_a_cut_after_a_message_lets_the_subscriber_have_it_but_not_its_answer_pa
     broker: TestBroker,
 ) -> None:
     with link(broker.address) as client:
-        client.connect("w", properties=LASTING)
+        client.connect("w", properties=DURABLE)
         client.subscribe("t", qos=1)
         broker.cut_after(Publish, sender="server")
         broker.publish("t", b"x", 1)
@@ -219,7 +219,7 @@ def test_a_cut_after_a_message_lets_the_subscriber_have_it_but_not_its_answer_pa
         client.send(PubAck(message.packet_id))
         assert client.until_closed() == []
     with link(broker.address) as client:
-        client.connect("w", clean_start=False, properties=LASTING)
+        client.connect("w", clean_start=False, properties=DURABLE)
         (again,) = client.take(1)
         assert isinstance(again, Publish)
         assert (again.payload, again.dup) == (b"x", True)
@@ -304,14 +304,14 @@ def test_a_pubrel_that_is_repeated_is_answered_twice(broker: TestBroker) -> None
 
 def test_a_pubcomp_that_is_dropped_has_the_client_ask_again(broker: TestBroker) -> None:
     with link(broker.address) as client:
-        client.connect("w", properties=LASTING)
+        client.connect("w", properties=DURABLE)
         fault = broker.drop("PUBCOMP")
         client.send(Publish("t", qos=2, packet_id=1))
         client.take(1)
         client.send(PubRel(1))
         fault.wait()
     with link(broker.address) as client:
-        client.connect("w", clean_start=False, properties=LASTING)
+        client.connect("w", clean_start=False, properties=DURABLE)
         client.send(PubRel(1))
         (answer,) = client.take(1)
         assert isinstance(answer, PubComp)
@@ -323,7 +323,7 @@ def test_a_clients_acknowledgement_that_is_dropped_brings_the_message_again(
     broker: TestBroker,
 ) -> None:
     with link(broker.address) as client:
-        client.connect("w", properties=LASTING)
+        client.connect("w", properties=DURABLE)
         client.subscribe("t", qos=1)
         fault = broker.drop("PUBACK", sender="client")
         broker.publish("t", b"x", 1)
@@ -332,7 +332,7 @@ def test_a_clients_acknowledgement_that_is_dropped_brings_the_message_again(
         client.send(PubAck(message.packet_id))
         fault.wait()
     with link(broker.address) as client:
-        client.connect("w", clean_start=False, properties=LASTING)
+        client.connect("w", clean_start=False, properties=DURABLE)
         (again,) = client.take(1)
         assert isinstance(again, Publish)
         assert (again.packet_id, again.dup) == (message.packet_id, True)
@@ -373,7 +373,7 @@ def test_an_answer_that_did_not_reach_the_client_leaves_its_identifier_in_use(
     broker: TestBroker, fault: str
 ) -> None:
     with link(broker.address) as client:
-        client.connect("w", properties=LASTING)
+        client.connect("w", properties=DURABLE)
         if fault == "drop":
             broker.drop("PUBACK")
         elif fault == "delay":
@@ -385,14 +385,14 @@ def test_an_answer_that_did_not_reach_the_client_leaves_its_identifier_in_use(
         broker.cut()
     broker.wait_for("PUBACK")
     with link(broker.address) as client:
-        client.connect("w", clean_start=False, properties=LASTING)
+        client.connect("w", clean_start=False, properties=DURABLE)
         client.send(Publish("t", qos=1, packet_id=1))
         assert client.take(1) == [PubAck(1)]
     with pytest.raises(AssertionError, match=r"RESEND_SETS_DUP \[MQTT-3.3.1-1\]"):
         broker.assert_clean()
 
 
-def test_so_many_packets_are_dropped_as_is_said(broker: TestBroker) -> None:
+def test_as_many_packets_are_dropped_as_requested(broker: TestBroker) -> None:
     with link(broker.address, "w") as client:
         fault = broker.drop("PINGRESP", count=2)
         client.send(PingReq(), PingReq(), PingReq())
@@ -440,7 +440,7 @@ def test_of_two_faults_the_older_has_the_first_packet(broker: TestBroker) -> Non
 # --- delay and stall ------------------------------------------------------------------------------
 
 
-def test_what_is_delayed_comes_after_what_is_not(broker: TestBroker) -> None:
+def test_a_delayed_packet_arrives_later(broker: TestBroker) -> None:
     with link(broker.address, "late") as late, link(broker.address, "soon") as soon:
         late.subscribe("t")
         soon.subscribe("t")
@@ -455,7 +455,7 @@ def test_what_is_delayed_comes_after_what_is_not(broker: TestBroker) -> None:
     assert [one.fault for one in broker.packets("PUBLISH", client_id="late")] == ["delayed", None]
 
 
-def test_what_is_behind_a_delayed_packet_waits_with_it(broker: TestBroker) -> None:
+def test_packets_behind_a_delayed_one_wait_with_it(broker: TestBroker) -> None:
     with link(broker.address, "w") as client:
         client.subscribe("t")
         broker.delay(0.1, "PINGRESP", count=1)
@@ -545,7 +545,7 @@ def test_a_connect_is_refused_with_the_code_of_its_version(
 
 def test_only_codes_that_refuse_can_refuse(broker: TestBroker) -> None:
     for reason in (0x00, 0x05, 0x8E):
-        with pytest.raises(ValueError, match="is no reason code with which CONNACK refuses"):
+        with pytest.raises(ValueError, match="is not a reason code that refuses a connection"):
             broker.refuse(reason)
 
 
@@ -569,7 +569,8 @@ def test_healing_ends_every_fault(broker: TestBroker) -> None:
 
 def test_a_fault_that_does_not_happen_says_so(broker: TestBroker) -> None:
     fault = broker.drop("PUBACK", sender="server", client_id="w")
-    words = "it has not happened: <PUBACK of the server, client 'w': dropped, 0 times so far>"
+    fault_label = "<PUBACK of the server, client 'w': dropped, 0 times so far>"
+    words = f"the fault did not occur in time: {fault_label}"
     with pytest.raises(TimeoutError, match=words):
         fault.wait(timeout=0.01)
     fault.end()
@@ -582,10 +583,10 @@ def test_a_fault_that_was_ended_does_not_happen(broker: TestBroker) -> None:
         client.ping()
 
 
-def test_what_makes_no_sense_as_a_fault_is_refused(broker: TestBroker) -> None:
-    with pytest.raises(ValueError, match="'PUBLISHED' is no packet type"):
+def test_invalid_arguments_of_a_fault_are_refused(broker: TestBroker) -> None:
+    with pytest.raises(ValueError, match="'PUBLISHED' is not a packet type"):
         broker.drop("PUBLISHED")
-    with pytest.raises(ValueError, match="a sender is 'client' or 'server'"):
+    with pytest.raises(ValueError, match="must be 'client' or 'server'"):
         broker.repeat("PUBACK", sender="broker")
     with pytest.raises(ValueError, match="count is 0"):
         broker.drop("PUBACK", count=0)
@@ -611,10 +612,10 @@ def test_two_connections_of_one_identifier_are_one_session_to_the_record(
     broker: TestBroker,
 ) -> None:
     with link(broker.address) as first, link(broker.address) as second:
-        first.connect("w", clean_start=False, properties=LASTING)
+        first.connect("w", clean_start=False, properties=DURABLE)
         first.send(Publish("t", qos=2, packet_id=1))
         first.take(1)
-        assert second.connect("w", clean_start=False, properties=LASTING).session_present
+        assert second.connect("w", clean_start=False, properties=DURABLE).session_present
         second.send(PubRel(1))
         assert second.take(1) == [PubComp(1)]
         broker.assert_clean()

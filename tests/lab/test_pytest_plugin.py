@@ -80,13 +80,16 @@ def test_markers_give_settings_and_the_closest_has_the_last_word(
 @pytest.mark.parametrize(
     ("marker", "words"),
     [
-        ("maximum_qos=1", "*@pytest.mark.mqtt_broker: 'maximum_qos' is no setting of the broker*"),
+        (
+            "maximum_qos=1",
+            "*@pytest.mark.mqtt_broker: 'maximum_qos' is not a setting of the broker*",
+        ),
         ("receive_maximum=0", "*@pytest.mark.mqtt_broker: *receive_maximum*"),
         ("users={}, authority=object()", "*@pytest.mark.mqtt_broker: users and authority both*"),
-        ("5", "*@pytest.mark.mqtt_broker takes settings by their names only*"),
+        ("5", "*@pytest.mark.mqtt_broker takes only keyword arguments*"),
     ],
 )
-def test_a_marker_that_is_wrong_is_told_in_one_sentence(
+def test_an_invalid_marker_is_reported_in_one_sentence(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, marker: str, words: str
 ) -> None:
     pytester.makepyfile(

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from semel.lab.growing import Growing
+from semel.lab.append_log import AppendLog
 from semel.lab.recording import (
-    Recorded,
+    RecordedPacket,
     Recording,
-    check_rules,
-    listed,
+    check_rule_names,
+    format_bytes,
+    format_packets,
     packet_type,
-    shown_bytes,
     side,
 )
 from semel.mqtt import (
@@ -38,7 +38,7 @@ from semel.mqtt import (
 )
 from tests.broker.by_hand import connect, frame, publish
 
-LASTING = Properties(session_expiry_interval=600)
+DURABLE = Properties(session_expiry_interval=600)
 
 
 class Conversation:
@@ -63,7 +63,7 @@ class Conversation:
         for packet in packets:
             data = packet if isinstance(packet, bytes) else encode(packet, self.version)
             reading = self.trace.read(data)
-            recorded = self.recording.note(
+            recorded = self.recording.record(
                 self.trace, sender, reading, reached_client=reached_client
             )
             broken += [violation.rule.name for violation in recorded.violations]
@@ -235,7 +235,7 @@ def test_who_does_not_begin_with_connect_is_found_once() -> None:
     assert talk.client(PingReq(), PingReq()) == []
 
 
-def test_after_what_is_no_packet_others_are_judged_by_themselves_alone() -> None:
+def test_after_an_invalid_packet_others_are_checked_one_by_one() -> None:
     talk = conversation()
     assert talk.client(publish(b"a/#"))
     # It would be wrong in its place, but nobody knows its place any more.
@@ -243,7 +243,7 @@ def test_after_what_is_no_packet_others_are_judged_by_themselves_alone() -> None
     assert talk.client(publish(b"b/+")) == ["TOPIC_NAME_WITHOUT_WILDCARDS"]
 
 
-def test_a_connect_that_is_wrong_is_told_by_the_client_identifier_that_can_be_read() -> None:
+def test_an_invalid_connect_is_reported_with_its_client_identifier() -> None:
     talk = Conversation(Recording())
     assert talk.client(connect(b"me", flags=0x03)) == ["CONNECT_RESERVED_FLAG"]
     (recorded,) = talk.recording.packets.items()
@@ -262,7 +262,7 @@ def test_a_length_that_is_wrong_is_found() -> None:
 def lasting(recording: Recording, *, present: bool) -> Conversation:
     """The next connection of a session that is to last."""
     talk = Conversation(recording)
-    talk.begin(clean_start=False, present=present, properties=LASTING)
+    talk.begin(clean_start=False, present=present, properties=DURABLE)
     return talk
 
 
@@ -320,10 +320,10 @@ def test_a_refused_connect_leaves_the_session_as_it_was() -> None:
     assert talk.client(Publish("a", qos=1, packet_id=1)) == ["RESEND_SETS_DUP"]
 
 
-def test_nobody_is_blamed_for_what_became_of_a_session_without_a_connack() -> None:
+def test_without_a_connack_the_state_of_a_session_is_no_violation() -> None:
     recording = Recording()
     talk = Conversation(recording)
-    talk.client(Connect("w", clean_start=False, properties=LASTING))
+    talk.client(Connect("w", clean_start=False, properties=DURABLE))
     talk.client(Publish("a", qos=2, packet_id=1))
     talk.server(ConnAck(), PubRec(1), reached_client=False)
     talk.end()
@@ -337,7 +337,7 @@ def test_a_clean_start_without_a_connack_may_have_ended_the_session() -> None:
     talk.client(Publish("a", qos=1, packet_id=1))
     talk.end()
     cut_off = Conversation(recording)
-    cut_off.client(Connect("w", properties=LASTING))
+    cut_off.client(Connect("w", properties=DURABLE))
     cut_off.end()
     talk = lasting(recording, present=True)
     assert not talk.client(Publish("b", qos=1, packet_id=1))
@@ -376,7 +376,7 @@ def test_rules_can_be_left_out_of_the_report_and_only_those_that_there_are() -> 
     ]
     assert talk.recording.report(ignore=["CONNECT_ONCE", "ANSWER_FITS_REQUEST"]) is None
     with pytest.raises(ValueError, match="there is no rule 'CONNECT_TWICE'; `semel rules`"):
-        check_rules(["CONNECT_TWICE"])
+        check_rule_names(["CONNECT_TWICE"])
 
 
 def test_the_report_can_be_about_one_client() -> None:
@@ -397,7 +397,7 @@ def test_findings_beyond_the_bound_are_counted() -> None:
     talk.client(PubAck(5), PubAck(6), PubAck(7))
     report = str(recording.report())
     assert "the program broke the standard, 3 times" in report
-    assert "ANSWER_FITS_REQUEST, 2 more" in report
+    assert "ANSWER_FITS_REQUEST: 2 more" in report
     assert recording.report(ignore=["ANSWER_FITS_REQUEST"]) is None
 
 
@@ -408,14 +408,14 @@ def test_no_password_is_shown() -> None:
     talk.client(Connect("w"), secret)
     assert "CONNECT_ONCE" in str(recording.report())
     assert b"swordfish".hex(" ") not in str(recording.report())
-    assert "swordfish" not in listed(recording.packets.items(), 10)
+    assert "swordfish" not in format_packets(recording.packets.items(), 10)
     broken = encode(secret)[:-1] + b"\xff"
     other = Conversation(recording)
     other.client(bytes([0x11]) + broken[1:])
     assert "FIXED_HEADER_FLAGS" in str(recording.report())
     assert b"swordfi".hex(" ") not in str(recording.report())
     plain = recording.packets.items()[0]
-    assert shown_bytes(plain) == encode(Connect("w")).hex(" ")
+    assert format_bytes(plain) == encode(Connect("w")).hex(" ")
 
 
 def test_long_packets_are_shown_by_their_beginning() -> None:
@@ -433,7 +433,7 @@ def test_a_line_says_what_a_packet_is() -> None:
         Disconnect(0x04),
         b"\xf0\x02\x99\x00",
     )
-    lines = listed(talk.recording.packets.items(), 5).splitlines()
+    lines = format_packets(talk.recording.packets.items(), 5).splitlines()
     assert lines[0] == "… 2 packets before these"
     assert "'w' ──▶ SUBSCRIBE id 4 'a/+'" in lines[1]
     assert "'w' ──▶ PUBLISH 'a/b' QoS 1 id 5 RETAIN, 3 bytes" in lines[2]
@@ -446,10 +446,10 @@ def test_packets_are_named_by_names_and_classes() -> None:
     assert packet_type("PUBACK") == packet_type("puback") == packet_type(PubAck) == 4
     assert packet_type(None) == 0
     for wrong in ("PUBLISHED", "WILL", int):
-        with pytest.raises(ValueError, match="is no packet type; there are CONNECT, CONNACK"):
+        with pytest.raises(ValueError, match="is not a packet type: use one of CONNECT, CONNACK"):
             packet_type(wrong)
     assert (side("client"), side("server"), side(None)) == (CLIENT, SERVER, None)
-    with pytest.raises(ValueError, match="a sender is 'client' or 'server'"):
+    with pytest.raises(ValueError, match="must be 'client' or 'server'"):
         side("broker")
 
 
@@ -457,7 +457,7 @@ def test_packets_are_named_by_names_and_classes() -> None:
 
 
 def test_a_list_forgets_its_first_items_and_goes_on_counting() -> None:
-    numbers: Growing[int] = Growing(most_items=3)
+    numbers: AppendLog[int] = AppendLog(most_items=3)
     for _ in range(5):
         numbers.add(lambda number: number)
     assert numbers.items() == [2, 3, 4]
@@ -466,14 +466,14 @@ def test_a_list_forgets_its_first_items_and_goes_on_counting() -> None:
 
 
 def test_a_list_forgets_its_first_items_when_they_are_large() -> None:
-    numbers: Growing[int] = Growing(most_bytes=100)
+    numbers: AppendLog[int] = AppendLog(most_bytes=100)
     for size in (60, 30, 30, 500):
         numbers.add(lambda number: number, size)
     assert numbers.items() == [3]
 
 
 def test_who_waits_gets_what_was_there_or_comes() -> None:
-    numbers: Growing[int] = Growing()
+    numbers: AppendLog[int] = AppendLog()
     for _ in range(3):
         numbers.add(lambda number: number)
     assert numbers.watch(lambda number: number > 0).result(0) == 1
@@ -487,8 +487,8 @@ def test_who_waits_gets_what_was_there_or_comes() -> None:
     assert waiting.result(0) == 4
 
 
-def test_who_asks_in_a_way_that_fails_is_told_so() -> None:
-    numbers: Growing[int] = Growing()
+def test_an_exception_of_a_predicate_reaches_its_caller() -> None:
+    numbers: AppendLog[int] = AppendLog()
     waiting = numbers.watch(lambda number: 1 // number > 0)
     numbers.add(lambda number: number)
     with pytest.raises(ZeroDivisionError):
@@ -497,6 +497,6 @@ def test_who_asks_in_a_way_that_fails_is_told_so() -> None:
 
 def test_a_recorded_packet_cannot_be_changed() -> None:
     talk = conversation()
-    recorded: Recorded = talk.recording.packets.items()[0]
+    recorded: RecordedPacket = talk.recording.packets.items()[0]
     with pytest.raises(AttributeError):
         recorded.at = 0.0  # type: ignore[misc]

@@ -25,7 +25,7 @@ from semel.mqtt import (
     Will,
 )
 from tests.broker.by_hand import link
-from tests.lab.lasting import connect_lasting
+from tests.lab.durable_client import connect_durable
 
 BOTH = pytest.mark.parametrize("version", [MQTT311, MQTT5])
 
@@ -45,7 +45,7 @@ def test_a_restart_remembers_sessions_and_messages(
     broker: TestBroker, version: int, kill: bool
 ) -> None:
     with link(broker.address, version=version) as client:
-        connect_lasting(client)
+        connect_durable(client)
         client.subscribe("t", 1)
         broker.publish("kept", b"k", 1, retain=True)
         broker.restart(kill=kill)
@@ -53,7 +53,7 @@ def test_a_restart_remembers_sessions_and_messages(
         assert told == ([Disconnect(0x8B)] if version == MQTT5 and not kill else [])
     broker.publish("t", b"x", 1)
     with link(broker.address, version=version) as client:
-        assert connect_lasting(client)
+        assert connect_durable(client)
         assert isinstance(client.take(1)[0], Publish)
         client.send(PubAck(1), Subscribe(1, [Subscription("kept")]))
         # [3.8.4] the message may come before the answer
@@ -66,13 +66,13 @@ def test_a_restart_remembers_sessions_and_messages(
 def test_a_restart_that_forgets_knows_nothing(store: bool, forget: bool, kill: bool) -> None:
     with TestBroker(store=store) as broker:
         with link(broker.address) as client:
-            connect_lasting(client)
+            connect_durable(client)
             client.subscribe("t", 1)
             broker.publish("kept", b"k", 1, retain=True)
         broker.restart(forget=forget, kill=kill)
         assert broker.sessions() == []
         with link(broker.address) as client:
-            assert not connect_lasting(client)
+            assert not connect_durable(client)
             client.subscribe("kept")
             client.ping()
             assert client.waiting == []
@@ -80,12 +80,12 @@ def test_a_restart_that_forgets_knows_nothing(store: bool, forget: bool, kill: b
 
 def test_a_message_is_taken_once_over_a_kill(broker: TestBroker) -> None:
     with link(broker.address) as client:
-        connect_lasting(client)
+        connect_durable(client)
         client.send(Publish("t", b"x", 2, 1))
         assert client.take(1) == [PubRec(1)]
         broker.restart(kill=True)
     with link(broker.address) as client:
-        assert connect_lasting(client)
+        assert connect_durable(client)
         client.send(Publish("t", b"x", 2, 1, dup=True))
         assert client.take(1) == [PubRec(1)]
         client.send(PubRel(1))
@@ -98,16 +98,16 @@ def test_a_broker_that_stops_publishes_wills_and_one_that_is_killed_when_it_is_b
     broker: TestBroker,
 ) -> None:
     with link(broker.address) as reader, link(broker.address) as client:
-        connect_lasting(reader, "reader")
+        connect_durable(reader, "reader")
         reader.subscribe("gone", 1)
-        connect_lasting(client, will=Will("gone", b"stopped", qos=1))
+        connect_durable(client, will=Will("gone", b"stopped", qos=1))
         broker.restart()
     assert broker.wait_for_message("gone").payload == b"stopped"
     with link(broker.address) as client:
-        connect_lasting(client, will=Will("gone", b"killed", qos=1))
+        connect_durable(client, will=Will("gone", b"killed", qos=1))
         broker.restart(kill=True)
     with link(broker.address) as reader:
-        assert connect_lasting(reader, "reader")
+        assert connect_durable(reader, "reader")
         first, second = reader.take(2)
         assert isinstance(first, Publish)
         assert isinstance(second, Publish)
@@ -226,7 +226,7 @@ def test_what_was_recorded_can_be_read_when_it_is_closed() -> None:
 
 def test_a_broker_that_was_never_started_says_so() -> None:
     broker = TestBroker()
-    with pytest.raises(RuntimeError, match="it was not started, or is closed"):
+    with pytest.raises(RuntimeError, match="it was not started, or was closed"):
         broker.cut()
     assert broker.packets() == []
     broker.close()
@@ -235,7 +235,7 @@ def test_a_broker_that_was_never_started_says_so() -> None:
 def test_a_port_can_be_chosen_and_one_that_is_taken_is_refused() -> None:
     with TestBroker() as broker:
         threads = threading.enumerate()
-        with pytest.raises(OSError, match=f"port {broker.port} cannot be had: .* 0 is a free one"):
+        with pytest.raises(OSError, match=f"cannot use port {broker.port}: .* port 0 selects"):
             TestBroker(port=broker.port).start()
         assert threading.enumerate() == threads
         port = broker.port

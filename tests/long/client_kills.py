@@ -1,12 +1,12 @@
-"""Kill a client with an outbox again and again under load, and account for every message.
+"""Kills a client with an outbox repeatedly under load, and accounts for every message.
 
     python -m tests.long.client_kills --kills 100 --seed 1
 
-The kills are shared among the scenarios: semel or Mosquitto as the broker, 3.1.1 or 5.0, the broker
-killed besides, connections cut at any byte. The moments are chosen by the seed; what happens at
-them is the machine's doing. Exit code 1 if a message was lost, doubled or out of order, or anything
-else was not as it must be; then the folder with the outbox, the journals and the logs is kept and
-named.
+The kills are distributed over the scenarios: semel or Mosquitto as the broker, 3.1.1 or 5.0, with
+or without kills of the broker, and with or without connections cut at any byte. The seed chooses
+the moments; what happens at a moment depends on the machine. Exit code 1 if a message was lost,
+duplicated or out of order, or after any other fault; the directory with the outbox, the journals
+and the logs is then kept, and its path is printed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tests.kills.brokers import Broker, free_port, mosquitto, semel
 from tests.kills.client_run import Plan, Result, run
 from tests.kills.wire import V5, V311
 
-# By name: the broker's program, the version, how often the broker is killed too, cuts.
+# By name: the broker, the version, the rate of broker kills, whether connections are cut.
 SCENARIOS: dict[str, tuple[str, int, float, bool]] = {
     "semel 5.0": ("semel", V5, 0.0, False),
     "semel 3.1.1": ("semel", V311, 0.0, False),
@@ -58,12 +58,16 @@ def total(results: list[Result]) -> dict[str, object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kills", type=int, default=104, help="SIGKILLs of a client, at least")
+    parser.add_argument(
+        "--kills", type=int, default=104, help="minimum number of SIGKILLs of a client"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--load", type=float, default=0.5, help="seconds of work before a kill")
-    parser.add_argument("--scenario", action="append", choices=list(SCENARIOS), help="only this")
-    parser.add_argument("--json", action="store_true", help="print all as JSON")
-    parser.add_argument("--keep", type=Path, help="work in this folder, and leave it there")
+    parser.add_argument(
+        "--scenario", action="append", choices=list(SCENARIOS), help="run only this scenario"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--keep", type=Path, help="work in this directory, and keep it")
     arguments = parser.parse_args()
 
     names: list[str] = arguments.scenario or list(SCENARIOS)
@@ -96,15 +100,15 @@ def main() -> int:
     else:
         for name, result in results.items():
             print(f"--- {name}\n{result.describe()}\n")
-        print("--- all of them")
+        print("--- total")
         for word, value in summary.items():
             print(f"{word}: {value}")
     if not is_clean:
-        print(f"not as it must be; what there is: {folder}", file=sys.stderr)
+        print(f"failed; files are in {folder}", file=sys.stderr)
         return 1
     if arguments.keep is None:
         shutil.rmtree(folder)
-    print(f"{summary['kills of the client']} kills: 0 lost, 0 doubled, all accounted for")
+    print(f"{summary['kills of the client']} kills: 0 lost, 0 duplicated, all accounted for")
     return 0
 
 

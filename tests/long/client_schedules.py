@@ -1,8 +1,9 @@
-"""Random schedules of a client with an outbox, its crashes and its server, for as long as asked.
+"""Runs random schedules of a client with an outbox, its crashes and its server for a given time.
 
     python -m tests.long.client_schedules --seconds 600 --seed 1
 
-Every schedule has its own seed; the first that loses or doubles a message is printed with it.
+Every schedule has its own seed. The seed of the first that loses or duplicates a message is
+printed.
 """
 
 import argparse
@@ -27,7 +28,7 @@ def main() -> None:
         try:
             done = run(seed, version, forgetful=forgetful)
         except Exception:
-            print(f"schedule {seed} fails", flush=True)
+            print(f"schedule {seed} failed", flush=True)
             raise
         schedules += 1
         messages += len(done.stored) + len(done.sent)

@@ -2,7 +2,7 @@
 
     python -m tests.long.coverage
 
-The suite as a whole covers every branch; this shows that no module leans on another's tests.
+The whole suite covers every branch; this shows that no module depends on another's tests.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 CORE = ROOT / "src" / "semel" / "mqtt"
 
-# Data without branches, tested through those who read it.
+# Data without branches, tested through the modules that use it.
 DATA = {"rules.py", "exchange_rules.py", "packet_types.py"}
 
 
@@ -25,7 +25,7 @@ def own_tests(module: Path) -> list[str]:
 
 
 def uncovered(module: Path, folder: str) -> str:
-    """What coverage says of the module after its own tests, "" if nothing is missing."""
+    """The coverage report of the module after its own tests; "" if nothing is missing."""
     data = f"--data-file={folder}/{module.stem}"
     coverage = [sys.executable, "-m", "coverage"]
     ran = subprocess.run(

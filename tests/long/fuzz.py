@@ -2,19 +2,19 @@
 
     python -m tests.long.fuzz --inputs 10000000 --seed 1 --jobs 2
 
-The inputs grow from the conformance vectors: bytes are flipped, lost, doubled, put in and spliced,
-and the Remaining Length is mostly set right again, so that the damage reaches the fields. An input
-that breaks a set of rules not seen before in its type of packet and version is kept and grown from
-as well, unless it is beyond repair. Of each input `examine` demands:
+The inputs are mutations of the conformance vectors: bytes are flipped, removed, duplicated,
+inserted and spliced. The Remaining Length is usually corrected afterwards, so that the damage
+reaches the fields. An input that breaks a new set of rules for its packet type and version is added
+to the corpus, unless it breaks too many. `examine` requires of each input:
 
-    - `decode` gives packets, then at most one violation, and no other exception
-    - a Decoder gives the same of the same bytes, whole or in pieces
-    - `observe` finds nothing wrong with what `decode` accepts, and the rule by which `decode`
-      refuses is among those that it finds broken; both agree on the end and on the version
-    - what was decoded can be encoded, and is decoded to the same again
+    - `decode` returns packets, then raises at most one violation, and no other exception
+    - a Decoder gives the same outcomes for the same bytes, whole or in pieces
+    - `observe` finds no violation in what `decode` accepts, and finds the rule by which `decode`
+      refuses among others; both agree on the end and on the version
+    - a decoded packet can be encoded, and decodes to the same packet again
 
-One seed gives the same inputs on every machine. Each job has a seed of its own and shares nothing;
-only numbers and texts pass between processes. Ends with 1 at the first disagreement.
+A seed gives the same inputs on every machine. Each job has its own seed and shares no state; only
+numbers and texts pass between processes. Exit code 1 at the first disagreement.
 """
 
 import argparse
@@ -43,12 +43,12 @@ from semel.mqtt import (
 )
 from tests.mqtt.standard_tables import PROPERTIES
 
-# Of an input: packet type, version, names of the rules broken (sorted, with commas between).
+# Of an input: packet type, version, names of the broken rules (sorted, comma-separated).
 Signature = tuple[int, int, str]
 
-# Seeds longer than this are left to other tests; so is what grows beyond.
+# Longer inputs are left to other tests.
 LONGEST = 256
-# A job reports after so many inputs.
+# A job reports after this many inputs.
 REPORT = 50_000
 
 INTERESTING = (0x00, 0x01, 0x02, 0x03, 0x7F, 0x80, 0x81, 0xC0, 0xED, 0xFF, 0x23, 0x2B, 0x2F, 0x24)
@@ -71,14 +71,14 @@ TOKENS = (
 
 
 class Disagreement(Exception):
-    """Two parts of the codec contradict each other, or one raised what it may not."""
+    """Two parts of the codec contradict each other, or one raised an unexpected exception."""
 
 
-# --- the judge ------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def frame_end(data: bytes, start: int) -> int:
-    """Where the packet at `start` ends, 0 if its length is not all there or not one [2.1.4]."""
+    """The end of the packet at `start`; 0 if its length is incomplete or invalid [2.1.4]."""
     value = 0
     unit = 1
     for at in range(start + 1, min(start + 5, len(data))):
@@ -91,7 +91,7 @@ def frame_end(data: bytes, start: int) -> int:
 
 
 def in_pieces(data: bytes, version: int, cut: int, maximum: int) -> list[Packet | Violation]:
-    """What a Decoder makes of a stream cut once (at its end: whole), or if `cut` is 0, of bytes."""
+    """The outcomes of a Decoder for data in two pieces; byte by byte if `cut` is 0."""
     decoder = Decoder(version, maximum_packet_size=maximum)
     if cut:
         outcomes = decoder.receive(data[:cut])
@@ -104,7 +104,7 @@ def in_pieces(data: bytes, version: int, cut: int, maximum: int) -> list[Packet 
 
 
 def compare(walked: list[Packet | Violation], received: list[Packet | Violation]) -> None:
-    """The same packets, and the same violation at the end if there is one."""
+    """Both must have the same packets, and the same violation at the end, if any."""
     if len(walked) != len(received):
         raise Disagreement(f"{len(walked)} outcomes, of a Decoder {len(received)}")
     for one, other in zip(walked, received, strict=True):
@@ -120,8 +120,8 @@ def compare(walked: list[Packet | Violation], received: list[Packet | Violation]
             raise Disagreement(f"{one!r}, of a Decoder {other!r}")
 
 
-def judge_packet(data: bytes, version: int, at: int, packet: Packet, end: int) -> None:
-    """A packet that was decoded from `data[at:end]` and is of `version`."""
+def check_packet(data: bytes, version: int, at: int, packet: Packet, end: int) -> None:
+    """Check a packet that was decoded from `data[at:end]` with this version."""
     if end != frame_end(data, at):
         raise Disagreement(f"decoded to {end}, not {frame_end(data, at)}")
     observation = observe(data, version, start=at)
@@ -134,18 +134,18 @@ def judge_packet(data: bytes, version: int, at: int, packet: Packet, end: int) -
         raise Disagreement(f"{seen}, not to {end} under {version}")
     again = encode(packet, version)
     if decode(again, version) != (packet, len(again)):
-        raise Disagreement(f"{packet!r} is decoded to another after encoding")
+        raise Disagreement(f"{packet!r} decodes to a different packet after encoding")
 
 
-def judge_violation(data: bytes, version: int, at: int, violation: Violation) -> str:
-    """A packet that was refused at `at`. Returns the rules that an observer found broken."""
+def check_violation(data: bytes, version: int, at: int, violation: Violation) -> str:
+    """Check a packet that was refused at `at`. Returns the rules that `observe` found broken."""
     observation = observe(data, version, start=at)
     end = frame_end(data, at)
     rule = violation.rule
     if observation is None:
-        # Refused before all of it was there, while an observer waits for the end.
+        # Refused before it was complete, while `observe` waits for the end.
         if 0 < end <= len(data):
-            raise Disagreement(f"all there, not observed, but {violation}")
+            raise Disagreement(f"complete but not observed, and refused: {violation}")
         return rule.name
     if observation.end != (end or len(data)):
         raise Disagreement(f"observed to end at {observation.end}, not {end}")
@@ -154,7 +154,7 @@ def judge_violation(data: bytes, version: int, at: int, violation: Violation) ->
     broken = {each.rule.name for each in observation.violations}
     if rule.name not in broken:
         raise Disagreement(f"refused by {rule}, observed {broken}")
-    # Over its flags a CONNECT is refused before it can name its version.
+    # A CONNECT with wrong flags is refused before its version is read.
     early = rule is rules.FIXED_HEADER_FLAGS and violation.packet_type == 1
     if observation.version != violation.version and not early:
         raise Disagreement(f"version {violation.version}, observed {observation.version}")
@@ -162,7 +162,7 @@ def judge_violation(data: bytes, version: int, at: int, violation: Violation) ->
 
 
 def examine(data: bytes, version: int, cut: int, maximum: int) -> Signature:
-    """All that is demanded of one input. Returns the signature of its last packet."""
+    """Check one input. Returns the signature of its last packet. Raises Disagreement."""
     walked: list[Packet | Violation] = []
     received = in_pieces(data, version, cut, maximum)
     signature: Signature = (0, version, "nothing")
@@ -172,7 +172,7 @@ def examine(data: bytes, version: int, cut: int, maximum: int) -> Signature:
             decoded = decode(data, version, start=at, maximum_packet_size=maximum)
         except Violation as violation:
             walked.append(violation)
-            broken = judge_violation(data, version, at, violation)
+            broken = check_violation(data, version, at, violation)
             signature = (data[at] >> 4, violation.version, broken)
             break
         if decoded is None:
@@ -183,18 +183,18 @@ def examine(data: bytes, version: int, cut: int, maximum: int) -> Signature:
         walked.append(packet)
         if isinstance(packet, Connect):
             version = packet.version
-        judge_packet(data, version, at, packet, end)
+        check_packet(data, version, at, packet, end)
         signature = (data[at] >> 4, version, "")
         at = end
     compare(walked, received)
     return signature
 
 
-# --- the inputs -----------------------------------------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------------------
 
 
 def seeds(*, right: bool) -> list[tuple[int, bytes]]:
-    """Version and bytes of every vector that is short enough, of those right or those wrong."""
+    """Version and bytes of all valid (or all invalid) vectors that are short enough."""
     found: dict[tuple[int, bytes], None] = {}
     for name in vectors.names():
         if name == vectors.EXCHANGE:
@@ -208,8 +208,8 @@ def seeds(*, right: bool) -> list[tuple[int, bytes]]:
     return list(found)
 
 
-def reframed(data: bytearray) -> None:
-    """Let the Remaining Length of the first packet reach to the end of the data."""
+def set_remaining_length(data: bytearray) -> None:
+    """Set the Remaining Length of the first packet so that it ends with the data."""
     body = 1
     while body < len(data) and body < 5 and data[body] >= 128:
         body += 1
@@ -221,7 +221,7 @@ def reframed(data: bytearray) -> None:
 
 
 class Fuzzer:
-    """One stream of inputs from one seed, and what came of them."""
+    """Generates inputs from a seed, and counts their signatures."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -232,7 +232,7 @@ class Fuzzer:
         self.inputs = 0
 
     def mutate(self, data: bytearray) -> None:
-        """Damage in one place."""
+        """Apply one mutation."""
         bits = self.random.getrandbits(64)
         choice = bits & 15
         at = (bits >> 4 & 0xFFFF) % (len(data) + 1)
@@ -256,7 +256,7 @@ class Fuzzer:
         elif choice == 10:
             data[at:at] = TOKENS[pick % len(TOKENS)]
         elif choice == 11 and at < len(data):
-            # Where this byte is a property length, one more property fits behind it.
+            # If this byte is a property length, one more property fits behind it.
             token = PROPERTY_BYTES[pick % len(PROPERTY_BYTES)]
             data[at] = (data[at] + len(token)) & 255
             data[at + 1 : at + 1] = token
@@ -274,9 +274,9 @@ class Fuzzer:
             data += self.corpus[pick % len(self.corpus)][1]
 
     def step(self) -> Signature:
-        """Make and examine one input."""
+        """Generate and examine one input."""
         bits = self.random.getrandbits(64)
-        # Three of four grow from a packet that is right: what is kept drifts away from that.
+        # Three of four start from a valid packet, because the rest of the corpus drifts away.
         pool = self.right if bits & 3 else len(self.corpus)
         version, seed = self.corpus[(bits >> 2 & 0xFFFFFF) % pool]
         bits >>= 26
@@ -286,7 +286,7 @@ class Fuzzer:
             bits >>= 1
             self.mutate(data)
         if bits & 6:
-            reframed(data)
+            set_remaining_length(data)
         if not bits & 0x38:
             version = MQTT5 + MQTT311 - version
         maximum = LARGEST_PACKET if bits & 0x3C0 else bits >> 10 & 63
@@ -308,19 +308,19 @@ class Fuzzer:
         return signature
 
     def run(self, inputs: int) -> None:
-        """So many inputs more; raises `Disagreement` with a reproducer at the first."""
+        """Examine more inputs. Raises `Disagreement` with a reproducer."""
         for _ in range(inputs):
             self.step()
 
 
 def reproducer(data: bytes, version: int, cut: int, maximum: int, reason: Exception) -> str:
-    """What happened, and the call that makes it happen again."""
+    """The failure, and the call that reproduces it."""
     what = str(reason) if isinstance(reason, Disagreement) else repr(reason)
     call = f'examine(bytes.fromhex("{data.hex()}"), {version}, {cut}, {maximum})'
     return f"{what}\nreproduce with: {call}"
 
 
-# --- many of them ---------------------------------------------------------------------------------
+# --- jobs -----------------------------------------------------------------------------------------
 
 
 def work(
@@ -341,15 +341,15 @@ def work(
 
 
 def summary(signatures: Counter[Signature]) -> tuple[int, int, int]:
-    """Inputs whose last packet was right, wrong, and not all there."""
+    """The numbers of inputs whose last packet was valid, invalid, and incomplete."""
     right = sum(count for (_, _, broken), count in signatures.items() if not broken)
     waiting = sum(count for (_, _, broken), count in signatures.items() if broken == "nothing")
     return right, sum(signatures.values()) - right - waiting, waiting
 
 
 def table(signatures: Counter[Signature]) -> str:
-    """What was found, by packet and version, then by rule."""
-    lines = [f"{'packet':<12} {'version':<8} {'right':>10} {'wrong':>10} {'sets of rules':>14}"]
+    """The findings by packet and version, then by rule."""
+    lines = [f"{'packet':<12} {'version':<8} {'valid':>10} {'invalid':>10} {'sets of rules':>14}"]
     for packet_type in range(16):
         for version in (MQTT311, MQTT5):
             mine = {
@@ -381,7 +381,9 @@ def main(arguments: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--inputs", type=int, default=10_000_000, help="how many, of all jobs")
+    parser.add_argument(
+        "--inputs", type=int, default=10_000_000, help="number of inputs of all jobs"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(arguments)
@@ -405,7 +407,7 @@ def main(arguments: list[str]) -> int:
             for job, (process, share, seed) in enumerate(processes):
                 if process.exitcode and done[job] < share and queue.empty():
                     problem = (
-                        f"job {job} with seed {seed} died of {process.exitcode} "
+                        f"job {job} with seed {seed} exited with {process.exitcode} "
                         f"within {REPORT} inputs after its first {done[job]}"
                     )
             time.sleep(0.05)
@@ -416,8 +418,8 @@ def main(arguments: list[str]) -> int:
         right, wrong, waiting = summary(everything)
         rate = sum(done) / (time.monotonic() - started)
         print(
-            f"{sum(done):>12} inputs {rate:>9.0f}/s   right {right}  wrong {wrong}  "
-            f"waiting {waiting}  signatures {len(everything)}",
+            f"{sum(done):>12} inputs {rate:>9.0f}/s   valid {right}  invalid {wrong}  "
+            f"incomplete {waiting}  signatures {len(everything)}",
             flush=True,
         )
     for process, _, _ in processes:

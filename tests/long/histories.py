@@ -1,8 +1,8 @@
-"""Random histories of a broker with its hot path beside one without, for as long as asked.
+"""Compares a broker with its hot path to one without, in random histories, for a given time.
 
     python -m tests.long.histories --seconds 600 --seed 1
 
-Every history has its own seed; the first in which the two differ is printed with it.
+Every history has its own seed. The seed of the first in which the two differ is printed.
 """
 
 import argparse
@@ -28,7 +28,9 @@ def main() -> None:
         if time.monotonic() - shown > 5:
             shown = time.monotonic()
             print(f"{histories} histories, {packets} packets", file=sys.stderr, flush=True)
-    print(f"{histories} histories, {packets} packets, {taken} of them the hot way: no difference")
+    print(
+        f"{histories} histories, {packets} packets, {taken} of them on the hot path: no difference"
+    )
 
 
 if __name__ == "__main__":

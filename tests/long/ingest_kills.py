@@ -1,10 +1,10 @@
-"""Kill the real ingester again and again under load, cut its connections, and count every row.
+"""Kills `semel ingest` repeatedly under load, cuts its connections, and counts every row.
 
     python -m tests.long.ingest_kills --kills 100 --seed 1
 
-The kills are shared out among semel and mosquitto, each with MQTT 3.1.1 and 5.0; one connection is
-cut for each kill, at any byte. Exit code 1 if a message was lost, or doubled at QoS 2, or anything
-else was not as it must be; then the folder with store, record and logs is kept and named.
+The kills are distributed over semel and Mosquitto, each with MQTT 3.1.1 and 5.0; one connection is
+cut per kill, at any byte. Exit code 1 if a message was lost, or duplicated at QoS 2, or after any
+other fault; the directory with store, record and logs is then kept, and its path is printed.
 """
 
 import argparse
@@ -23,15 +23,17 @@ def progress(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kills", type=int, default=100, help="SIGKILLs of the ingester, in all")
+    parser.add_argument(
+        "--kills", type=int, default=100, help="total number of SIGKILLs of the ingest"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--load", type=float, default=0.8, help="seconds of load before a kill")
-    parser.add_argument("--keep", type=Path, help="work in this folder, and leave it there")
+    parser.add_argument("--keep", type=Path, help="work in this directory, and keep it")
     arguments = parser.parse_args()
 
     brokers = ["semel"]
     if shutil.which("mosquitto") is None:
-        print("mosquitto is not installed: semel alone", file=sys.stderr)
+        print("Mosquitto is not installed: testing with semel only", file=sys.stderr)
     else:
         brokers.append("mosquitto")
     kinds = [(broker, version) for broker in brokers for version in (V311, V5)]
@@ -51,7 +53,7 @@ def main() -> int:
         try:
             result = run(plan, place, say)
         except BaseException:
-            print(f"\nseed {plan.seed} ends early; what there is: {place}", file=sys.stderr)
+            print(f"\nseed {plan.seed} aborted; files are in {place}", file=sys.stderr)
             raise
         print(file=sys.stderr)
         print(f"{name}: {result}")
@@ -68,7 +70,7 @@ def main() -> int:
         f" {repeats} repeated at QoS 1, {faults} faults"
     )
     if faults:
-        print(f"not as it must be; what there is: {folder}", file=sys.stderr)
+        print(f"failed; files are in {folder}", file=sys.stderr)
         return 1
     if arguments.keep is None:
         shutil.rmtree(folder)

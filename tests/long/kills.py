@@ -1,10 +1,10 @@
-"""Kill the real broker again and again under load, and account for every message.
+"""Kills the broker repeatedly under load, and accounts for every message.
 
     python -m tests.long.kills --kills 200 --seed 1
 
-The moments are chosen by the seed; what happens at them is the machine's doing. Exit code 1 if a
-message was lost, doubled or out of order, or anything else was not as it must be; then the folder
-with the store, the broker's log and the journal of the raw clients is kept and named.
+The seed chooses the moments; what happens at a moment depends on the machine. Exit code 1 if a
+message was lost, duplicated or out of order, or after any other fault; the directory with the
+store, the broker's log and the journal of the clients is then kept, and its path is printed.
 """
 
 import argparse
@@ -24,13 +24,15 @@ def progress(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kills", type=int, default=200, help="SIGKILLs of a broker, at least")
+    parser.add_argument(
+        "--kills", type=int, default=200, help="minimum number of SIGKILLs of the broker"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--load", type=float, default=1.2, help="seconds of load before a kill")
     parser.add_argument("--cuts", type=float, default=0.0, help="cuts per client and second")
-    parser.add_argument("--pairs", action="store_true", help="a line for each pair of clients")
-    parser.add_argument("--json", action="store_true", help="print all as JSON")
-    parser.add_argument("--keep", type=Path, help="work in this folder, and leave it there")
+    parser.add_argument("--pairs", action="store_true", help="print a line per pair of clients")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--keep", type=Path, help="work in this directory, and keep it")
     parser.add_argument("options", nargs="*", help="more options for `semel broker`, after --")
     arguments = parser.parse_args()
 
@@ -40,7 +42,7 @@ def main() -> int:
     try:
         result = run(plan, semel(free_port(), folder, *arguments.options), progress)
     except BaseException:
-        print(f"\nseed {plan.seed} ends early; what there is: {folder}", file=sys.stderr)
+        print(f"\nseed {plan.seed} aborted; files are in {folder}", file=sys.stderr)
         raise
     print(file=sys.stderr)
     summary = {"seed": plan.seed, **result.summary()}
@@ -52,11 +54,11 @@ def main() -> int:
         for name, value in summary.items():
             print(f"{name}: {value}")
     if not result.verdict.is_clean:
-        print(f"not as it must be; what there is: {folder}", file=sys.stderr)
+        print(f"failed; files are in {folder}", file=sys.stderr)
         return 1
     if arguments.keep is None:
         shutil.rmtree(folder)
-    print("0 lost, 0 doubled, all accounted for", file=sys.stderr)
+    print("0 lost, 0 duplicated, all accounted for", file=sys.stderr)
     return 0
 
 

@@ -1,21 +1,20 @@
-"""Break the rules on purpose, one line at a time: a test must notice each time.
+"""Mutation tests of semel.mqtt: breaks its checks one at a time; a test must fail each time.
 
     python -m tests.long.mutants [--jobs 2] [--only topics] [--every 10] [--list]
 
-A mutant is a copy of the sources, in a temporary folder, with one place changed where a rule is
-judged: in the functions that judge (JUDGING and JUDGES), in every condition that guards
-a `report(…)` or a `raise Violation(…)`, in all of the modules in WHOLE, at every call of a check,
-and in the tables that the checks go by. What is changed: a comparison, its bound, `and` and `or`,
-a `not`, a condition as a whole, a check that is called, a truth that is returned, an entry of a
-table.
+A mutant is a copy of the sources, in a temporary directory, with one change where a rule is
+checked: in the functions that check (CHECK_PREFIXES and CHECK_FUNCTIONS), in every condition that
+guards a `report(…)` or a `raise Violation(…)`, anywhere in the modules in WHOLE, at every call of a
+check, and in the tables that checks use. A change affects a comparison, its bound, `and` and `or`,
+a `not`, a whole condition, the call of a check, a returned bool, or an entry of a table.
 
-For each mutant the tests of its module run first, then all of tests/mqtt. A mutant that all tests
-pass is a survivor: either a test is missing, or the change changes nothing, and then
-tests/long/survivors.csv lists it and says why. Survivors that are not listed end the run with exit
-code 1, and so do listed ones that no longer survive.
+For each mutant the tests of its module run first, then all of tests/mqtt. A mutant that passes all
+tests is a survivor: either a test is missing, or the change has no effect, and then
+tests/long/survivors.csv lists it with the reason. Survivors that are not listed cause exit code 1,
+and so do listed ones that no longer survive.
 
-Everything runs interpreted. Each mutant has a process of its own, forked after the tools were
-imported and before semel was.
+Everything runs interpreted. Each mutant has its own process, forked after the tools were imported
+and before semel is.
 """
 
 import argparse
@@ -37,23 +36,23 @@ import hypothesis
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-# Within the project, or a copy of it.
+# Relative to the project, or to a copy of it.
 CORE: Final = Path("src", "semel", "mqtt")
 TESTS: Final = Path("tests", "mqtt")
 LISTED: Final = Path(__file__).with_name("survivors.csv")
 
-# What the tests of a slot printed last.
+# The output of the last tests in a slot.
 OUTPUT: Final = "output.txt"
 
-# Functions that judge, by how their names begin, and by name.
-JUDGING: Final = ("check_", "is_", "has_", "indicates_")
-JUDGES: Final = frozenset(
+# Functions that check, by prefix and by name.
+CHECK_PREFIXES: Final = ("check_", "is_", "has_", "indicates_")
+CHECK_FUNCTIONS: Final = frozenset(
     (
         *("topic_matches", "split_share", "_take", "report", "observe"),
         *("_check_field", "publish_fits"),
     )
 )
-# Modules that judge in every line.
+# Modules that are mutated everywhere.
 WHOLE: Final = frozenset(
     (
         *("exchange.py", "session.py", "session_restore.py", "backlog.py", "trace.py"),
@@ -80,7 +79,7 @@ OPERATORS: Final[dict[type[ast.cmpop], str]] = {
     ast.Is: "is not",
     ast.IsNot: "is",
 }
-# How a property is written, and another way that reads on without complaint.
+# The type of a property, and another one that also parses.
 KINDS: Final = {
     "_YES_OR_NO": "_TWO_BYTES",
     "_TWO_BYTES": "_FOUR_BYTES",
@@ -90,10 +89,10 @@ KINDS: Final = {
     "_BINARY": "_TEXT",
     "_PAIR": "_TEXT",
 }
-# No packet but WILL and AUTH has few of them; no reason code is 0x7F.
+# Packets to add to a property's entry; a value that is not a reason code.
 ADDED_PACKETS: Final = ("WILL", "PUBACK", "UNSUBSCRIBE")
 ADDED_REASON: Final = "0x7F"
-# Local names that only serve a message.
+# Local names that are only used in messages.
 MESSAGES: Final = frozenset(("seen", "where"))
 
 
@@ -113,7 +112,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """How survivors.csv names it: without line numbers, which move."""
+        """Its key in survivors.csv: without line numbers, which change."""
         return str(self.file), self.function, self.change
 
     def mutated(self) -> bytes:
@@ -124,7 +123,7 @@ class Mutant:
 
 
 class Finder:
-    """Walks over one module and gathers its mutants."""
+    """Finds the mutants of one module."""
 
     def __init__(self, file: Path, data: bytes) -> None:
         self.file = file
@@ -141,12 +140,12 @@ class Finder:
         for statement in self.tree.body:
             if isinstance(statement, ast.Assign | ast.AnnAssign):
                 if self.file.name in TABLES and statement.value is not None:
-                    self.look_at_table(statement)
+                    self.visit_table(statement)
             else:
-                self.look_at_statement(statement, self.file.name in WHOLE)
+                self.visit_statement(statement, self.file.name in WHOLE)
         return self.mutants
 
-    # --- places -----------------------------------------------------------------------------------
+    # --- positions --------------------------------------------------------------------------------
 
     def extent(self, node: ast.AST) -> tuple[int, int]:
         assert isinstance(node, ast.expr | ast.stmt)
@@ -160,7 +159,7 @@ class Finder:
         return self.data[start:end].decode()
 
     def add(self, kind: str, node: ast.AST, text: str, shown: ast.AST | None = None) -> None:
-        """`node` becomes `text`, on as many lines as before. `shown` is what the report quotes."""
+        """Replace `node` by `text`, with the same number of lines. The report quotes `shown`."""
         start, end = self.extent(node)
         self.add_extent(kind, start, end, text, shown or node)
 
@@ -179,97 +178,97 @@ class Finder:
 
     # --- statements -------------------------------------------------------------------------------
 
-    def look_at_statement(self, node: ast.stmt, judging: bool) -> None:
+    def visit_statement(self, node: ast.stmt, in_check: bool) -> None:
         if isinstance(node, ast.ClassDef):
             for statement in node.body:
-                self.look_at_statement(statement, judging)
+                self.visit_statement(statement, in_check)
         elif isinstance(node, ast.FunctionDef):
-            self.look_at_function(node, judging)
+            self.visit_function(node, in_check)
         elif isinstance(node, ast.If):
-            self.look_at_if(node, judging)
+            self.visit_if(node, in_check)
         elif isinstance(node, ast.Expr):
-            if isinstance(node.value, ast.Call) and is_check(node.value):
+            if isinstance(node.value, ast.Call) and calls_check(node.value):
                 self.add("check not called", node.value, "None")
-            elif judging:
-                self.look_at_expression(node.value)
+            elif in_check:
+                self.visit_expression(node.value)
         elif isinstance(node, ast.Return):
-            self.look_at_return(node, judging)
+            self.visit_return(node, in_check)
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             serves = any(isinstance(t, ast.Name) and t.id in MESSAGES for t in targets)
-            if judging and node.value is not None and not serves:
-                self.look_at_expression(node.value)
+            if in_check and node.value is not None and not serves:
+                self.visit_expression(node.value)
         elif isinstance(node, ast.For | ast.While | ast.With | ast.Try):
-            if judging and isinstance(node, ast.While):
-                self.look_at_expression(node.test)
+            if in_check and isinstance(node, ast.While):
+                self.visit_expression(node.test)
             for part in ("body", "orelse", "finalbody"):
                 for statement in getattr(node, part, []):
-                    self.look_at_statement(statement, judging)
+                    self.visit_statement(statement, in_check)
             for handler in getattr(node, "handlers", []):
                 for statement in handler.body:
-                    self.look_at_statement(statement, judging)
+                    self.visit_statement(statement, in_check)
 
-    def look_at_function(self, node: ast.FunctionDef, judging: bool) -> None:
+    def visit_function(self, node: ast.FunctionDef, in_check: bool) -> None:
         outer = self.function, self.returns_truth
         self.function = node.name
         self.returns_truth = isinstance(node.returns, ast.Name) and node.returns.id == "bool"
-        named = node.name.startswith(JUDGING) or node.name in JUDGES
+        named = node.name.startswith(CHECK_PREFIXES) or node.name in CHECK_FUNCTIONS
         shown_only = node.name in ("__repr__", "__str__", "__hash__")
         for statement in node.body:
             if not shown_only:
-                self.look_at_statement(statement, judging or named)
+                self.visit_statement(statement, in_check or named)
         self.function, self.returns_truth = outer
 
-    def look_at_if(self, node: ast.If, judging: bool) -> None:
-        if judging or guards(node):
+    def visit_if(self, node: ast.If, in_check: bool) -> None:
+        if in_check or guards(node):
             self.add("condition true", node.test, "True")
             self.add("condition false", node.test, "False")
-            self.look_at_expression(node.test)
+            self.visit_expression(node.test)
         for statement in (*node.body, *node.orelse):
-            self.look_at_statement(statement, judging)
+            self.visit_statement(statement, in_check)
 
-    def look_at_return(self, node: ast.Return, judging: bool) -> None:
-        if not judging or node.value is None:
+    def visit_return(self, node: ast.Return, in_check: bool) -> None:
+        if not in_check or node.value is None:
             return
         if self.returns_truth:
             if isinstance(node.value, ast.Constant):
                 self.add("other truth", node.value, str(not node.value.value), node)
             else:
                 self.add("other truth", node.value, f"not ({self.text(node.value)})", node)
-        self.look_at_expression(node.value)
+        self.visit_expression(node.value)
 
     # --- expressions ------------------------------------------------------------------------------
 
-    def look_at_expression(self, node: ast.expr) -> None:
+    def visit_expression(self, node: ast.expr) -> None:
         for part in ast.walk(node):
             if isinstance(part, ast.Compare):
-                self.look_at_comparison(part)
+                self.visit_comparison(part)
             elif isinstance(part, ast.BoolOp):
-                self.look_at_connective(part)
+                self.visit_connective(part)
             elif isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not):
                 self.add("not dropped", part, f"({self.text(part.operand)})")
             elif isinstance(part, ast.IfExp):
                 self.add("condition true", part.test, "True", part)
                 self.add("condition false", part.test, "False", part)
 
-    def look_at_comparison(self, node: ast.Compare) -> None:
+    def visit_comparison(self, node: ast.Compare) -> None:
         left = node.left
         for operator, right in zip(node.ops, node.comparators, strict=True):
             gap = self.extent(left)[1], self.extent(right)[0]
             self.add_extent("operator", *gap, f" {OPERATORS[type(operator)]} ", node)
             if not isinstance(operator, ast.In | ast.NotIn | ast.Is | ast.IsNot):
                 for side in (left, right):
-                    self.look_at_bound(side, node)
+                    self.visit_bound(side, node)
             left = right
 
-    def look_at_bound(self, side: ast.expr, node: ast.Compare) -> None:
+    def visit_bound(self, side: ast.expr, node: ast.Compare) -> None:
         is_number = isinstance(side, ast.Constant) and type(side.value) is int
         is_named = isinstance(side, ast.Name) and "MAXIMUM" in side.id
         if is_number or is_named:
             self.add("bound + 1", side, f"({self.text(side)} + 1)", node)
             self.add("bound - 1", side, f"({self.text(side)} - 1)", node)
 
-    def look_at_connective(self, node: ast.BoolOp) -> None:
+    def visit_connective(self, node: ast.BoolOp) -> None:
         other = " or " if isinstance(node.op, ast.And) else " and "
         whole_start, whole_end = self.extent(node)
         parts = [f"({self.text(value)})" for value in node.values]
@@ -277,7 +276,7 @@ class Finder:
 
     # --- tables -----------------------------------------------------------------------------------
 
-    def look_at_table(self, node: ast.Assign | ast.AnnAssign) -> None:
+    def visit_table(self, node: ast.Assign | ast.AnnAssign) -> None:
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         if not isinstance(target, ast.Name) or not target.id.isupper() or node.value is None:
             return
@@ -287,10 +286,10 @@ class Finder:
             self.add("constant", value, f"({self.text(value)} + 1)", node)
         for part in ast.walk(value):
             if isinstance(part, ast.Tuple):
-                self.look_at_tuple(part, target.id)
+                self.visit_tuple(part, target.id)
             elif isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
                 if part.func.id == "_in":
-                    self.look_at_packets(part)
+                    self.visit_packets(part)
                 elif part.func.id == "frozenset" and part.args:
                     added = f"frozenset((*{self.text(part.args[0])}, {ADDED_REASON}))"
                     self.add("entry added", part, added)
@@ -301,7 +300,7 @@ class Finder:
                 self.add("other kind", part, KINDS[part.id], row_of(value, part))
         self.function = "module"
 
-    def look_at_tuple(self, node: ast.Tuple, table: str) -> None:
+    def visit_tuple(self, node: ast.Tuple, table: str) -> None:
         if table == "FIXED_FLAGS":
             for element in node.elts:
                 self.add("entry changed", element, f"({self.text(element)} ^ 1)", node)
@@ -314,7 +313,7 @@ class Finder:
                     end += 1
                 if self.data[end : end + 1] == b",":
                     end += 1
-                # Whatever the element's lines were, as many are left.
+                # Keep the number of lines.
                 lines = self.data[start:end].count(b"\n")
                 before = " ".join(self.text(element).split())
                 line = self.data[:start].count(b"\n") + 1
@@ -335,7 +334,7 @@ class Finder:
     def removed(self, node: ast.Tuple, element: ast.expr) -> str:
         return f"{' '.join(self.text(node).split())} without {self.text(element)}"
 
-    def look_at_packets(self, node: ast.Call) -> None:
+    def visit_packets(self, node: ast.Call) -> None:
         names = [self.text(argument) for argument in node.args]
         for name in names:
             rest = [other for other in names if other != name]
@@ -346,8 +345,8 @@ class Finder:
                 break
 
 
-def is_check(call: ast.Call) -> bool:
-    """Whether it is a call of a check, by its name."""
+def calls_check(call: ast.Call) -> bool:
+    """Whether the called function is a check, by its name."""
     function = call.func
     name = function.id if isinstance(function, ast.Name) else ""
     if isinstance(function, ast.Attribute):
@@ -356,7 +355,7 @@ def is_check(call: ast.Call) -> bool:
 
 
 def guards(node: ast.If) -> bool:
-    """Whether what the condition guards is the report of a violation."""
+    """Whether the condition guards the report of a violation."""
     for statement in node.body:
         for part in ast.walk(statement):
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
@@ -366,7 +365,7 @@ def guards(node: ast.If) -> bool:
 
 
 def row_of(table: ast.expr, part: ast.AST) -> ast.expr:
-    """The row of a table of tuples that `part` stands in."""
+    """The row of a table of tuples that contains `part`."""
     assert isinstance(table, ast.Tuple)
     for row in table.elts:
         if part in ast.walk(row):
@@ -375,7 +374,7 @@ def row_of(table: ast.expr, part: ast.AST) -> ast.expr:
 
 
 def find_mutants(project: Path) -> list[Mutant]:
-    """All of them, module by module."""
+    """All mutants, module by module."""
     found: list[Mutant] = []
     for path in sorted((project / CORE).rglob("*.py")):
         if path.name == "__init__.py":
@@ -403,7 +402,7 @@ def tests_of(project: Path, file: Path) -> list[str]:
 
 
 def run_tests(copy: Path, paths: list[str]) -> int:
-    """Start tests of a copy of the project; the id of a process that ends as pytest does."""
+    """Start tests of a copy of the project; returns the process id. It exits like pytest."""
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -442,7 +441,7 @@ def run_tests(copy: Path, paths: list[str]) -> int:
 
 @dataclass
 class Run:
-    """A mutant in a slot: its process, and what is left to run if that passes."""
+    """A mutant in a slot: its process, and the tests that follow if these pass."""
 
     mutant: Mutant
     copy: Path
@@ -452,9 +451,9 @@ class Run:
 
 
 class Runner:
-    """Runs mutants, a few at a time, each slot with a copy of sources and tests of its own.
+    """Runs mutants, a few at a time; each slot has its own copy of sources and tests.
 
-    All are copies of the first, so that whoever edits the project meanwhile changes nothing.
+    All are copies of the first, so that edits of the project meanwhile have no effect.
     """
 
     def __init__(self, folder: Path, jobs: int) -> None:
@@ -471,14 +470,14 @@ class Runner:
         self.limit = 600.0
 
     def check_unbroken(self) -> float:
-        """The sources as they are pass; how long that takes."""
+        """Run the tests without a mutation; returns how long they take. Raises SystemExit."""
         copy = self.free[0]
         started = time.monotonic()
         pid = run_tests(copy, [str(copy / TESTS)])
         _, status = os.waitpid(pid, 0)
         if os.waitstatus_to_exitcode(status) != 0:
             print((copy / OUTPUT).read_text(encoding="utf-8", errors="replace")[-3000:])
-            raise SystemExit("mutants: tests/mqtt fails without a mutation; mend that first")
+            raise SystemExit("mutants: tests/mqtt fails without a mutation; fix that first")
         taken = time.monotonic() - started
         self.limit = 20 + 3 * taken
         return taken
@@ -519,7 +518,7 @@ class Runner:
 
 
 def run_all(runner: Runner, mutants: list[Mutant]) -> dict[str, list[Mutant]]:
-    """Every mutant by what became of it."""
+    """All mutants by outcome."""
     outcomes: dict[str, list[Mutant]] = {"killed": [], "timeout": [], "survived": []}
     waiting = list(reversed(mutants))
     running: list[Run] = []
@@ -539,8 +538,8 @@ def run_all(runner: Runner, mutants: list[Mutant]) -> dict[str, list[Mutant]]:
     return outcomes
 
 
-def listed() -> dict[tuple[str, str, str], str]:
-    """survivors.csv: why it is right that a mutant survives."""
+def accepted_survivors() -> dict[tuple[str, str, str], str]:
+    """survivors.csv: why a mutant may survive."""
     if not LISTED.exists():
         return {}
     with LISTED.open(encoding="utf-8", newline="") as file:
@@ -550,8 +549,8 @@ def listed() -> dict[tuple[str, str, str], str]:
         }
 
 
-def chosen(mutants: list[Mutant], only: list[str], every: int) -> list[Mutant]:
-    """Each n-th of those in modules whose path has one of `only` in it (or in all)."""
+def select(mutants: list[Mutant], only: list[str], every: int) -> list[Mutant]:
+    """Every n-th mutant of the modules whose path contains one of `only`; or of all."""
     named = [m for m in mutants if not only or any(part in str(m.file) for part in only)]
     return named[::every]
 
@@ -560,36 +559,40 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.long.mutants")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", action="append", default=[], help="part of a module's path")
-    parser.add_argument("--every", type=int, default=1, help="only each n-th mutant: a quick look")
-    parser.add_argument("--list", action="store_true", help="say what would be done")
+    parser.add_argument(
+        "--every", type=int, default=1, help="only every n-th mutant, for a quick check"
+    )
+    parser.add_argument("--list", action="store_true", help="list the mutants, and run nothing")
     options = parser.parse_args()
     if options.list:
-        mutants = chosen(find_mutants(ROOT), options.only, options.every)
+        mutants = select(find_mutants(ROOT), options.only, options.every)
         for mutant in mutants:
             print(mutant)
         counts = Counter(mutant.kind for mutant in mutants)
         print(f"{len(mutants)} mutants: {dict(counts.most_common())}")
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        # Examples that hypothesis keeps would make one mutant's run depend on another's.
+        # Stored examples of hypothesis would make one mutant's run depend on another's.
         hypothesis.configuration.set_hypothesis_home_dir(folder)
         runner = Runner(Path(folder), options.jobs)
         found = find_mutants(runner.free[0])
-        mutants = chosen(found, options.only, options.every)
-        print(f"unbroken: passes in {runner.check_unbroken():.0f} s; {len(mutants)} mutants")
+        mutants = select(found, options.only, options.every)
+        print(
+            f"without a mutation: passes in {runner.check_unbroken():.0f} s; {len(mutants)} mutants"
+        )
         outcomes = run_all(runner, mutants)
-    excused = listed()
+    accepted = accepted_survivors()
     survived = {mutant.key for mutant in outcomes["survived"]}
-    unexcused = [mutant for mutant in outcomes["survived"] if mutant.key not in excused]
+    unaccepted = [mutant for mutant in outcomes["survived"] if mutant.key not in accepted]
     ran = {mutant.key for mutant in mutants}
     existing = {mutant.key for mutant in found}
-    stale = [key for key in excused if key not in existing or (key in ran and key not in survived)]
+    stale = [key for key in accepted if key not in existing or (key in ran and key not in survived)]
     print({outcome: len(those) for outcome, those in outcomes.items()})
-    for mutant in sorted(unexcused, key=str):
+    for mutant in sorted(unaccepted, key=str):
         print(f"SURVIVOR {mutant}")
     for key in stale:
         print(f"NO LONGER A SURVIVOR, yet listed: {key}")
-    return 1 if unexcused or stale else 0
+    return 1 if unaccepted or stale else 0
 
 
 if __name__ == "__main__":

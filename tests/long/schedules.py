@@ -1,8 +1,9 @@
-"""Random schedules of cuts, crashes and delays between two sessions, for as long as asked.
+"""Runs random schedules of cuts, crashes and delays between two sessions for a given time.
 
     python -m tests.long.schedules --seconds 600 --seed 1
 
-Every schedule has its own seed; the first that loses or doubles a message is printed with it.
+Every schedule has its own seed. The seed of the first that loses or duplicates a message is
+printed.
 """
 
 import argparse
@@ -24,7 +25,7 @@ def main() -> None:
         try:
             world = schedule(seed)
         except Exception:
-            print(f"schedule {seed} fails", flush=True)
+            print(f"schedule {seed} failed", flush=True)
             raise
         schedules += 1
         messages += sum(len(end.owned) for end in world.ends)

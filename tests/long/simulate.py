@@ -1,9 +1,9 @@
-"""The simulation with as many seeds as asked: clients, network, broker, store and crashes.
+"""Runs the simulation of clients, network, broker, store and crashes with many seeds.
 
     python -m tests.long.simulate --seeds 100000
     python -m tests.long.simulate --seed 4711 --trace
 
-See `tests.simulation`. A seed that fails is printed with a short trace, and replays exactly.
+See `tests.simulation`. A failing seed is printed with a short trace, and replays exactly.
 """
 
 import sys

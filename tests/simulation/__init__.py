@@ -1,17 +1,18 @@
-"""A whole world in one process, under one seed: clients, network, broker, store, crashes.
+"""A deterministic simulation in one process: clients, network, broker, store and crashes.
 
-    schedule   what a seed stands for: a plan, and a list of actions; nothing but values
-    world      carries the actions out, one after the other, and brings all to rest in the end
-    network    bytes on their way, cut at any place
-    client     a plain MQTT client with an account of its own
-    store      the real database in memory; the schedule says when a commit happens
-    record     the sealer and its segments, where un-synced data can be lost
-    ledger     what the broker should know, worked out from what has reached it
-    witness    every packet that leaves the broker, compared with what is on disk at that moment
-    account    what has to be true in the end
-    shrinking  from a schedule that fails to a short one
-    variants   brokers and stores that are broken on purpose: the simulation must notice
-    runs       many seeds, on several processes, and what came of them
+    schedule      what a seed stands for: a plan and a list of actions, as plain values
+    world         executes the actions one by one, and brings everything to rest at the end
+    network       bytes in transit, which may be cut at any position
+    client        a simple MQTT client that records what it sent and received
+    store         the real database in memory; the schedule says when a commit happens
+    record        the sealer and its segments, on a disk that loses unsynced data
+    ledger        a model of the broker: what it should know, from the packets that reached it
+    witness       compares every packet that leaves the broker with the database at that moment
+    final_checks  what must be true at the end
+    promptness    what must have happened by a time
+    shrinking     reduces a failing schedule to a short one
+    variants      worlds that are broken on purpose, each of which the simulation must detect
+    runs          runs many seeds in several processes; the command line
 
-Nothing here reads a clock, draws a random number that is not the seed's, or opens a socket.
+Nothing here reads a clock, opens a socket, or uses randomness other than the seed.
 """

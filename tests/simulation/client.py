@@ -1,9 +1,9 @@
-"""A plain MQTT client that keeps an account of its own: what it sent, what it got, and when.
+"""A simple MQTT client that records what it sent and received, and when.
 
-It shares no state machine with the broker, only the bytes of packets. It is never wrong: it keeps
-its session as the standard wants, repeats with DUP what was not acknowledged when it comes back
-(4.4), takes a QoS 2 message once (4.3.3, method B), and answers everything. What the broker does
-wrong towards it is `Broken` at once, if one client can see that; the rest is for the account.
+It shares only the codec with the broker, no state machine. It follows the standard: it keeps its
+session, resends unacknowledged messages with DUP when it reconnects (4.4), delivers a QoS 2 message
+once (4.3.3, method B), and acknowledges everything. It raises `Broken` at once for violations that
+a single client can detect; the final checks find the rest.
 """
 
 from dataclasses import dataclass
@@ -37,35 +37,35 @@ from tests.simulation.network import Link
 from tests.simulation.schedule import VISITOR, Part
 
 FAILURE = 0x80
-# What a client that does not wait for CONNACK dares to send.
+# How many messages a client sends before CONNACK, if it does not wait for it.
 EAGER_QUOTA = 2
 
 
 @dataclass
 class Sent:
-    """A message that this client publishes, and what it knows of it."""
+    """A message that this client publishes, and its state."""
 
     topic: str
     payload: bytes
     qos: int
     retain: bool
-    # Seconds after which nobody need get it any more.
+    # The Message Expiry Interval.
     expiry: int | None
     packet_id: int = 0
-    # PUBREC has come.
+    # PUBREC has arrived.
     released: bool = False
-    # The link that it was sent on last; the moments of its first sending, of its acknowledgement.
+    # The link of its last transmission; when it was first sent, and acknowledged.
     on: Link | None = None
     sent_at: int = 0
     acked_at: int = 0
-    # The broker said no; the client gave up its session before it knew.
+    # The broker refused it; the client discarded its session before the acknowledgement.
     refused: bool = False
     abandoned: bool = False
 
 
 @dataclass
 class Got:
-    """A message that was handed to this client's program."""
+    """A message that was delivered to this client's program."""
 
     topic: str
     payload: bytes
@@ -77,8 +77,8 @@ class Got:
 
 
 @dataclass
-class Held:
-    """A subscription that was acknowledged: from which moment, and until which."""
+class AcknowledgedSubscription:
+    """A subscription, from its SUBACK until it ends."""
 
     topic_filter: str
     qos: int
@@ -95,31 +95,31 @@ class Client:
         self.clock = clock
         self.link: Link | None = None
         self.decoder = Decoder(part.version)
-        # Whether its CONNACK has come.
+        # Whether its CONNACK has arrived.
         self.is_in = False
-        # It has forgotten its session, and nobody has told it yet that the broker has, too.
-        self._begins_anew = False
+        # It has discarded its session, but the broker has not confirmed that yet.
+        self._starts_clean = False
         # Its session ends with this connection.
-        self._is_brief = False
-        # Counts its sessions, as far as it can tell; what the ledger calls the one it has.
+        self._ends_with_connection = False
+        # The ledger's number of its session; its own count of sessions.
         self.epoch = 0
         self.life = 0
         self.published: list[Sent] = []
         self.got: list[Got] = []
-        self.held: list[Held] = []
+        self.held: list[AcknowledgedSubscription] = []
         self.wills: list[bytes] = []
-        # On its way out: not sent yet; by Packet Identifier, in the order of the first time.
+        # Messages that are not sent yet; in flight by Packet Identifier, in sending order.
         self._waiting: list[Sent] = []
         self.outbox: dict[int, Sent] = {}
         self._quota = 0
         self._last_id = 0
-        # SUBSCRIBE and UNSUBSCRIBE that were not answered: identifier to filter, QoS.
+        # Unanswered SUBSCRIBE and UNSUBSCRIBE: identifier to filter and QoS.
         self._requests: dict[int, tuple[str, int | None]] = {}
         self.wanted: dict[str, int] = {}
-        # QoS 2 messages that wait for PUBREL; all that count against Receive Maximum.
+        # QoS 2 messages that await PUBREL; identifiers that count against Receive Maximum.
         self.received: dict[int, bytes] = {}
         self._open: set[int] = set()
-        # What a lazy client has not said yet.
+        # Acknowledgements that a lazy client has not sent yet.
         self.owed: list[Packet] = []
 
     @property
@@ -128,26 +128,26 @@ class Client:
         return self.part.name
 
     def is_done(self) -> bool:
-        """Whether all that it wanted to say is said, and answered."""
+        """Whether everything is sent and acknowledged."""
         return self.is_in and not (self.outbox or self._waiting or self._requests or self.owed)
 
-    # --- what it does -----------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------------
 
     def connect(self, link: Link, *, clean: bool, brief: bool = False) -> None:
-        """Open a connection, whether or not it knows that the last one is gone.
+        """Open a connection, even if the previous one may still be open.
 
-        `brief`: its session, which may be an old one, is to end with this connection (5.0).
+        `brief`: the session, which may exist already, ends with this connection (5.0).
         """
         part = self.part
         self.lost()
-        self._is_brief = brief
+        self._ends_with_connection = brief
         self.link = link
         self.decoder = Decoder(part.version)
-        clean = clean or self._begins_anew or part.role == VISITOR
+        clean = clean or self._starts_clean or part.role == VISITOR
         if clean:
-            # [MQTT-3.1.2-4] both ends forget; until the other says so it may not have.
+            # [MQTT-3.1.2-4] both sides discard the session; CONNACK confirms it.
             self._forget()
-            self._begins_anew = True
+            self._starts_clean = True
         properties = Properties()
         if part.version == MQTT5:
             properties = Properties(
@@ -187,12 +187,12 @@ class Client:
     def publish(
         self, topic: str, payload: bytes, qos: int, *, retain: bool, expiry: int | None
     ) -> None:
-        """Say something, now or when there is a connection."""
+        """Publish, now or as soon as there is a connection."""
         if self.part.version != MQTT5:
             expiry = None
         sent = Sent(topic, payload, qos, retain, expiry)
         if qos == 0:
-            # It leaves now or never.
+            # QoS 0 is sent now or never.
             if self.is_in:
                 sent.sent_at = self.clock.tick()
                 self.published.append(sent)
@@ -205,14 +205,14 @@ class Client:
             self._pump()
 
     def repeat(self, which: int) -> None:
-        """Send a PUBLISH again on the same connection, which 3.1.1 lets a client do."""
+        """Resend a PUBLISH on the same connection, which 3.1.1 permits."""
         if self.is_in and self.part.version != MQTT5 and not self.part.thrifty:
             unanswered = [sent for sent in self.outbox.values() if not sent.released]
             if unanswered:
                 self._transmit(unanswered[which % len(unanswered)], dup=True)
 
     def subscribe(self, topic_filter: str, qos: int, *, retain_handling: int = 0) -> None:
-        """Ask for messages; nothing is asked twice at a time."""
+        """Subscribe, unless a request for this filter is pending."""
         self.wanted[topic_filter] = qos
         if self.is_in and not self._is_asked(topic_filter):
             if self.part.version != MQTT5:
@@ -223,10 +223,10 @@ class Client:
             self._send(Subscribe(packet_id, [subscription]))
 
     def unsubscribe(self, topic_filter: str) -> None:
-        """Ask for no more."""
+        """Unsubscribe, unless a request for this filter is pending."""
         if self.is_in and not self._is_asked(topic_filter):
             self.wanted.pop(topic_filter, None)
-            self._end_held(topic_filter)
+            self._end_subscription(topic_filter)
             packet_id = self._free_id()
             self._requests[packet_id] = (topic_filter, None)
             self._send(Unsubscribe(packet_id, [topic_filter]))
@@ -235,11 +235,11 @@ class Client:
         return any(asked[0] == topic_filter for asked in self._requests.values())
 
     def disconnect(self, reason: int, expiry: int | None) -> None:
-        """Leave in good order: 0x00 takes the will back, 0x04 does not."""
+        """Send DISCONNECT: 0x00 discards the will, 0x04 does not."""
         if not self.is_in:
             return
         packet = Disconnect()
-        if self._is_brief:
+        if self._ends_with_connection:
             expiry = None
         if self.part.version == MQTT5:
             packet = Disconnect(reason, properties=Properties(session_expiry_interval=expiry))
@@ -247,34 +247,34 @@ class Client:
         self.lost()
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Send PINGREQ."""
         if self.is_in:
             self._send(PingReq())
 
     def answer(self, count: int) -> None:
-        """A lazy client says what it owes, or some of it."""
+        """Send up to `count` of the acknowledgements that a lazy client has held back."""
         for packet in self.owed[:count]:
             self._send_answer(packet)
         del self.owed[:count]
 
     def lost(self) -> None:
-        """The connection is gone, or given up. What was not acknowledged is kept for the next."""
+        """The connection is over; unacknowledged messages are kept for the next one."""
         if self.link is not None:
             self.link.has_client = False
         self.link = None
         self.is_in = False
         self.owed = []
         self._open = set()
-        # Nobody knows what became of these.
+        # Their outcome is unknown.
         self._requests = {}
 
-    # --- what it is told --------------------------------------------------------------------------
+    # --- received packets -------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Handle bytes from the broker."""
         for packet in self.decoder.receive(data):
             if isinstance(packet, Violation):
-                raise Broken(f"{self.name} cannot read what it was sent: {packet}")
+                raise Broken(f"{self.name} received an invalid packet: {packet}")
             self._take(packet)
             if self.link is None:
                 return
@@ -310,20 +310,19 @@ class Client:
 
     def _connected(self, packet: ConnAck) -> None:
         if packet.reason:
-            # The disk is full: another time.
+            # The disk is full: try again later.
             self.lost()
             return
         assert self.link is not None
         self.is_in = True
-        self._begins_anew = False
+        self._starts_clean = False
         self._quota = packet.properties.receive_maximum or 65_535
         if self.part.version != MQTT5:
             self._quota = 10
         epoch = self.link.epoch
         if not packet.session_present or epoch != self.epoch:
-            # If it was another connection's CONNACK, never seen, that told it of the new session,
-            # it has no way to know: what it believed to be under way would begin anew. DESIGN.md
-            # promises nothing to it then, so that it had better be told.
+            # If the CONNACK that announced a new session was lost with another connection, a real
+            # client cannot know of it, and DESIGN.md guarantees nothing. So tell this client.
             self._forget(
                 [s for s in self.outbox.values() if s.on is not None and s.on.epoch == epoch]
             )
@@ -344,7 +343,7 @@ class Client:
         self._pump()
 
     def _forget(self, kept: list[Sent] | None = None) -> None:
-        """A new session: what was under way in the old one, but for these, is given up."""
+        """Start a new session: abandon in-flight messages, except `kept`."""
         self.life += 1
         for sent in self.outbox.values():
             if kept is None or sent not in kept:
@@ -357,7 +356,9 @@ class Client:
         if packet.qos:
             self._open.add(packet_id)
             if len(self._open) > self.part.receive_maximum:
-                raise Broken(f"{self.name} takes {self.part.receive_maximum} at a time, got more")
+                raise Broken(
+                    f"{self.name} got more than its Receive Maximum {self.part.receive_maximum}"
+                )
         if packet.qos == 2 and packet_id in self.received:
             if self.received[packet_id] != packet.payload:
                 raise Broken(
@@ -388,7 +389,7 @@ class Client:
     def _acknowledged(self, packet_id: int, reason: int, qos: int) -> None:
         sent = self.outbox.get(packet_id)
         if sent is None or sent.qos != qos:
-            # The answer to one that was sent again.
+            # The acknowledgement of a resent message.
             return
         if reason >= FAILURE and not sent.released:
             sent.refused = True
@@ -407,12 +408,12 @@ class Client:
     def _subscribed(self, packet: SubAck) -> None:
         topic_filter, qos = self._requests.pop(packet.packet_id)
         if packet.reasons != (qos,):
-            raise Broken(f"{self.name} asked for {topic_filter} at {qos}, got {packet.reasons}")
+            raise Broken(f"{self.name} requested {topic_filter} at {qos}, got {packet.reasons}")
         assert qos is not None
-        self._end_held(topic_filter)
-        self.held.append(Held(topic_filter, qos, self.life, self.clock.moment))
+        self._end_subscription(topic_filter)
+        self.held.append(AcknowledgedSubscription(topic_filter, qos, self.life, self.clock.moment))
 
-    def _end_held(self, topic_filter: str) -> None:
+    def _end_subscription(self, topic_filter: str) -> None:
         for held in self.held:
             if held.topic_filter == topic_filter and not held.until:
                 held.until = self.clock.tick()
@@ -420,7 +421,7 @@ class Client:
     # --- packets ----------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send what waits, as far as the broker takes it."""
+        """Send waiting messages within the broker's Receive Maximum."""
         while self._waiting and len(self.outbox) < self._quota:
             sent = self._waiting.pop(0)
             sent.packet_id = self._free_id()

@@ -1,26 +1,26 @@
-"""The one clock of a world, a clockwork for faults, and what a broken promise raises."""
+"""The clock of a simulated world, a countdown for faults, and the failure exception."""
 
 
 class Broken(AssertionError):
-    """An invariant does not hold."""
+    """A guarantee is broken."""
 
 
 class Clock:
-    """Seconds that pass only when the schedule says so, and a count of all that happens."""
+    """A clock that the schedule advances, and a counter of events."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
-        # Everything that a client sees or does has a number of its own.
+        # Numbers everything that a client sees or does.
         self.moment = 0
 
     def tick(self) -> int:
-        """The number of this moment."""
+        """The number of the next event."""
         self.moment += 1
         return self.moment
 
 
 class CountDown:
-    """True once, when it was called so many times before: what interrupts SQLite."""
+    """Returns True once, after `left` calls; used to interrupt SQLite."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -30,7 +30,6 @@ class CountDown:
         return self.left == -1
 
     def spare_commit(self, statement: str) -> None:
-        """Let it be when it is told that this statement begins. SQLite can report that a COMMIT
-        was interrupted after it was done; here it is done or not."""
+        """Do not interrupt COMMIT: SQLite may report it as interrupted although it succeeded."""
         if statement == "COMMIT":
             self.left = -1

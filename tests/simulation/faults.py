@@ -1,14 +1,13 @@
-"""Hooks that raise, and rows that cannot be read, when the schedule says so.
+"""Injected faults: hooks that raise, and rows that cannot be read.
 
-A hook raises once, over one client, while the broker works off what that client has sent: its
-server closes the connection then, and whatever the client sent last has not happened. Or it raises
-over whether a client may receive what another has sent: that message is lost to it, its connection
-ends, and later messages of the same topic have to arrive again. Rows are damaged for as long as the
-schedule leaves them so. Each time that something is raised, the log has to say it once, and nobody
-but the one that it concerns may be worse off.
+A hook raises once, for one client, while the broker processes what that client has sent: the server
+then closes the connection, and the packet has no effect. Or it raises in the decision whether a
+client may receive another's message: that client loses the message and its connection, but later
+messages of the same topic must arrive again. Rows stay damaged until the schedule repairs them. The
+log must report each fault once, and no other client may be affected.
 
-Left out, because what is lost then is lost by design: members of a shared subscription, over whom
-the authority fails or whose rows are damaged when they end; and what is retained.
+Excluded, because these losses are by design: members of a shared subscription for which the
+authority fails, or whose rows are damaged when their session ends; and retained messages.
 """
 
 from typing import Final
@@ -17,7 +16,7 @@ from semel.broker.authority import Authority
 from semel.mqtt import Connect
 from semel.mqtt.reasons import SUCCESS
 
-# By this the log's lines about faults on purpose are known.
+# Marks the log lines about injected faults.
 MARK: Final = "on purpose"
 
 CONNECT: Final = "connect"
@@ -28,30 +27,30 @@ HOOKS: Final = (CONNECT, PUBLISH, SUBSCRIBE, RECEIVE)
 
 
 class Fault(Exception):
-    """What a hook, or a read of the store, raises on purpose."""
+    """An injected fault of a hook, or of a read from the store."""
 
 
 class Faults:
-    """What fails, and how often it has."""
+    """Which faults to inject, and how often that happened."""
 
     def __init__(self) -> None:
         # Numbers of sessions whose rows cannot be read.
         self.damaged: set[int] = set()
-        # The hook that raises next, over whom, and how often it does not yet.
+        # The hook that raises next, for which client, and how many calls it spares first.
         self.hook = ""
         self.client = ""
         self.spared = 0
-        # Whether the broker works off what a client has sent, and whose it is.
+        # Whether the broker processes what a client has sent, and which client.
         self.is_receiving = False
         self.served = ""
-        # Clients and topics over which the authority failed in this tick, and since the beginning.
+        # Clients and topics for which the authority failed: in this tick, and ever.
         self.unreceived: set[tuple[str, str]] = set()
         self.ever_unreceived: set[tuple[str, str]] = set()
         self.raised = 0
-        self.told = 0
+        self.reported = 0
 
     def check_hook(self, hook: str, client: str) -> None:
-        """A hook is called."""
+        """Raise in this hook, if it is its turn."""
         if self.is_receiving and hook == self.hook and client == self.client:
             if self.spared:
                 self.spared -= 1
@@ -61,7 +60,7 @@ class Faults:
             raise Fault(f"{hook} fails {MARK}")
 
     def check_receive(self, client: str, topic: str) -> None:
-        """It is asked whether a client may receive a message, which another has sent just now."""
+        """Raise in the decision whether a client may receive a message, if it is its turn."""
         if any(client == other for other, _ in self.unreceived):
             return
         try:
@@ -72,14 +71,14 @@ class Faults:
             raise
 
     def check_rows(self, session: int) -> None:
-        """Rows of a session are read."""
+        """Raise if the rows of a session are damaged."""
         if session in self.damaged:
             self.raised += 1
             raise Fault(f"a row is damaged {MARK}")
 
 
 class Hooks(Authority):
-    """Allows everything, or fails."""
+    """Permits everything, or fails on purpose."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults

@@ -1,9 +1,9 @@
-"""What the broker should know, worked out from the packets that have reached it.
+"""A model of the broker: what it should know, from the packets that have reached it.
 
-A second, much simpler broker: it has no network and sends nothing. It is told what the broker was
-given, in the same order, and says which messages were accepted, who has to get them, which wills
-are due and which sessions are there. It is told as well which commits have happened: after a crash
-it goes back to what the last of them knew, because that is what the broker may know.
+This is a second, much simpler broker without a network. It gets the same packets in the same order,
+and knows which messages were accepted, who must get them, which wills are due and which sessions
+exist. It also knows which commits have happened: after a crash it returns to the state of the last
+one, because the real broker can know no more than that.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ FAILURE: Final = 0x80
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """[4.7] for topics that do not begin with $."""
+    """Topic matching [4.7], for topics that do not begin with $."""
     if topic_filter.startswith(SHARE):
         topic_filter = topic_filter.split("/", 2)[2]
     wanted = topic_filter.split("/")
@@ -33,30 +33,30 @@ def matches(topic_filter: str, topic: str) -> bool:
     return len(wanted) == len(levels)
 
 
-def _asked_expiry(packet: Connect) -> int:
+def _requested_expiry(packet: Connect) -> int:
     if packet.version == MQTT5:
         return packet.properties.session_expiry_interval or 0
     return 0 if packet.clean_start else NEVER
 
 
-# payload, QoS, when it expires (None: never)
+# payload, QoS, expiry time (None: never)
 Retained = tuple[bytes, int, float | None]
 
 
 @dataclass
 class Replay:
-    """A retained message that a new subscription brings."""
+    """A retained message that a new subscription must get."""
 
     topic: str
     payload: bytes
     qos: int
-    # How often the broker had crashed by then: one that is not sent yet is lost in a crash.
+    # How often the broker had crashed by then: a crash loses it if it is not sent yet.
     crashes: int
 
 
 @dataclass
 class Accepted:
-    """A message that the broker took: once for each time that it did."""
+    """A message that the broker accepted; one object for each time."""
 
     index: int
     client: str
@@ -64,18 +64,18 @@ class Accepted:
     payload: bytes
     qos: int
     is_will: bool
-    # When nobody need get it any more; None: never.
+    # Its expiry time; None: never.
     expires_at: float | None = None
-    # Whether anything of it has to last: a row of a stream, a retained message, a place in the
-    # queue of a stored session, the identifier of one.
-    lasts: bool = True
-    # The number of the commit that has it, 0 before it is written.
+    # Whether any of it must be durable: a row of a stream, a retained message, an entry in the
+    # queue of a stored session, or an inbound identifier of one.
+    is_durable: bool = True
+    # The number of its commit; 0 before that is written.
     commit: int = 0
 
 
 @dataclass
-class Testament:
-    """A will, and when it is due: None while its connection is open."""
+class PendingWill:
+    """A will, and when it is due: None while the connection is open."""
 
     topic: str
     payload: bytes
@@ -90,26 +90,28 @@ class Facts:
     """One session."""
 
     client: str
-    # No two sessions have the same.
+    # Unique for each session.
     epoch: int
     expiry: int
     # Whether the store has it.
     stored: bool
     version: int
-    # The link that it is connected by, 0 if it is not.
+    # The number of its link; 0 if it is not connected.
     link: int = 0
     ends_at: float | None = None
-    will: Testament | None = None
+    will: PendingWill | None = None
     subscriptions: dict[str, int] = field(default_factory=dict)
     inbound: set[int] = field(default_factory=set)
-    # It had a part in the shared subscription, and may have messages from it yet.
+    # It was a member of the shared subscription, and may still have messages of it.
     was_member: bool = False
 
     def copy(self) -> "Facts":
-        """The same, on its own."""
+        """An independent copy."""
         will = self.will
         if will is not None:
-            will = Testament(will.topic, will.payload, will.qos, will.retain, will.delay, will.due)
+            will = PendingWill(
+                will.topic, will.payload, will.qos, will.retain, will.delay, will.due
+            )
         return Facts(
             self.client,
             self.epoch,
@@ -136,9 +138,9 @@ class Snapshot:
 
 @dataclass
 class Outcome:
-    """What has to become of a PUBLISH."""
+    """How the broker must answer a PUBLISH."""
 
-    # None: nothing new.
+    # None: it is a duplicate or refused.
     accepted: Accepted | None
     refused: bool = False
 
@@ -147,31 +149,31 @@ class Ledger:
     """All sessions, all messages."""
 
     def __init__(self, streams: Sequence[str]) -> None:
-        """With the filters of the streams."""
+        """`streams` are the topic filters of the streams."""
         self._streams = streams
         self.sessions: dict[str, Facts] = {}
         self.crashes = 0
         self.retained: dict[str, Retained] = {}
         self.accepted: list[Accepted] = []
         self.by_payload: dict[bytes, list[Accepted]] = {}
-        # By epoch: index of the message and QoS, in the order in which they came.
+        # By epoch: message index and QoS of expected deliveries, in order.
         self.expected: dict[int, list[tuple[int, int]]] = {}
-        # By epoch: what new subscriptions bring.
+        # By epoch: retained messages for new subscriptions.
         self.replays: dict[int, list[Replay]] = {}
-        # The one shared subscription: index of the message and QoS; what may be lost with a member.
+        # The shared subscription: message index and QoS; messages that may be lost with a member.
         self.shared: list[tuple[int, int]] = []
         self.excused: set[int] = set()
-        # Clients and payloads: the authority failed over whether it may have the message.
+        # Clients and payloads for which the authority failed.
         self.unreceived: set[tuple[str, bytes]] = set()
-        # By epoch: payloads of it that have an identifier. At QoS 2 they are nobody else's then.
+        # By epoch: payloads that have an identifier. At QoS 2 no other member may get them.
         self.flown: dict[int, set[bytes]] = {}
         self.sessions_begun = 0
         self._durable = Snapshot([], {}, 0)
 
-    # --- what lasts -------------------------------------------------------------------------------
+    # --- commits ----------------------------------------------------------------------------------
 
     def snapshot(self, commit: int) -> Snapshot:
-        """What this commit knows."""
+        """The state that this commit contains."""
         for message in reversed(self.accepted):
             if message.commit:
                 break
@@ -179,17 +181,17 @@ class Ledger:
         sessions = [facts.copy() for facts in self.sessions.values()]
         return Snapshot(sessions, dict(self.retained), len(self.accepted))
 
-    def lasts(self, snapshot: Snapshot) -> None:
-        """The commit has happened."""
+    def committed(self, snapshot: Snapshot) -> None:
+        """The commit of this snapshot has happened."""
         self._durable = snapshot
 
     @property
     def durable(self) -> Snapshot:
-        """What the last commit that happened knew."""
+        """The state of the last commit that happened."""
         return self._durable
 
     def restart(self, now: float) -> None:
-        """The broker is a new one, and knows what was committed."""
+        """Return to the last committed state, as a new broker does."""
         self.crashes += 1
         durable = self._durable
         for lost in self.accepted[durable.accepted :]:
@@ -209,7 +211,7 @@ class Ledger:
                 orphans.append(facts)
                 continue
             self.sessions[facts.client] = facts
-            # Its connection counts as closed just now.
+            # Its connection counts as closed now.
             if facts.ends_at is None and facts.expiry != NEVER:
                 facts.ends_at = now + facts.expiry
             if facts.will is not None and facts.will.due is None:
@@ -217,12 +219,12 @@ class Ledger:
         for facts in orphans:
             self._publish_will(facts)
         for facts in list(self.sessions.values()):
-            self._look_at(facts, now)
+            self._update(facts, now)
 
-    # --- what reaches the broker ------------------------------------------------------------------
+    # --- packets ----------------------------------------------------------------------------------
 
     def connect(self, packet: Connect, link: int, now: float) -> bool:
-        """A CONNECT; whether the session was there."""
+        """A CONNECT; returns whether the session existed."""
         client = packet.client_id
         old = self.sessions.get(client)
         if old is not None and old.link:
@@ -230,12 +232,12 @@ class Ledger:
             self.leave(old, now)
             old = self.sessions.get(client)
         if old is not None:
-            self._look_at(old, now)
+            self._update(old, now)
             old = self.sessions.get(client)
         if old is not None and packet.clean_start:
             self._end(old)
             old = None
-        expiry = _asked_expiry(packet)
+        expiry = _requested_expiry(packet)
         facts = old
         if facts is None:
             self.sessions_begun += 1
@@ -249,20 +251,20 @@ class Ledger:
         if packet.will is not None:
             will = packet.will
             delay = will.properties.will_delay_interval or 0
-            facts.will = Testament(will.topic_name, will.payload, will.qos, will.retain, delay)
+            facts.will = PendingWill(will.topic_name, will.payload, will.qos, will.retain, delay)
         return old is not None
 
-    def connect_in_vain(self, packet: Connect, now: float) -> None:
-        """A CONNECT whose session cannot be read. The connection that had it has given way."""
+    def connect_failed(self, packet: Connect, now: float) -> None:
+        """A CONNECT whose session cannot be read. It closes the session's old connection."""
         old = self.sessions.get(packet.client_id)
         if old is not None and old.link:
             self.leave(old, now)
 
     def is_refused(self, packet: Connect) -> bool:
-        """Whether a CONNECT comes in vain while the disk is full."""
+        """Whether a CONNECT is refused while the disk is full."""
         old = self.sessions.get(packet.client_id)
         stored = old is not None and old.stored
-        return stored or packet.will is not None or _asked_expiry(packet) > 0
+        return stored or packet.will is not None or _requested_expiry(packet) > 0
 
     def publish(
         self,
@@ -273,7 +275,7 @@ class Ledger:
         full: bool,
         unreceived: Collection[str] = (),
     ) -> Outcome:
-        """A PUBLISH; `full`: the disk is, and what can be refused is.
+        """A PUBLISH; `full`: the disk is full, and QoS 1 and 2 are refused.
 
         `unreceived`: clients that do not get it, because the authority failed over them.
         """
@@ -295,11 +297,11 @@ class Ledger:
         )
         accepted.expires_at = expires_at
         if packet.retain or (packet.qos == 2 and facts.stored):
-            accepted.lasts = True
+            accepted.is_durable = True
         return Outcome(accepted)
 
     def subscribe(self, facts: Facts, packet: Subscribe) -> None:
-        """A SUBSCRIBE, and what it brings of retained messages."""
+        """A SUBSCRIBE, and the retained messages that it must get."""
         for subscription in packet.subscriptions:
             topic_filter = subscription.topic_filter
             is_new = topic_filter not in facts.subscriptions
@@ -329,22 +331,22 @@ class Ledger:
         self.leave(facts, now)
 
     def leave(self, facts: Facts, now: float) -> None:
-        """The connection of a session is over."""
+        """The connection of a session is closed."""
         facts.link = 0
         facts.ends_at = None if facts.expiry == NEVER else now + facts.expiry
         if facts.will is not None:
             facts.will.due = now + min(facts.will.delay, facts.expiry)
-        self._look_at(facts, now)
+        self._update(facts, now)
 
     def sweep(self, now: float) -> None:
         """Time has passed."""
         for facts in list(self.sessions.values()):
             if self.sessions.get(facts.client) is facts:
-                self._look_at(facts, now)
+                self._update(facts, now)
 
     # --- sessions and wills -----------------------------------------------------------------------
 
-    def _look_at(self, facts: Facts, now: float) -> None:
+    def _update(self, facts: Facts, now: float) -> None:
         if facts.link:
             return
         will = facts.will
@@ -357,8 +359,8 @@ class Ledger:
         self._publish_will(facts)
         del self.sessions[facts.client]
         if facts.was_member:
-            # What was waiting for it goes to another, if there is one; what was on its way to it
-            # at QoS 2 is lost with it [MQTT-4.8.2-5].
+            # Its waiting messages go to another member, if there is one; its in-flight QoS 2
+            # messages are lost [MQTT-4.8.2-5].
             alone = not any(
                 topic_filter.startswith(SHARE)
                 for other in self.sessions.values()
@@ -388,10 +390,10 @@ class Ledger:
         is_will: bool = False,
         unreceived: Collection[str] = (),
     ) -> Accepted:
-        """A message is the broker's: who gets it is decided now."""
+        """The broker accepts a message; this decides who gets it."""
         index = len(self.accepted)
-        lasts = is_will or any(matches(each, topic) for each in self._streams)
-        accepted = Accepted(index, client, topic, payload, qos, is_will, None, lasts)
+        is_durable = is_will or any(matches(each, topic) for each in self._streams)
+        accepted = Accepted(index, client, topic, payload, qos, is_will, None, is_durable)
         self.accepted.append(accepted)
         self.by_payload.setdefault(payload, []).append(accepted)
         if not qos:
@@ -402,7 +404,7 @@ class Ledger:
             for topic_filter, granted in facts.subscriptions.items():
                 if granted and matches(topic_filter, topic):
                     if facts.stored and facts.client not in unreceived:
-                        accepted.lasts = True
+                        accepted.is_durable = True
                     if topic_filter.startswith(SHARE):
                         share_qos = max(share_qos, granted)
                     else:
@@ -413,10 +415,10 @@ class Ledger:
             self.shared.append((index, min(share_qos, qos)))
         return accepted
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def of_link(self, client: str, link: int) -> Facts:
-        """The session that a link has."""
+        """The session of a link."""
         facts = self.sessions.get(client)
         if facts is None or facts.link != link:
             raise Broken(f"the broker serves {client} on link {link}, which has no session")

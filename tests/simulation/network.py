@@ -1,10 +1,10 @@
-"""Bytes on their way between a client and the broker, which arrive in pieces or never do.
+"""The bytes in transit between a client and the broker, which arrive in pieces or never.
 
-    client ── up ──▶ broker          each end sees the other's bytes in order, as far as they come,
-    client ◀─ down ── broker         and the end of the connection only behind the last of them
+    client ── up ──▶ broker          each side gets the other's bytes in order, as far as they
+    client ◀─ down ── broker         arrive, and notices the end of the connection after the last
 
-A cut leaves some first bytes of each direction on their way and takes nothing new. So one end may
-go on for long before it notices: the other may have come back by then, on a new connection.
+A cut keeps the first few bytes in transit in each direction, and accepts nothing new. So one side
+may take long to notice: the other may have reconnected by then.
 """
 
 from semel.broker.connection import Connection
@@ -12,37 +12,37 @@ from semel.mqtt.codec import Decoder, Packet, decode
 
 
 class Link:
-    """One connection, seen from above."""
+    """One connection."""
 
     def __init__(self, who: int, number: int, connection: Connection, version: int) -> None:
         self.who = who
-        # The world's own number: the broker's begin anew when it does.
+        # The world's own number: the broker's numbers restart with it.
         self.number = number
         self.connection = connection
         self.version = version
         self.up = bytearray()
         self.down = bytearray()
-        # Nothing more gets in, at either end.
+        # Neither side can write any more.
         self.is_cut = False
-        # Whether the client, the broker, still holds its end.
+        # Whether client and broker still have the connection open.
         self.has_client = True
         self.has_broker = True
-        # Bytes that the broker was given, and the packets in them that it has not dealt with yet,
-        # each with the place where it ends.
+        # The number of bytes that the broker got, and the packets in them that it has not
+        # processed yet, each with the position of its end.
         self.given = 0
         self.inbox: list[tuple[int, Packet]] = []
         self._rest = b""
-        # Its CONNECT was refused: nobody deals with the rest.
+        # Its CONNECT was refused: the rest is ignored.
         self.is_refused = False
-        # The session that its CONNECT got, as the ledger counts; 0: none has come.
+        # The epoch of its session in the ledger; 0 before CONNECT.
         self.epoch = 0
-        # The broker was about to close it while its next packet waited: nobody deals with that.
+        # The broker was closing it while its next packet waited: that packet is ignored.
         self.was_closing = False
-        # What leaves the broker, as packets.
+        # Decodes what leaves the broker.
         self.outward = Decoder(version)
 
     def cut(self, up: int, down: int) -> None:
-        """The network fails; so many of the bytes on their way still arrive."""
+        """Cut the connection; these numbers of bytes in transit still arrive."""
         self.is_cut = True
         del self.up[up:]
         del self.down[down:]
@@ -74,18 +74,18 @@ class Link:
         self._rest = rest[start:]
         return piece
 
-    def dealt_with(self) -> list[Packet]:
-        """The packets that the broker has dealt with since the last time."""
+    def take_processed(self) -> list[Packet]:
+        """Remove and return the packets that the broker has processed."""
         decoder = self.connection.decoder
-        # It stops before a packet for which the store has no room.
+        # It stops before a packet that has to wait for the store.
         left = unread_bytes(decoder) if self.connection.paused_by_store else 0
         packets: list[Packet] = []
         while self.inbox and self.inbox[0][0] <= self.given - left:
             packets.append(self.inbox.pop(0)[1])
         return packets
 
-    def worked_off(self) -> list[Packet]:
-        """The packets up to the one at which the broker raised: that one is the last."""
+    def take_until_fault(self) -> list[Packet]:
+        """Remove and return the packets up to the one at which the broker raised, inclusive."""
         decoder = self.connection.decoder
         left = unread_bytes(decoder)
         packets: list[Packet] = []
@@ -101,7 +101,7 @@ class Link:
 
     @property
     def ends_for_broker(self) -> bool:
-        """Whether the broker's next read tells it that the connection is over."""
+        """Whether the broker's next read is the end of the connection."""
         return not self.up and (self.is_cut or not self.has_client)
 
     @property

@@ -1,6 +1,6 @@
-"""What has to have happened by a time: nobody waits for ever, and nobody is ended too early.
+"""Timing guarantees: nobody waits forever, and nobody is disconnected too early.
 
-Looked at whenever the broker has swept, from outside: by what clients, ledger and witness know.
+Checked after each sweep of the broker, from what clients, ledger and witness know.
 """
 
 from typing import TYPE_CHECKING
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class Promptness:
-    """Whether a world's broker does in time what is due."""
+    """Checks whether the broker acts in time."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        # By link: since when it has been seen to wait for a full disk.
-        self._waits_since: dict[int, float] = {}
+        # By link: since when it waits because the disk is full.
+        self._waiting_since: dict[int, float] = {}
 
     def forget(self) -> None:
-        """The broker is a new one, and so are all connections."""
-        self._waits_since = {}
+        """Start over with a new broker."""
+        self._waiting_since = {}
 
-    def unheard(self) -> list[Link]:
-        """Connections that the broker does not read from, for the sake of a reader."""
+    def unread_links(self) -> list[Link]:
+        """Connections from which the broker does not read because a subscriber is slow."""
         links = self._world.links
         return [
             each
@@ -35,30 +35,30 @@ class Promptness:
             if each.connection.paused_by_reader and not each.connection.closing
         ]
 
-    def check_unheard(self, unheard: list[Link]) -> None:
-        """A sweep has closed none of these for its silence."""
-        for link in unheard:
-            # Over a full disk it may have been told that it waits in vain.
+    def check_unread(self, unread_links: list[Link]) -> None:
+        """The sweep has not closed these connections by their keep alive."""
+        for link in unread_links:
+            # On a full disk it may be closed after its timeout.
             if link.connection.closing and self._world.store.condition != FULL:
                 raise Broken(
-                    f"{self._name(link)} is closed for its silence, and nobody has listened to it"
+                    f"{self._name(link)} was closed by its keep alive while it was not read from"
                 )
 
     def check(self, now: float) -> None:
-        """Whose time is over has ended; who waits for a full disk is told so."""
+        """Expired sessions have ended, and publishers on a full disk were told."""
         world = self._world
-        there, known = set(world.broker.router.sessions), set(world.ledger.sessions)
-        if there != known:
-            raise Broken(f"there are the sessions {sorted(there)}, and not {sorted(known)}")
-        waits: dict[int, float] = {}
+        actual, expected = set(world.broker.router.sessions), set(world.ledger.sessions)
+        if actual != expected:
+            raise Broken(f"the sessions are {sorted(actual)} instead of {sorted(expected)}")
+        waiting: dict[int, float] = {}
         for link in world.links:
             if not link.has_broker or link.connection.closing:
                 continue
             self._check_keep_alive(link, now)
             if link.version == MQTT5 and world.store.condition == FULL:
                 if world.witness.awaits_answer(link):
-                    waits[link.number] = self._check_wait(link, now)
-        self._waits_since = waits
+                    waiting[link.number] = self._check_wait(link, now)
+        self._waiting_since = waiting
 
     def _check_keep_alive(self, link: Link, now: float) -> None:
         connection = link.connection
@@ -67,12 +67,12 @@ class Promptness:
             connection.paused_by_reader or connection.paused_by_store
         )
         if limit and is_read and now - connection.last_packet_at >= limit:
-            raise Broken(f"{self._name(link)} was silent for too long, and is connected")
+            raise Broken(f"{self._name(link)} exceeded its keep alive, but is still connected")
 
     def _check_wait(self, link: Link, now: float) -> float:
-        since = self._waits_since.get(link.number, now)
+        since = self._waiting_since.get(link.number, now)
         if now - since >= self._world.plan.full_disk_timeout:
-            raise Broken(f"{self._name(link)} waits for a full disk, and nobody has told it so")
+            raise Broken(f"{self._name(link)} waits on a full disk beyond the timeout")
         return since
 
     def _name(self, link: Link) -> str:

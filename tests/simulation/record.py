@@ -1,16 +1,16 @@
-"""The sealer and its segments, on a disk that loses what was not synced.
+"""The sealer and its segments, on a disk that loses unsynced data.
 
-A segment comes about in steps, and a crash may come between any two of them:
+A segment is created in steps, and a crash may occur between any two of them:
 
-    begin   the database notes the range            ─┐
-    write   the rows, under a temporary name         │ a crash: once more, the same range
-    sync    the bytes are safe                       │
+    begin   the database stores the range           ─┐
+    write   the rows, under a temporary name         │ after a crash: again, with the same range
+    sync    the bytes are durable                    │
     rename  the segment has its name                 │
-    folder  the name is safe                        ─┘
-    end     the database notes it, and deletes the rows
+    folder  the name is durable                     ─┘
+    end     the database marks the range as sealed, and deletes the rows
 
-What the record says is then what a reader gets who goes by the ranges in the names, and behind
-them the rows that the database has yet.
+The record is what a reader gets: the segments, selected by the ranges in their names, followed by
+the rows that are still in the database.
 """
 
 import sqlite3
@@ -35,7 +35,7 @@ END: Final = 5
 
 
 def rows_of(database: Database, stream: int, after: int = 0) -> list[Row]:
-    """What the database has of a stream, behind this seq."""
+    """The rows of a stream in the database, after this seq."""
     found: list[Row] = []
     for *row, properties in database.connection.execute(
         "SELECT seq, client_id, topic, payload, properties FROM record WHERE stream_id = ?"
@@ -46,7 +46,7 @@ def rows_of(database: Database, stream: int, after: int = 0) -> list[Row]:
         if properties and any(
             item[0] == TOPIC_ALIAS for item in properties_as_stored(properties).items
         ):
-            # It means something on the publisher's connection alone.
+            # An alias is only valid on the publisher's connection.
             raise Broken(f"row {seq} of stream {stream} has a topic alias")
         found.append((seq, client_id, topic, payload))
     return found
@@ -54,7 +54,7 @@ def rows_of(database: Database, stream: int, after: int = 0) -> list[Row]:
 
 @dataclass
 class File:
-    """A segment: whether its bytes, and its name, are safe."""
+    """A segment; whether its bytes and its name are durable."""
 
     rows: list[Row]
     first: int
@@ -70,13 +70,13 @@ class File:
 
 
 class Root:
-    """Where the segments of one stream are."""
+    """The segments of one stream."""
 
     def __init__(self) -> None:
         self.files: list[File] = []
 
     def crash(self, chance: int) -> None:
-        """Power is lost: a name that is not safe may be there or not, and bytes may be missing."""
+        """Lose power: a name that is not durable may be lost, and bytes may be missing."""
         kept: list[File] = []
         for file in self.files:
             if file.named and (file.name_safe or chance & 1):
@@ -88,7 +88,7 @@ class Root:
         self.files = kept
 
     def segments(self) -> list[File]:
-        """What a reader looks at: no file whose range another covers."""
+        """The segments that a reader selects: none whose range another covers."""
         named = sorted(
             (file for file in self.files if file.named), key=lambda file: (file.first, -file.last)
         )
@@ -99,20 +99,20 @@ class Root:
         return found
 
     def rows(self) -> list[Row]:
-        """The record as far as it is sealed."""
+        """The sealed rows."""
         rows: list[Row] = []
         last = 0
         for file in self.segments():
             if file.first <= last:
                 raise Broken(f"segment {file.first}-{file.last} overlaps one that ends at {last}")
             if [row[0] for row in file.rows] != list(range(file.first, file.last + 1)):
-                raise Broken(f"segment {file.first}-{file.last} has not all of its rows")
+                raise Broken(f"segment {file.first}-{file.last} lacks some of its rows")
             rows += file.rows
             last = file.last
         return rows
 
     def compact(self, chance: int) -> None:
-        """Make one large segment of two small ones; or delete what was covered for long enough."""
+        """Merge two small segments into a large one, or delete covered segments."""
         segments = self.segments()
         if chance & 1:
             self.files = [file for file in self.files if file in segments or not file.name_safe]
@@ -134,7 +134,7 @@ class Sealer:
         self._file: File | None = None
 
     def go_on(self, database: Database, chance: int) -> None:
-        """The next step."""
+        """Execute the next step."""
         step = self.step
         self.step = BEGIN if step == END else step + 1
         if step == BEGIN:
@@ -144,7 +144,7 @@ class Sealer:
         elif step == SYNC:
             self.file.bytes_safe = True
         elif step == RENAME:
-            # A second attempt takes the place of the first.
+            # A second attempt replaces the first.
             self.root.files = [
                 other
                 for other in self.root.files
@@ -158,28 +158,28 @@ class Sealer:
 
     @property
     def file(self) -> File:
-        """The segment that it is at."""
+        """The segment in progress."""
         assert self._file is not None
         return self._file
 
     def sealed(self, database: Database) -> tuple[int, int]:
-        """Up to which row it has sealed, and up to which it is about to."""
+        """The last sealed seq, and the last seq of the range that is being sealed."""
         for row in database.streams():
             if row.id == self.stream:
                 return row.sealed_seq, row.sealing_seq
-        raise Broken(f"stream {self.stream} is not there")
+        raise Broken(f"stream {self.stream} does not exist")
 
     def begin(self, database: Database, chance: int) -> None:
-        """Choose a range, and have it noted."""
+        """Choose a range, and store it in the database."""
         sealed, sealing = self.sealed(database)
         if sealing > sealed:
-            # A crash came between: the same range again.
+            # After a crash: the same range again.
             return
         rows = rows_of(database, self.stream, sealed)
         if not rows:
             self.step = BEGIN
             return
-        # All that there is, or less.
+        # All rows, or fewer.
         through = rows[(-1, 0, len(rows) // 2, -1)[chance & 3]][0]
         database.begin_sealing(self.stream, through)
 
@@ -191,11 +191,11 @@ class Sealer:
         self.root.files.append(self._file)
 
     def end(self, database: Database) -> None:
-        """Have the rows deleted."""
+        """Delete the sealed rows from the database."""
         database.end_sealing(self.stream, self.sealed(database)[1])
 
     def crash(self, database: Database, chance: int) -> None:
-        """The process is gone; a crash may also come while the rows are being deleted."""
+        """Crash the process, possibly while it deletes rows."""
         if self.step == END and chance & 2:
             database.connection.set_progress_handler(CountDown(chance >> 2 & 7), 10)
             try:
@@ -209,14 +209,14 @@ class Sealer:
         self._file = None
         sealed, sealing = self.sealed(database)
         if sealed and sealed == sealing:
-            # What was being deleted is deleted now.
+            # Finish the interrupted deletion.
             database.end_sealing(self.stream, sealed)
 
     def record(self, database: Database) -> list[Row]:
-        """The whole record: each row once, by its seq."""
+        """The whole record: each row once, by seq."""
         rows = self.root.rows()
         known = {row[0]: row for row in rows}
         for row in rows_of(database, self.stream):
             if known.setdefault(row[0], row) != row:
-                raise Broken(f"row {row[0]} is one in its segment and another in the database")
+                raise Broken(f"row {row[0]} differs between its segment and the database")
         return [known[seq] for seq in sorted(known)]

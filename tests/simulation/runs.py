@@ -1,10 +1,10 @@
-"""Many seeds, on several processes, and what came of them; the command of the simulation.
+"""Runs many seeds in several processes; the command line of the simulation.
 
-    --seeds 100000           that many schedules, from --first on
-    --seed 4711 --trace      one of them, with everything that happens in it
-    --variants               how many seeds it takes to notice each world that is broken on purpose
+    --seeds 100000           run this many schedules, from --first on
+    --seed 4711 --trace      run one schedule, and print everything that happens in it
+    --variants               print how many seeds it takes to detect each broken variant
 
-A seed that fails is made smaller, and its trace printed: it replays exactly.
+A failing schedule is shrunk, and its trace is printed; it replays exactly.
 """
 
 import argparse
@@ -18,22 +18,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.simulation.account import check
+from tests.simulation.final_checks import check
 from tests.simulation.schedule import schedule_of
 from tests.simulation.shrinking import failure_of, shrunk, story
 from tests.simulation.variants import BROKEN, FAITHFUL, Blind, Variant
 from tests.simulation.world import World, play
 
-# Schedules that a process runs before it reports.
+# How many schedules a process runs before it reports.
 CHUNK: Final = 250
-# Failing seeds that are shown with their traces, and that are listed.
+# How many failing seeds are shown with their traces, and how many are listed.
 SHOWN: Final = 3
 LISTED: Final = 20
 
 
 @dataclass
 class Outcome:
-    """What came of some schedules."""
+    """The outcome of some schedules."""
 
     schedules: int = 0
     tally: Counter[str] = field(default_factory=Counter)
@@ -41,14 +41,14 @@ class Outcome:
     failures: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: "Outcome") -> None:
-        """Both together."""
+        """Add another outcome."""
         self.schedules += other.schedules
         self.tally += other.tally
         self.failures += other.failures
 
 
 def run_seeds(first: int, count: int, variant: Variant = FAITHFUL) -> Outcome:
-    """The schedules of these seeds, one after the other."""
+    """Run the schedules of these seeds one by one."""
     outcome = Outcome()
     for seed in range(first, first + count):
         schedule = schedule_of(seed)
@@ -61,7 +61,7 @@ def run_seeds(first: int, count: int, variant: Variant = FAITHFUL) -> Outcome:
         outcome.schedules += 1
         outcome.tally += world.tally
         outcome.tally["actions"] += len(schedule.actions)
-        # Nothing refers to it any more, but its parts do to each other.
+        # Its parts refer to each other: without this it stays open until garbage collection.
         world.database.close()
     return outcome
 
@@ -71,7 +71,7 @@ def _chunk(bounds: tuple[int, int]) -> Outcome:
 
 
 def run_many(first: int, count: int, processes: int) -> Iterator[Outcome]:
-    """The same on several processes, in pieces."""
+    """Run the schedules in several processes, in chunks."""
     bounds = [
         (start, min(CHUNK, first + count - start)) for start in range(first, first + count, CHUNK)
     ]
@@ -83,7 +83,7 @@ def run_many(first: int, count: int, processes: int) -> Iterator[Outcome]:
 
 
 def seeds_to_notice(variant: Variant, most: int, first: int = 0) -> int | None:
-    """How many seeds it takes until a broken world is noticed; None: more than that."""
+    """How many seeds it takes to detect a broken variant; None: more than `most`."""
     for seed in range(first, first + most):
         if failure_of(schedule_of(seed), variant) is not None:
             return seed - first + 1
@@ -91,11 +91,11 @@ def seeds_to_notice(variant: Variant, most: int, first: int = 0) -> int | None:
 
 
 def table(outcome: Outcome) -> str:
-    """What happened, in lines."""
+    """The outcome as a table."""
     lines = [f"{'schedules':>24}  {outcome.schedules:,}"]
     for name, count in sorted(outcome.tally.items()):
         lines.append(f"{name:>24}  {count:,}")
-    lines.append(f"{'promises broken':>24}  {len(outcome.failures):,}")
+    lines.append(f"{'guarantees broken':>24}  {len(outcome.failures):,}")
     return "\n".join(lines)
 
 
@@ -110,8 +110,8 @@ def _run(arguments: argparse.Namespace) -> int:
             shown = time.monotonic()
             rate = total.schedules / (shown - began)
             print(
-                f"{total.schedules:,} of {arguments.seeds:,} schedules, {rate:.0f} a second,"
-                f" {len(total.failures)} broken",
+                f"{total.schedules:,} of {arguments.seeds:,} schedules, {rate:.0f} per second,"
+                f" {len(total.failures)} failed",
                 file=sys.stderr,
                 flush=True,
             )
@@ -139,12 +139,12 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"{'seconds':>24}  {seconds:,.1f} on {arguments.processes} processes")
         for seed, _ in total.failures[:SHOWN]:
             print(f"\n{story(shrunk(schedule_of(seed)))}")
-            print(f"again: python -m tests.long.simulate --seed {seed} --trace")
+            print(f"to replay: python -m tests.long.simulate --seed {seed} --trace")
     return 1 if total.failures else 0
 
 
 def _replay(seed: int, *, trace: bool, variant: Variant) -> int:
-    """One seed: whole, or, if it fails and nobody wants all of it, made smaller."""
+    """Run one seed: with the whole trace, or else with a shrunk one if it fails."""
     schedule = schedule_of(seed)
     problem = failure_of(schedule, variant)
     if trace:
@@ -152,7 +152,7 @@ def _replay(seed: int, *, trace: bool, variant: Variant) -> int:
     elif problem is not None:
         print(story(shrunk(schedule, variant), variant))
     else:
-        print(f"seed {seed}: {len(schedule.actions)} actions, and every promise is kept")
+        print(f"seed {seed}: {len(schedule.actions)} actions, every guarantee is kept")
     return 0 if problem is None else 1
 
 
@@ -183,14 +183,14 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="simulate", description=__doc__.splitlines()[0] if __doc__ else None
     )
-    parser.add_argument("--seeds", type=int, default=2_000, help="how many schedules")
+    parser.add_argument("--seeds", type=int, default=2_000, help="the number of schedules")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--json", action="store_true", help="the result for programs")
-    parser.add_argument("--seed", type=int, help="this one alone")
-    parser.add_argument("--trace", action="store_true", help="all that happens in it")
-    parser.add_argument("--variant", help="in a world that is broken in this way")
-    parser.add_argument("--variants", action="store_true", help="try all broken worlds")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--seed", type=int, help="run only this seed")
+    parser.add_argument("--trace", action="store_true", help="print everything that happens in it")
+    parser.add_argument("--variant", help="run it with this broken variant")
+    parser.add_argument("--variants", action="store_true", help="run all broken variants")
     arguments = parser.parse_args(words)
     if arguments.variants:
         return _show_variants(arguments.seeds, as_json=arguments.json)
@@ -198,6 +198,6 @@ def main(words: list[str] | None = None) -> int:
         known = {each.name: each for each in (FAITHFUL, *BROKEN)}
         variant = known.get(arguments.variant or FAITHFUL.name)
         if variant is None:
-            parser.error(f"--variant is one of: {', '.join(known)}")
+            parser.error(f"--variant must be one of: {', '.join(known)}")
         return _replay(arguments.seed, trace=arguments.trace, variant=variant)
     return _run(arguments)

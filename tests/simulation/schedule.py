@@ -1,7 +1,7 @@
-"""What a seed stands for: a plan of who takes part, and a list of actions.
+"""What a seed stands for: a plan of the participants, and a list of actions.
 
-Both are plain values, and an action carries its own numbers: taking some actions out leaves the
-others as they are. That makes a failing schedule replay exactly, and lets it be made smaller.
+Both are plain values. An action has its own numbers, so removing some actions does not change the
+others: a failing schedule replays exactly, and can be shrunk.
 """
 
 import random
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from semel.mqtt.packet_types import MQTT5, MQTT311
 
-# What clients do in a world.
+# The roles of clients.
 PUBLISHER: Final = "publisher"
 SUBSCRIBER: Final = "subscriber"
 WORKER: Final = "worker"  # a member of a shared subscription
@@ -18,12 +18,12 @@ VISITOR: Final = "visitor"  # its session ends with its connection
 
 NEVER: Final = 0xFFFF_FFFF
 
-# Everybody's topics and filters; wills have topics of their own.
+# The topics and filters of all clients; wills have topics of their own.
 TOPICS: Final = ("a", "a/b", "c/d", "r/1", "r/2")
 FILTERS: Final = ("#", "a/#", "a", "+/b", "c/d", "r/+")
 SHARED_FILTER: Final = "$share/g/a/#"
 
-# Each as often as its number says.
+# The relative frequency of each action.
 WEIGHTS: Final = {
     "publish": 16,
     "step": 9,
@@ -58,7 +58,7 @@ _CUMULATED: Final = tuple(sum(list(WEIGHTS.values())[: at + 1]) for at in range(
 
 
 class Action(NamedTuple):
-    """Something that happens: what, to which client, and two numbers that say how."""
+    """An action: its kind, the client, and two numbers as parameters."""
 
     kind: str
     who: int
@@ -71,34 +71,34 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """One client: its role, and its ways."""
+    """One client: its role, and how it behaves."""
 
     name: str
     role: str
     version: int
-    # How long its session outlives a connection.
+    # Its Session Expiry Interval.
     expiry: int
     receive_maximum: int
     # QoS of its subscriptions, if it has any.
     qos: int
-    # It answers only when an action says so; it reads only then.
+    # It acknowledges (lazy) or reads (slow) only when an action says so.
     lazy: bool = False
     slow: bool = False
     # It takes the lowest free Packet Identifier instead of the next.
     thrifty: bool = False
-    # It publishes behind its CONNECT, without waiting for the CONNACK.
+    # It publishes without waiting for CONNACK.
     eager: bool = False
-    # Seconds that its wills wait; None: it has none.
+    # Its Will Delay Interval; None: it has no will.
     will_delay: int | None = None
     will_qos: int = 1
     will_retain: bool = False
-    # Seconds of silence after which the broker may close; 0: any number.
+    # Its keep alive in seconds; 0: none.
     keep_alive: int = 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Who takes part, and how much the broker takes."""
+    """The participants, and the limits of the broker."""
 
     seed: int
     parts: tuple[Part, ...]
@@ -108,21 +108,21 @@ class Plan:
     receive_maximum: int = 200
     maximum_outgoing: int = 1 << 23
     maximum_queued: int = 10_000
-    # Seconds that a publisher waits for a reader; a client of 5.0 for a full disk.
+    # How long a publisher waits for a slow subscriber, and a 5.0 client on a full disk.
     slow_subscriber_timeout: float = 0.5
     full_disk_timeout: float = 10.0
     # Deliveries that a session keeps in memory.
     queue_window: int = 1_000
-    # Commits that a step leaves undone: the disk is that slow.
+    # How many commits a step leaves pending, to simulate a slow disk.
     lag: int = 0
-    # Whether queues are so small that they overflow.
+    # Whether queues are small enough to overflow.
     bounded: bool = False
-    # Whether everything is started once more in the end, to find nothing changed.
+    # Whether everything is restarted at the end, to check that nothing changes.
     again: bool = False
 
 
 class Schedule(NamedTuple):
-    """A plan and what happens."""
+    """A plan and its actions."""
 
     plan: Plan
     actions: list[Action]
@@ -145,7 +145,7 @@ def schedule_of(seed: int) -> Schedule:
     for kind in choose.choices(KINDS, cum_weights=_CUMULATED, k=count):
         who = choose.randrange(len(plan.parts))
         if kind == "publish" and plan.parts[who].role != PUBLISHER:
-            # Mostly those publish whose role it is.
+            # Mostly publishers publish.
             who = choose.randrange(len(plan.parts))
         actions.append(Action(kind, who, choose.randrange(1 << 16), choose.randrange(1 << 16)))
     return Schedule(plan, actions)
@@ -168,7 +168,7 @@ def _plan(seed: int, choose: random.Random) -> Plan:
         version = choose.choice((MQTT311, MQTT5))
         expiry = 0
         if role != VISITOR:
-            # 3.1.1 knows only all or nothing.
+            # 3.1.1 has no expiry interval: a session ends with its connection, or never.
             finite = version == MQTT5 and choose.random() < 0.4
             expiry = choose.choice((4, 30)) if finite else NEVER
         slow = role != PUBLISHER and choose.random() < 0.15
@@ -191,7 +191,7 @@ def _plan(seed: int, choose: random.Random) -> Plan:
             )
         )
     bounded = choose.random() < 0.15
-    # Where queues overflow, or are handed over, they should also be longer than what is at hand.
+    # Queues that overflow or are handed over should also be longer than the memory window.
     long_queues = bounded or WORKER in roles
     streams: list[tuple[str, str]] = []
     if choose.random() < 0.9:
@@ -211,7 +211,7 @@ def _plan(seed: int, choose: random.Random) -> Plan:
         lag=choose.choice((0, 0, 1, 2)),
         bounded=bounded,
         again=choose.random() < 0.3,
-        # Where readers get behind soon, publishers wait for longer than their keep alive.
+        # If subscribers get behind quickly, publishers wait for longer than their keep alive.
         slow_subscriber_timeout=20.0 if maximum_outgoing < 1_000 else 0.5,
     )
 

@@ -1,15 +1,15 @@
-"""From a schedule that fails to a short one that fails as well.
+"""Shrinks a failing schedule to a short one that fails in the same way.
 
-Actions are taken out, at first many at a time, then one by one, as long as the rest still breaks
-the same kind of promise. How often that is tried is bounded, so that the outcome is the same every
-time.
+Actions are removed, first many at a time, then one by one, as long as the rest still fails with the
+same kind of message. The number of attempts is limited, not the time, so the result is
+reproducible.
 """
 
 import re
 from typing import Final
 
-from tests.simulation.account import check
 from tests.simulation.clock import Broken
+from tests.simulation.final_checks import check
 from tests.simulation.schedule import Schedule
 from tests.simulation.variants import FAITHFUL, Variant
 from tests.simulation.world import World, play
@@ -18,7 +18,7 @@ ATTEMPTS: Final = 1_500
 
 
 def failure_of(schedule: Schedule, variant: Variant = FAITHFUL) -> Exception | None:
-    """What goes wrong in a schedule, if anything does."""
+    """The exception of a failing schedule; None if it passes."""
     try:
         world = World(schedule.plan, variant=variant)
         play(world, schedule.actions)
@@ -29,13 +29,13 @@ def failure_of(schedule: Schedule, variant: Variant = FAITHFUL) -> Exception | N
 
 
 def kind_of(problem: Exception) -> str:
-    """The kind of a failure: its words without the numbers and names."""
+    """The kind of a failure: its message without numbers and names."""
     words = re.sub(r"b'[^']*'|\b[psvw]\d+\b|\d+|\{.*\}|\[.*\]", "…", str(problem))
     return f"{type(problem).__name__}: {words[:60]}"
 
 
 def traced(schedule: Schedule, variant: Variant = FAITHFUL) -> tuple[list[str], Exception | None]:
-    """Everything that happens in a schedule, line by line, and what is wrong in the end."""
+    """The trace of a schedule, and its failure, if any."""
     world = World(schedule.plan, variant=variant, trace=True)
     assert world.trace is not None
     try:
@@ -47,7 +47,7 @@ def traced(schedule: Schedule, variant: Variant = FAITHFUL) -> tuple[list[str], 
 
 
 def shrunk(schedule: Schedule, variant: Variant = FAITHFUL) -> Schedule:
-    """The shortest schedule found that fails in the same way; it must fail to begin with."""
+    """The shortest schedule found that fails in the same way. Raises ValueError if none fails."""
     problem = failure_of(schedule, variant)
     if problem is None:
         raise ValueError("this schedule does not fail")
@@ -73,7 +73,7 @@ def shrunk(schedule: Schedule, variant: Variant = FAITHFUL) -> Schedule:
 
 
 def story(schedule: Schedule, variant: Variant = FAITHFUL) -> str:
-    """What happens in a schedule that fails, for people."""
+    """The plan, the trace and the failure of a schedule as text."""
     lines, problem = traced(schedule, variant)
     plan = schedule.plan
     head = [f"seed {plan.seed}, {len(schedule.actions)} actions"]

@@ -1,11 +1,11 @@
 """The real database in memory, behind a Store whose commits happen when the schedule says so.
 
-    write ─▶ pending ─apply─▶ applied ─report─▶ the broker is told
+    write ─▶ pending ─apply─▶ applied ─report─▶ the broker is notified
                 │                │
-                └── a crash ─────┴──▶ forgotten; what was applied is there, the rest is not
+                └── a crash ─────┴──▶ discarded; what was applied is in the database
 
-A crash inside a transaction is made by SQLite itself: it is interrupted after so many of its steps
-and rolls back. A full disk is made in the same way, only that the broker lives on.
+A crash inside a transaction is an interrupt of SQLite after a number of its steps, which rolls the
+transaction back. A full disk is simulated in the same way, but the broker survives.
 """
 
 import sqlite3
@@ -30,40 +30,40 @@ def _template() -> bytes:
 
 
 def empty_database() -> Database:
-    """One with the tables and nothing in them: much quicker than making the tables."""
+    """A database with empty tables, copied from a template because that is much faster."""
     connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
     connection.deserialize(_template())
     return Database(connection)
 
 
 class Pending:
-    """A commit on its way, and what the ledger knew when it was written."""
+    """A pending commit, and the ledger's snapshot of when it was written."""
 
     def __init__(self, commit: Commit, number: int, snapshot: Snapshot) -> None:
         self.commit = commit
         self.number = number
         self.snapshot = snapshot
-        # The broker knows of it already, as it should not.
-        self.is_told = False
+        # The broker was notified already, too early.
+        self.is_reported = False
 
 
 class SimulatedStore(Store):
-    """What the broker is given."""
+    """The store of the simulated broker."""
 
     def __init__(self, database: Database, noted: Callable[[Commit, int], Snapshot]) -> None:
-        """`noted` is told of every commit that is written, with its number."""
+        """`noted` is called for every commit that is written, with its number."""
         super().__init__(is_durable=True)
         self.database = database
         self.pending: list[Pending] = []
         self.applied: list[Pending] = []
-        # The last commit that happened.
+        # The number of the last commit that happened.
         self.safe = 0
-        # Deliveries that the broker had to read again.
+        # The number of deliveries that the broker read back.
         self.refills = 0
         self.has_space = True
         self.is_behind = False
         self.faults = Faults()
-        # Numbers of sessions that are over. No other session may have one of them.
+        # Numbers of ended sessions, which must not be reused.
         self._ended_numbers: set[int] = set()
         self._noted = noted
         self._written = 0
@@ -99,7 +99,7 @@ class SimulatedStore(Store):
     # --- the schedule's side ----------------------------------------------------------------------
 
     def apply(self, count: int) -> Snapshot | None:
-        """Some commits happen, in one transaction. What the last of them knew, if they did."""
+        """Apply commits in one transaction, and return the last snapshot; None if that fails."""
         group = self.pending[: max(0, count)]
         if not group:
             return None
@@ -110,7 +110,7 @@ class SimulatedStore(Store):
             self.condition = FULL
             return None
         for commit in commits:
-            # Its rows are gone, and another may get its number.
+            # Its damaged rows are deleted.
             self.faults.damaged -= set(commit.ended)
         self._check_numbers(commits)
         del self.pending[: len(group)]
@@ -120,8 +120,8 @@ class SimulatedStore(Store):
         return group[-1].snapshot
 
     def apply_and_crash(self, count: int, steps: int) -> Snapshot | None:
-        """A crash inside a transaction, or behind it if it takes no so many steps of SQLite's
-        machine. What lasts then, if anything does."""
+        """Crash inside a transaction, or after it if it has fewer steps than `steps`. Returns the
+        snapshot that is durable then, if any."""
         group = self.pending[:count]
         if group and not self._interrupted([each.commit for each in group], steps):
             self._check_numbers([each.commit for each in group])
@@ -130,15 +130,15 @@ class SimulatedStore(Store):
         return None
 
     def _check_numbers(self, commits: list[Commit]) -> None:
-        """Numbers of sessions are not given again: something may still go by the old one."""
+        """Session numbers must not be reused: something may still refer to the old one."""
         for commit in commits:
             for number, client, _ in commit.sessions:
                 if number in self._ended_numbers:
-                    raise Broken(f"{client} has the number {number} of a session that is over")
+                    raise Broken(f"{client} reuses the number {number} of an ended session")
             self._ended_numbers |= set(commit.ended)
 
     def _interrupted(self, commits: list[Commit], steps: int) -> bool:
-        """Try a transaction that fails if a statement takes more steps. Whether it did."""
+        """Apply commits, and fail if a statement takes more steps; whether it failed."""
         connection = self.database.connection
         count_down = CountDown(steps)
         connection.set_progress_handler(count_down, 1)
@@ -153,26 +153,26 @@ class SimulatedStore(Store):
         return False
 
     def report(self) -> Commit | None:
-        """The next commit of which the broker is told."""
+        """The next commit to notify the broker of; None if it knows already."""
         done = self.applied.pop(0)
-        return None if done.is_told else done.commit
+        return None if done.is_reported else done.commit
 
     def set_space(self, has_space: bool) -> None:
-        """The disk is full, or no longer so: who waits for it finds out by trying."""
+        """Set whether the disk has space; the store notices when it writes."""
         self.has_space = has_space
 
     def set_behind(self, is_behind: bool) -> None:
-        """There is more to be sealed, or written, than there should be."""
+        """Set whether sealing or writing is behind."""
         self.is_behind = is_behind
         if self.condition != FULL:
             self.condition = BEHIND if is_behind else OPEN
 
     def crash(self) -> None:
-        """The process is gone, and with it what was not committed."""
+        """Crash the process: uncommitted changes are lost."""
         self.pending = []
         self.applied = []
         self.condition = BEHIND if self.is_behind else OPEN
-        # Nothing that the old one remembered counts, and what it had begun is undone.
+        # The caches of the old process are lost, and its open transaction is rolled back.
         connection = self.database.connection
         if connection.in_transaction:
             connection.execute("ROLLBACK")

@@ -1,8 +1,7 @@
-"""The simulation can fail: worlds that are broken on purpose, each of them noticed.
+"""The simulation can fail: it detects each world that is broken on purpose.
 
-A variant lies at a seam (the store, the sealer, the bytes that leave, the log, what the server asks
-for), never inside the core. How many seeds each takes is printed by `python -m
-tests.long.simulate --variants`.
+A variant breaks an interface (the store, the sealer, the output, the log, the calls of the server),
+never the core. `python -m tests.long.simulate --variants` prints how many seeds each one takes.
 """
 
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 from tests.simulation.runs import seeds_to_notice
 from tests.simulation.variants import BROKEN, FAITHFUL, Blind, Variant
 
-# Each is noticed within so many seeds, most of them within a few.
+# The maximum number of seeds to detect a variant; most take only a few.
 SEEDS = 1_500
-# Those that show also when nobody looks at the disk, in what clients get and the record says.
+# Variants that are detected without queries of the database, from deliveries and the record.
 BLIND_SEEDS = 1_000
 SEEN_BLINDLY = (
     "early ack",

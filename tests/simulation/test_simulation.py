@@ -1,14 +1,14 @@
-"""Two thousand schedules in which every promise is kept; and the parts of the simulation.
+"""Two thousand schedules in which every guarantee is kept; and tests of the simulation itself.
 
-All of them are played by the compiled broker; the interpreted one plays a few.
+The compiled broker runs all of them, the interpreted one only a few.
 """
 
 import pytest
 
 from semel.mqtt import MQTT5, MQTT311, topic_matches
 from tests.modes import repeats
-from tests.simulation.account import check
 from tests.simulation.clock import Broken
+from tests.simulation.final_checks import check
 from tests.simulation.ledger import matches
 from tests.simulation.record import BEGIN, END, File, Root, Sealer
 from tests.simulation.runs import main, run_seeds
@@ -33,11 +33,11 @@ PARTS = repeats(4, 1)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_promise_is_kept_in_every_schedule(part: int) -> None:
+def test_every_guarantee_is_kept_in_every_schedule(part: int) -> None:
     outcome = run_seeds(1 + part * COUNT, COUNT)
     assert outcome.failures == []
     assert outcome.schedules == COUNT
-    # It was no idle talk: everything that can go wrong did, in each part.
+    # Each kind of fault has occurred in each part.
     for what in (
         "crashes in a commit",
         "restarts with commits lost",
@@ -97,12 +97,12 @@ START = [
     Action("subscribe", 1, 1, 0),
     Action("settle", 0, 3, 0),
 ]
-# One of QoS 2, to `a`, small, not retained, that never expires.
+# QoS 2, topic `a`, small, not retained, without expiry.
 MESSAGE = Action("publish", 0, 0, 530)
 
 
 def finished(actions: list[Action], **changes: object) -> World:
-    """A world in which this has happened, and in which all is well."""
+    """Execute these actions, and check the world."""
     world = World(plan(**changes), trace=True)
     play(world, [*START, *actions])
     check(world)
@@ -119,7 +119,7 @@ def test_a_qos_2_message_passes_through_a_quiet_world() -> None:
 
 @pytest.mark.parametrize("how", range(4))
 @pytest.mark.parametrize("before", range(8))
-def test_a_crash_at_any_point_of_an_exchange_neither_loses_nor_doubles(
+def test_a_crash_at_any_point_of_an_exchange_neither_loses_nor_duplicates(
     how: int, before: int
 ) -> None:
     actions = [MESSAGE, *[Action("step", 0, 0, 0)] * before, Action("crash", 0, how + 4 * 9, 1)]
@@ -129,7 +129,7 @@ def test_a_crash_at_any_point_of_an_exchange_neither_loses_nor_doubles(
 
 
 @pytest.mark.parametrize("cut", range(40))
-def test_a_cut_at_any_byte_neither_loses_nor_doubles(cut: int) -> None:
+def test_a_cut_at_any_byte_neither_loses_nor_duplicates(cut: int) -> None:
     for who in (0, 1):
         for steps in range(4):
             actions = [MESSAGE, *[Action("step", 0, 0, 0)] * steps, Action("cut", who, cut, cut)]
@@ -203,7 +203,7 @@ def test_a_sealer_that_is_interrupted_seals_the_same_range_again() -> None:
 
 
 def test_a_transaction_can_be_interrupted_at_any_step_and_leaves_nothing() -> None:
-    """The crash inside a commit is one: whatever was begun is undone by SQLite."""
+    """A crash inside a commit is an interrupt: SQLite rolls the transaction back."""
     whole = interrupted = 0
     for steps in range(0, 300, 3):
         world = World(plan())
@@ -230,9 +230,9 @@ def test_a_failing_schedule_shrinks_to_a_short_one_that_fails_as_well() -> None:
     assert failure_of(small, variant) is not None
     assert failure_of(small, FAITHFUL) is None
     assert shrunk(schedule, variant) == small
-    told = story(small, variant)
-    assert f"seed {seed}" in told
-    assert "BROKEN: " in told
+    reported = story(small, variant)
+    assert f"seed {seed}" in reported
+    assert "BROKEN: " in reported
 
 
 def test_what_does_not_fail_cannot_shrink() -> None:
@@ -254,12 +254,12 @@ def test_the_command_counts_what_happened(capsys: pytest.CaptureFixture[str]) ->
     assert main(["--seeds", "20", "--processes", "1"]) == 0
     shown = capsys.readouterr().out
     assert "schedules  20" in shown
-    assert "promises broken  0" in shown
+    assert "guarantees broken  0" in shown
 
 
 def test_the_command_replays_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "5"]) == 0
-    assert "every promise is kept" in capsys.readouterr().out
+    assert "every guarantee is kept" in capsys.readouterr().out
     assert main(["--seed", "5", "--trace"]) == 0
     assert "nothing is wrong" in capsys.readouterr().out
 

@@ -1,9 +1,9 @@
-"""Worlds that are built wrong on purpose: the simulation must notice each of them.
+"""Worlds that are broken on purpose: the simulation must detect each of them.
 
-The broker's core is never touched. A variant lies at a seam: its store says that a commit is safe
-when it is not, forgets something at a restart, or tears a commit in two; its sealer leaves a step
-out; its network changes a bit of what leaves; its server leaves out a part of a tick or a sweep, or
-what the CommitGate has noted in it.
+The broker's core is never changed. A variant breaks an interface: its store reports a commit that
+has not happened, loses something at a restart, or splits a commit in two; its sealer skips a step;
+its network changes a bit of the output; its server skips a part of a tick or a sweep, or what the
+CommitGate has noted in it.
 """
 
 from collections.abc import Callable
@@ -37,32 +37,32 @@ Noted = Callable[[Commit, int], Snapshot]
 
 
 class Variant:
-    """A world as it should be; each of the others does one thing wrong."""
+    """A correct world; each of the others has one fault."""
 
     name: str = "faithful"
-    # What is wrong with it.
+    # Its fault.
     fault: str = ""
-    # Whether the witness asks the database at every packet.
-    looks_at_disk: bool = True
+    # Whether the witness queries the database at every packet.
+    checks_disk: bool = True
 
     def store(self, noted: Noted) -> SimulatedStore:
-        """What the broker writes to."""
+        """The store of the broker."""
         return SimulatedStore(empty_database(), noted)
 
     def authority(self, faults: Faults) -> Authority:
-        """What the broker asks who may do what."""
+        """The authority of the broker."""
         return Hooks(faults)
 
     def sealer(self, stream: int) -> Sealer:
-        """What makes segments."""
+        """The sealer of a stream."""
         return Sealer(stream)
 
     def leaving(self, data: bytes, version: int) -> bytes:
-        """Bytes that leave the broker."""
+        """Change bytes that leave the broker."""
         return data
 
     def last_seq(self, last_seq: int) -> int:
-        """The number that a stream has given out last, as the new broker is told."""
+        """The last seq of a stream, as the restarted broker gets it."""
         return last_seq
 
     def flush(self, broker: Broker, store: SimulatedStore, now: float) -> None:
@@ -74,11 +74,11 @@ class Variant:
         broker.sweep(now)
 
     def log(self, line: str) -> list[str]:
-        """What is written into the log for a line of the broker."""
+        """The lines that are written to the log for a line of the broker."""
         return [line]
 
     def full_disk_timeout(self, seconds: float) -> float:
-        """How long the broker lets a client wait for a full disk."""
+        """How long the broker lets a client wait on a full disk."""
         return seconds
 
 
@@ -86,12 +86,12 @@ FAITHFUL: Final = Variant()
 
 
 class Blind(Variant):
-    """A faithful world, or a broken one, whose witness does not look at the disk.
+    """A world whose witness does not query the database.
 
-    What is wrong must then show in what the clients get, and in what the record says.
+    A fault must then show in what the clients get, or in the record.
     """
 
-    looks_at_disk = False
+    checks_disk = False
 
     def __init__(self, inner: Variant) -> None:
         self.inner = inner
@@ -126,15 +126,15 @@ class Blind(Variant):
         return self.inner.full_disk_timeout(seconds)
 
 
-# --- stores that say yes too early ----------------------------------------------------------------
+# --- stores that report too early -----------------------------------------------------------------
 
 
 class HastyStore(SimulatedStore):
-    """Says that a commit is safe while it only waits, if it holds changes of one kind.
+    """Reports a pending commit as done if it contains changes of one kind.
 
-    Of others it may hold only the end of deliveries, which nobody waits for: so that it is this
-    one thing that comes too early. With a `field`: one that has this and no message; with neither:
-    every commit.
+    Besides these it may contain only the end of deliveries, which nobody waits for, so that only
+    this one thing is too early. With `field`: commits that have this field and no message. With
+    neither: every commit.
     """
 
     def __init__(self, noted: Noted, kind: int, field: str) -> None:
@@ -145,7 +145,7 @@ class HastyStore(SimulatedStore):
     def write(self, commit: Commit) -> bool:
         super().write(commit)
         if self._is_early(commit):
-            self.pending[-1].is_told = True
+            self.pending[-1].is_reported = True
             return True
         return False
 
@@ -155,7 +155,7 @@ class HastyStore(SimulatedStore):
         allowed = {self._kind, FINISHED}
         fields = {"sessions", "ended", "subscriptions", "records", "retained"} - {self._field}
         if self._kind == STORED:
-            # A new message brings its row and its place in queues along.
+            # A new message comes with its row, and its entries in queues.
             allowed |= {QUEUED, ASSIGNED}
             fields -= {"records", "retained"}
         if any(getattr(commit, field) for field in fields):
@@ -179,11 +179,11 @@ class Hasty(Variant):
         return HastyStore(noted, self._kind, self._field)
 
 
-# --- gates that let packets pass ------------------------------------------------------------------
+# --- gates that do not hold packets back ----------------------------------------------------------
 
 
 class OpenGate(Variant):
-    """What the CommitGate has noted about sessions of one kind is lost before the tick ends."""
+    """Loses what the CommitGate has noted about sessions of one kind before the tick ends."""
 
     def __init__(self, name: str, fault: str, *, is_durable: bool) -> None:
         self.name = name
@@ -197,11 +197,11 @@ class OpenGate(Variant):
         broker.flush(now)
 
 
-# --- stores that forget ---------------------------------------------------------------------------
+# --- stores that lose data ------------------------------------------------------------------------
 
 
 class ForgetfulStore(SimulatedStore):
-    """Forgets something when the broker starts, or reads."""
+    """Loses something when the broker starts or reads."""
 
     def __init__(self, noted: Noted, what: str) -> None:
         super().__init__(empty_database(), noted)
@@ -238,14 +238,14 @@ class ForgetfulStore(SimulatedStore):
     def apply(self, count: int) -> Snapshot | None:
         snapshot = super().apply(count)
         if self._what == "no space" and snapshot is None and count > 0:
-            # It is reported as if it had happened, in the order of the others.
+            # It is reported as if it had happened, in order.
             self.applied += self.pending[:count]
             del self.pending[:count]
         return snapshot
 
 
 class OtherBytesStore(SimulatedStore):
-    """Gives back another payload than it was given."""
+    """Returns a different payload than it was given."""
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
         return [_changed(each) for each in super().queue(session, first, limit)]
@@ -256,7 +256,7 @@ class OtherBytesStore(SimulatedStore):
 
 
 def _changed(delivery: Delivery) -> Delivery:
-    """One bit of its payload is another."""
+    """Flip one bit of its payload."""
     message = delivery.message
     if message is not None and message.payload:
         payload = bytes([message.payload[0] ^ 1]) + message.payload[1:]
@@ -272,17 +272,17 @@ def _changed(delivery: Delivery) -> Delivery:
 
 
 class OtherBytes(Variant):
-    """A flipped bit that no checksum has seen."""
+    """A flipped bit that no checksum detects."""
 
     name = "other bytes"
-    fault = "a message that is read back from the store is not the one that was written"
+    fault = "a message that is read back from the store differs from the one written"
 
     def store(self, noted: Noted) -> SimulatedStore:
         return OtherBytesStore(empty_database(), noted)
 
 
 class AliasStore(SimulatedStore):
-    """Writes a property into the record that belongs to the connection."""
+    """Records a property that belongs to the connection."""
 
     def write(self, commit: Commit) -> bool:
         safe = super().write(commit)
@@ -304,7 +304,7 @@ class AliasStore(SimulatedStore):
 
 
 class Aliased(Variant):
-    """A recorded message has the alias that it came with."""
+    """A recorded message has the topic alias of its connection."""
 
     name = "recorded alias"
     fault = "a message is recorded with the topic alias of its connection"
@@ -314,7 +314,7 @@ class Aliased(Variant):
 
 
 class Forgetful(Variant):
-    """Something is not there any more."""
+    """The store loses something."""
 
     def __init__(self, name: str, fault: str, what: str) -> None:
         self.name = name
@@ -325,11 +325,11 @@ class Forgetful(Variant):
         return ForgetfulStore(noted, self._what)
 
 
-# --- stores that leave out a part of a commit -----------------------------------------------------
+# --- stores that write only a part of a commit ----------------------------------------------------
 
 
 class TornStore(SimulatedStore):
-    """Writes commits without some of what is in them."""
+    """Writes commits without some of their contents."""
 
     def __init__(self, noted: Noted, kinds: frozenset[int], *, wills: bool, ended: bool) -> None:
         super().__init__(empty_database(), noted)
@@ -364,7 +364,7 @@ class TornStore(SimulatedStore):
 
 
 class Torn(Variant):
-    """A part of each commit never happens."""
+    """A part of each commit is not written."""
 
     def __init__(
         self, name: str, fault: str, *kinds: int, wills: bool = False, ended: bool = False
@@ -380,7 +380,7 @@ class Torn(Variant):
 
 
 class HalvingStore(SimulatedStore):
-    """Makes two transactions of one commit: a crash between them leaves the first."""
+    """Splits a commit into two transactions: a crash between them leaves the first."""
 
     def apply_and_crash(self, count: int, steps: int) -> Snapshot | None:
         group = self.pending[:count]
@@ -405,7 +405,7 @@ class Halving(Variant):
 
 
 class ShufflingStore(SimulatedStore):
-    """Tells of the last commit first."""
+    """Reports the last commit first."""
 
     def report(self) -> Commit | None:
         self.applied.insert(0, self.applied.pop())
@@ -413,10 +413,10 @@ class ShufflingStore(SimulatedStore):
 
 
 class Shuffling(Variant):
-    """Commits are reported in another order."""
+    """Commits are reported in a different order."""
 
     name = "shuffle"
-    fault = "the broker is told of commits in another order than it wrote them"
+    fault = "commits are reported to the broker in a different order than it wrote them"
 
     def store(self, noted: Noted) -> SimulatedStore:
         return ShufflingStore(empty_database(), noted)
@@ -426,7 +426,7 @@ class Shuffling(Variant):
 
 
 class LeapingSealer(Sealer):
-    """Leaves steps out."""
+    """Skips a step."""
 
     def __init__(self, stream: int, skipped: int) -> None:
         super().__init__(stream)
@@ -451,7 +451,7 @@ class Unsynced(Variant):
 
 
 class SilentSealer(Sealer):
-    """Never answers again once it has written a segment."""
+    """Hangs once it has written a segment."""
 
     def go_on(self, database: Database, chance: int) -> None:
         if self.step != SYNC:
@@ -459,17 +459,17 @@ class SilentSealer(Sealer):
 
 
 class Silent(Variant):
-    """Nobody starts the sealer again."""
+    """The sealer hangs."""
 
     name = "silent sealer"
-    fault = "the sealer does not answer any more, and nobody starts it again"
+    fault = "the sealer hangs, and is not restarted"
 
     def sealer(self, stream: int) -> Sealer:
         return SilentSealer(stream)
 
 
 class RashSealer(Sealer):
-    """Deletes the rows before their segment is there."""
+    """Deletes rows before their segment exists."""
 
     def write(self, database: Database) -> None:
         super().write(database)
@@ -477,17 +477,17 @@ class RashSealer(Sealer):
 
 
 class Rash(Variant):
-    """Rows go too early."""
+    """Rows are deleted too early."""
 
     name = "rash sealer"
-    fault = "rows are deleted before their segment is there"
+    fault = "rows are deleted before their segment exists"
 
     def sealer(self, stream: int) -> Sealer:
         return RashSealer(stream)
 
 
 class FickleSealer(Sealer):
-    """Does not keep to the range that was noted."""
+    """Does not seal the range that was stored."""
 
     def begin(self, database: Database, chance: int) -> None:
         sealed, sealing = self.sealed(database)
@@ -497,10 +497,10 @@ class FickleSealer(Sealer):
 
 
 class Fickle(Variant):
-    """A second attempt takes another range."""
+    """A second attempt uses a different range."""
 
     name = "fickle sealer"
-    fault = "after a crash the sealer takes another range than the one that was noted"
+    fault = "after a crash the sealer uses a different range than the stored one"
 
     def sealer(self, stream: int) -> Sealer:
         return FickleSealer(stream)
@@ -510,7 +510,7 @@ class Fickle(Variant):
 
 
 class WithoutDup(Variant):
-    """DUP is 0 whatever happens."""
+    """DUP is always 0."""
 
     name = "no DUP"
     fault = "a PUBLISH is sent again without DUP"
@@ -529,7 +529,7 @@ class WithoutDup(Variant):
 
 
 class AlwaysDup(WithoutDup):
-    """DUP is 1 whatever happens."""
+    """DUP is always 1."""
 
     name = "always DUP"
     fault = "a PUBLISH is sent for the first time with DUP"
@@ -548,33 +548,33 @@ class AlwaysDup(WithoutDup):
 
 
 class Recounting(Variant):
-    """A stream gives a number twice."""
+    """A stream reuses a seq."""
 
     name = "seq again"
-    fault = "after a crash a stream begins with the last number that it has given out"
+    fault = "after a crash a stream reuses its last seq"
 
     def last_seq(self, last_seq: int) -> int:
         return max(0, last_seq - 1)
 
 
 class Leaping(Variant):
-    """A stream leaves a number out."""
+    """A stream skips a seq."""
 
     name = "seq gap"
-    fault = "after a crash a stream leaves a number out"
+    fault = "after a crash a stream skips a seq"
 
     def last_seq(self, last_seq: int) -> int:
         return last_seq + 1 if last_seq else 0
 
 
-# --- faults that reach others ---------------------------------------------------------------------
+# --- faults that affect others --------------------------------------------------------------------
 
 
 class Unlisting(Variant):
-    """A session that cannot be read takes those behind it along."""
+    """A damaged session affects the sessions behind it."""
 
     name = "unlisted sessions"
-    fault = "who is behind a damaged session in a tick is not served any more"
+    fault = "sessions behind a damaged one are not served any more"
 
     def flush(self, broker: Broker, store: SimulatedStore, now: float) -> None:
         router = broker.router
@@ -586,10 +586,10 @@ class Unlisting(Variant):
 
 
 class Unswept(Variant):
-    """The first damage ends the sweep for everybody."""
+    """The first damaged session ends all sweeps."""
 
     name = "no sweep"
-    fault = "after a damaged session nobody sees to wills, expiry and keep alive"
+    fault = "after a damaged session wills, expiry and keep alive are not checked any more"
 
     def sweep(self, broker: Broker, store: SimulatedStore, now: float) -> None:
         if not store.faults.raised:
@@ -597,7 +597,7 @@ class Unswept(Variant):
 
 
 class UnseenDamageStore(SimulatedStore):
-    """Rows that cannot be read are taken for none."""
+    """Treats damaged rows as missing."""
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
         if session in self.faults.damaged:
@@ -606,17 +606,17 @@ class UnseenDamageStore(SimulatedStore):
 
 
 class UnseenDamage(Variant):
-    """What cannot be read is as if it had never been."""
+    """Damaged rows are ignored."""
 
     name = "unseen damage"
-    fault = "what was in flight in a damaged session is forgotten without a word"
+    fault = "in-flight messages of a damaged session are lost without a report"
 
     def store(self, noted: Noted) -> SimulatedStore:
         return UnseenDamageStore(empty_database(), noted)
 
 
 class UnforgivingHooks(Hooks):
-    """Takes its own failure for a no, from then on."""
+    """Treats its own failure as a permanent refusal."""
 
     def receive(self, client_id: str, topic_name: str) -> bool:
         if (client_id, topic_name) in self._faults.ever_unreceived:
@@ -625,54 +625,54 @@ class UnforgivingHooks(Hooks):
 
 
 class CutOff(Variant):
-    """An authority that fails once cuts a client off a topic."""
+    """An authority that fails once excludes a client from a topic."""
 
     name = "cut off a topic"
-    fault = "a client over whom the authority failed once gets no more messages of that topic"
+    fault = "a client for which the authority failed once gets no more messages of that topic"
 
     def authority(self, faults: Faults) -> Authority:
         return UnforgivingHooks(faults)
 
 
 class Impatient(Variant):
-    """Whoever is not read from counts as silent."""
+    """A paused connection counts as silent."""
 
     name = "own silence"
-    fault = "a publisher that the broker does not read from is closed for its silence"
+    fault = "a publisher that the broker does not read from is closed by its keep alive"
 
     def sweep(self, broker: Broker, store: SimulatedStore, now: float) -> None:
-        held = [
+        paused = [
             connection for connection in broker.connections.values() if connection.paused_by_reader
         ]
-        for connection in held:
+        for connection in paused:
             connection.paused_by_reader = connection.was_paused_by_reader = False
         broker.sweep(now)
-        for connection in held:
+        for connection in paused:
             connection.paused_by_reader = True
 
 
-class Speechless(Variant):
-    """The log says nothing of what fails."""
+class SilentLog(Variant):
+    """Injected faults are not logged."""
 
     name = "no word"
-    fault = "what fails over a client is not in the log"
+    fault = "a failure that affects a client is not logged"
 
     def log(self, line: str) -> list[str]:
         return [] if MARK in line else [line]
 
 
-class Stuttering(Variant):
-    """The log says everything twice."""
+class RepeatingLog(Variant):
+    """Every line is logged twice."""
 
     name = "log flood"
-    fault = "what is said of a connection at its end is said more than once"
+    fault = "the end of a connection is logged more than once"
 
     def log(self, line: str) -> list[str]:
         return [line, line]
 
 
-class Waiting(Variant):
-    """Nobody is told that the disk is full."""
+class UnreportedFullDisk(Variant):
+    """Publishers are not told that the disk is full."""
 
     name = "full disk untold"
     fault = "a publisher waits for an acknowledgement for as long as the disk is full"
@@ -729,7 +729,7 @@ BROKEN: Final[tuple[Variant, ...]] = (
     UnseenDamage(),
     CutOff(),
     Impatient(),
-    Speechless(),
-    Stuttering(),
-    Waiting(),
+    SilentLog(),
+    RepeatingLog(),
+    UnreportedFullDisk(),
 )

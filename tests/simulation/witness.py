@@ -1,8 +1,8 @@
-"""The broker's door: every packet that leaves is compared with what is on disk at that moment.
+"""Compares every packet that leaves the broker with the database at that moment.
 
-What may leave when is DESIGN.md section 4. The witness asks the database itself, by SQL, and knows
-besides what the packets that came in have earned: an answer in its turn, a message that was asked
-for. It sees the bytes, not what the broker thinks of them.
+DESIGN.md section 4 says what may leave when. The witness queries the database by SQL, and knows
+which responses and messages the received packets entitle a client to. It sees only the bytes, not
+the broker's state.
 """
 
 from collections import deque
@@ -50,15 +50,15 @@ _SUBSCRIPTIONS: Final = """
     WHERE client_id = ?
 """
 
-# number of the session, number of the delivery
+# session number, delivery number
 Key = tuple[int, int]
 
 
 @dataclass
 class Owed:
-    """What the broker owes one connection, in its order."""
+    """The responses that the broker owes a connection, in order."""
 
-    # None: no CONNECT has come.
+    # None: before CONNECT.
     session_present: bool | None = None
     is_refused: bool = False
     has_connack: bool = False
@@ -71,43 +71,43 @@ class Owed:
 
 
 class Witness:
-    """Sees what comes in, and judges what goes out."""
+    """Observes what the broker receives, and checks what it sends."""
 
     def __init__(self, ledger: Ledger, store: SimulatedStore, sealers: list[Sealer]) -> None:
         self._ledger = ledger
         self._store = store
         self._sealers = sealers
-        # Whether the disk is looked at. If not, only the order of things is judged.
-        self.looks_at_disk = True
+        # Whether the database is checked. If not, only responses and their order are.
+        self.checks_disk = True
         self._owed: dict[int, Owed] = {}
-        # The client of a session's number; the connection on which a delivery got its identifier,
-        # and the last one on which its PUBLISH left.
+        # The client of a session number; the link on which a delivery got its identifier; further
+        # below, the last link on which its PUBLISH was sent.
         self._clients: dict[int, str] = {}
         self._assigned: dict[Key, int] = {}
-        # The connection of each session when the last commit was written.
+        # The link of each session when the last commit was written.
         self._links_before: dict[int, int] = {}
-        self._left: dict[Key, int] = {}
-        # Payloads of what waits for members of the shared subscription.
+        self._sent_on: dict[Key, int] = {}
+        # Payloads of messages that wait for members of the shared subscription.
         self._queued: dict[Key, bytes] = {}
-        # By epoch: the delivery that has an identifier now.
+        # By epoch: the delivery of each identifier in use.
         self._in_use: dict[int, dict[int, Key | bytes]] = {}
 
-    # --- what comes in ----------------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------------
 
     def owed(self, link: Link) -> Owed:
-        """What is owed to a connection."""
+        """The responses owed to a connection."""
         found = self._owed.get(link.number)
         if found is None:
             found = self._owed[link.number] = Owed()
         return found
 
     def awaits_answer(self, link: Link) -> bool:
-        """Whether a PUBLISH of a connection waits for its acknowledgement."""
+        """Whether a PUBLISH of a connection awaits its acknowledgement."""
         owed = self._owed.get(link.number)
         return owed is not None and owed.has_connack and bool(owed.pubacks or owed.pubrecs)
 
     def answered(self, facts: Facts, packet_id: int) -> None:
-        """PUBACK or PUBCOMP has come: its identifier is free."""
+        """PUBACK or PUBCOMP has arrived: its identifier is free."""
         self._in_use.get(facts.epoch, {}).pop(packet_id, None)
 
     def written(self, commit: Commit) -> None:
@@ -126,7 +126,7 @@ class Witness:
                     flown.add(self._queued.pop(key))
                 link = 0 if facts is None else facts.link
                 if link != self._links_before.get(number):
-                    # It may have been assigned on the one before.
+                    # It may have been assigned on the previous one.
                     link = 0
                 self._assigned[key] = link
         for number, client in self._clients.items():
@@ -134,48 +134,48 @@ class Witness:
             self._links_before[number] = 0 if facts is None else facts.link
 
     def check_pings(self, links: list[Link]) -> None:
-        """PINGRESP waits for nothing but the CONNACK."""
+        """PINGRESP must not wait for anything but CONNACK."""
         for link in links:
             owed = self._owed.get(link.number)
             if owed is not None and owed.pings and owed.has_connack and link.has_broker:
-                raise Broken(f"a PINGRESP waits on link {link.number}")
+                raise Broken(f"a PINGRESP is delayed on link {link.number}")
 
     def crash(self) -> None:
-        """Only what is on disk goes on."""
+        """Keep only what is in the database."""
         self._owed = {}
         self._in_use = {}
-        there: set[Key] = set()
-        if not self.looks_at_disk:
+        stored_keys: set[Key] = set()
+        if not self.checks_disk:
             return
-        rows = self._ask(
+        rows = self._query(
             "SELECT client_id, session_id, number, packet_id FROM delivery"
             " JOIN session ON session_id = id WHERE packet_id > 0"
         )
         epochs = {facts.client: facts.epoch for facts in self._ledger.durable.sessions}
         for client, session, number, packet_id in rows:
             key = (session, number)
-            there.add(key)
+            stored_keys.add(key)
             in_use = self._in_use.setdefault(epochs[client], {})
             if packet_id in in_use:
                 raise Broken(f"{client} has two deliveries with identifier {packet_id} on disk")
             in_use[packet_id] = key
-        # Other numbers may be given out again.
-        self._left = {key: link for key, link in self._left.items() if key in there}
-        self._assigned = {key: link for key, link in self._assigned.items() if key in there}
+        # Numbers that are not in the database may be reused.
+        self._sent_on = {key: link for key, link in self._sent_on.items() if key in stored_keys}
+        self._assigned = {key: link for key, link in self._assigned.items() if key in stored_keys}
 
-    # --- what goes out ----------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------
 
-    def leaves(self, link: Link, client: str, data: bytes) -> list[Packet]:
-        """Bytes leave the broker for the network."""
+    def check_output(self, link: Link, client: str, data: bytes) -> list[Packet]:
+        """Check bytes that leave the broker, and return their packets."""
         packets: list[Packet] = []
         for packet in link.outward.receive(data):
             if isinstance(packet, Violation):
-                raise Broken(f"what left for {client} is no packet: {packet}")
+                raise Broken(f"{client} was sent an invalid packet: {packet}")
             packets.append(packet)
-            self._judge(link, client, packet)
+            self._check_packet(link, client, packet)
         return packets
 
-    def _judge(self, link: Link, client: str, packet: Packet) -> None:
+    def _check_packet(self, link: Link, client: str, packet: Packet) -> None:
         owed = self.owed(link)
         if isinstance(packet, Publish):
             self._publish(link, client, packet)
@@ -184,10 +184,10 @@ class Witness:
         elif isinstance(packet, PubRec):
             outcome = self._acknowledgement(client, packet, owed.pubrecs)
             facts = self._session(link, client)
-            if facts is not None and facts.stored and self.looks_at_disk and not outcome.refused:
-                # Of one that was sent again, the PUBREL may have come by now.
+            if facts is not None and facts.stored and self.checks_disk and not outcome.refused:
+                # For a resent message, PUBREL may have arrived already.
                 waits = packet.packet_id in facts.inbound
-                if waits and (packet.packet_id,) not in self._ask(_INBOUND, client):
+                if waits and (packet.packet_id,) not in self._query(_INBOUND, client):
                     raise Broken(
                         f"{client} was sent PUBREC {packet.packet_id}, whose identifier is"
                         " not on disk"
@@ -205,16 +205,16 @@ class Witness:
         elif isinstance(packet, PingResp):
             owed.pings -= 1
             if owed.pings < 0:
-                raise Broken(f"{client} was sent a PINGRESP that it did not ask for")
+                raise Broken(f"{client} was sent a PINGRESP without PINGREQ")
         elif not isinstance(packet, Disconnect):
             raise Broken(f"{client} was sent {packet}")
 
     def _session(self, link: Link, client: str) -> Facts | None:
-        """The session that this connection has, if it has one."""
+        """The session of this connection, if it has one."""
         facts = self._ledger.sessions.get(client)
         return facts if facts is not None and facts.link == link.number else None
 
-    def _ask(self, question: str, *arguments: object) -> list[tuple[Any, ...]]:
+    def _query(self, question: str, *arguments: object) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = self._store.database.connection.execute(
             question, arguments
         ).fetchall()
@@ -226,27 +226,27 @@ class Witness:
             raise Broken(f"{client} was sent CONNACK with code 0x{packet.reason:02x}")
         if packet.session_present != owed.session_present:
             raise Broken(
-                f"{client} was told session_present {packet.session_present}, where"
-                f" {owed.session_present} is true"
+                f"{client} was sent session_present {packet.session_present} instead of"
+                f" {owed.session_present}"
             )
         facts = self._session(link, client)
-        if facts is None or not self.looks_at_disk:
+        if facts is None or not self.checks_disk:
             return
-        rows = self._ask("SELECT expiry_interval FROM session WHERE client_id = ?", client)
+        rows = self._query("SELECT expiry_interval FROM session WHERE client_id = ?", client)
         wanted = [(facts.expiry,)] if facts.stored else []
-        # One that ends with its connection is not there after a crash, whatever the disk says.
+        # A session that ends with its connection is not restored, whatever is on disk.
         if rows != wanted and (facts.stored or rows != [(0,)]):
             raise Broken(f"{client} was sent CONNACK, but on disk its session is {rows}")
-        wills = self._ask("SELECT payload FROM will WHERE client_id = ?", client)
+        wills = self._query("SELECT payload FROM will WHERE client_id = ?", client)
         if wills != ([(facts.will.payload,)] if facts.will is not None else []):
             raise Broken(f"{client} was sent CONNACK, but on disk its will is {wills}")
         if not facts.stored:
             return
-        if not {row[0] for row in self._ask(_INBOUND, client)} <= facts.inbound:
-            raise Broken(f"{client} was sent CONNACK, but on disk are identifiers of another time")
-        for topic_filter, _ in self._ask(_SUBSCRIPTIONS, client):
+        if not {row[0] for row in self._query(_INBOUND, client)} <= facts.inbound:
+            raise Broken(f"{client} was sent CONNACK, but outdated identifiers are on disk")
+        for topic_filter, _ in self._query(_SUBSCRIPTIONS, client):
             if topic_filter not in facts.subscriptions:
-                raise Broken(f"{client} was sent CONNACK, but has {topic_filter} on disk")
+                raise Broken(f"{client} was sent CONNACK, but {topic_filter} is still on disk")
 
     def _acknowledgement(
         self, client: str, packet: PubAck | PubRec, owed: deque[tuple[int, Outcome]]
@@ -254,23 +254,25 @@ class Witness:
         name = "PUBACK" if isinstance(packet, PubAck) else "PUBREC"
         if not owed or owed[0][0] != packet.packet_id:
             turn = owed[0][0] if owed else None
-            raise Broken(f"{client} was sent {name} {packet.packet_id}; the next in turn is {turn}")
+            raise Broken(
+                f"{client} was sent {name} {packet.packet_id}; the next in order is {turn}"
+            )
         _, outcome = owed.popleft()
         if (packet.reason >= FAILURE) != outcome.refused:
             raise Broken(f"{client} was sent {name} with code 0x{packet.reason:02x}")
         accepted = outcome.accepted
-        if accepted is not None and self.looks_at_disk:
+        if accepted is not None and self.checks_disk:
             self._check_safe(accepted, f"{client} was sent {name} {packet.packet_id} for")
         return outcome
 
     def _check_safe(self, accepted: Accepted, what: str) -> None:
-        """A message is on disk, if anything of it has to be."""
-        if not accepted.lasts:
+        """A message is committed, if it must be durable."""
+        if not accepted.is_durable:
             return
         if not accepted.commit or accepted.commit > self._store.safe:
             raise Broken(f"{what} {accepted.payload[:20]!r}, which is not committed")
         if self._sealers and accepted.payload:
-            if self._ask("SELECT 1 FROM record WHERE payload = ? LIMIT 1", accepted.payload):
+            if self._query("SELECT 1 FROM record WHERE payload = ? LIMIT 1", accepted.payload):
                 return
             for file in self._sealers[0].root.files:
                 if file.name_safe and file.bytes_safe:
@@ -283,53 +285,53 @@ class Witness:
             return
         facts = self._session(link, client)
         if facts is None:
-            raise Broken(f"{client} was sent a message on a connection that is not its own now")
+            raise Broken(f"{client} was sent a message on a connection without its session")
         if packet.payload:
-            self._check_wanted(facts, packet)
+            self._check_subscribed(facts, packet)
         in_use = self._in_use.setdefault(facts.epoch, {})
         if not facts.stored:
             if packet.packet_id in in_use or packet.dup:
-                raise Broken(f"{client} was sent {packet.packet_id} again, or under DUP 1")
+                raise Broken(f"{client} was sent {packet.packet_id} again, or with DUP 1")
             in_use[packet.packet_id] = packet.payload
             return
-        if not self.looks_at_disk:
+        if not self.checks_disk:
             return
-        rows = self._ask(_DELIVERY, client, packet.packet_id)
-        what = f"PUBLISH {packet.packet_id} of {packet.payload[:20]!r} left for {client}"
+        rows = self._query(_DELIVERY, client, packet.packet_id)
+        what = f"PUBLISH {packet.packet_id} of {packet.payload[:20]!r} was sent to {client}"
         if len(rows) != 1:
-            raise Broken(f"{what}, and its identifier is on disk {len(rows)} times")
+            raise Broken(f"{what}, but its identifier is on disk {len(rows)} times")
         session, number, released, qos, payload = rows[0]
         if released or qos != packet.qos or payload != packet.payload:
-            raise Broken(f"{what}, but on disk the identifier has {rows[0]}")
+            raise Broken(f"{what}, but on disk its identifier belongs to {rows[0]}")
         key = (session, number)
         if in_use.setdefault(packet.packet_id, key) != key:
             raise Broken(f"{what}, while the identifier is in use")
-        before = self._left.get(key)
+        before = self._sent_on.get(key)
         if before is None:
-            # It may have been meant for a connection that was gone by the time it was safe.
+            # It may have been assigned on a connection that was closed before the commit.
             if packet.dup and self._assigned.get(key) == link.number:
                 raise Broken(f"{what} for the first time, with DUP 1")
         elif before == link.number:
             raise Broken(f"{what} twice on one connection")
         elif not packet.dup:
             raise Broken(f"{what} again, with DUP 0")
-        self._left[key] = link.number
+        self._sent_on[key] = link.number
 
-    def _check_wanted(self, facts: Facts, packet: Publish) -> None:
-        """It is a message that was accepted, that is safe, and that this client asked for."""
+    def _check_subscribed(self, facts: Facts, packet: Publish) -> None:
+        """The message was accepted, is committed, and this client has subscribed to it."""
         ledger = self._ledger
         found = ledger.by_payload.get(packet.payload)
-        what = f"{packet.payload[:20]!r} left for {facts.client}"
+        what = f"{packet.payload[:20]!r} was sent to {facts.client}"
         if not found:
-            raise Broken(f"{what}, though nobody has published it")
-        if self.looks_at_disk and found[0].lasts:
-            # Of one that came twice, the first was enough.
+            raise Broken(f"{what}, but nobody has published it")
+        if self.checks_disk and found[0].is_durable:
+            # If it was accepted twice, the first commit is sufficient.
             if not found[0].commit or found[0].commit > self._store.safe:
                 raise Broken(f"{what} before it was committed")
         if packet.retain:
             replays = ledger.replays.get(facts.epoch, ())
             if not any(each.payload == packet.payload for each in replays):
-                raise Broken(f"{what} as retained, for no new subscription")
+                raise Broken(f"{what} as retained, without a new subscription")
             return
         indexes = {each.index for each in found}
         for index, qos in ledger.expected.get(facts.epoch, ()):
@@ -338,40 +340,40 @@ class Witness:
         for index, qos in ledger.shared:
             if index in indexes and qos == packet.qos:
                 return
-        raise Broken(f"{what} at QoS {packet.qos}, and it did not ask for it")
+        raise Broken(f"{what} at QoS {packet.qos}, without a subscription")
 
     def _pubrel(self, link: Link, client: str, packet: PubRel) -> None:
         facts = self._session(link, client)
         if facts is None:
-            raise Broken(f"{client} was sent PUBREL on a connection that is not its own now")
-        if facts.stored and self.looks_at_disk:
-            rows = self._ask(_DELIVERY, client, packet.packet_id)
+            raise Broken(f"{client} was sent PUBREL on a connection without its session")
+        if facts.stored and self.checks_disk:
+            rows = self._query(_DELIVERY, client, packet.packet_id)
             if len(rows) != 1 or not rows[0][2]:
                 raise Broken(
-                    f"PUBREL {packet.packet_id} left for {client}, but on disk its PUBREC has"
-                    f" not come: {rows}"
+                    f"PUBREL {packet.packet_id} was sent to {client}, but its PUBREC is not on"
+                    f" disk: {rows}"
                 )
 
     def _pubcomp(self, link: Link, client: str, packet: PubComp, owed: Owed) -> None:
         if packet.packet_id not in owed.pubcomps:
-            raise Broken(f"{client} was sent PUBCOMP {packet.packet_id} for no PUBREL")
+            raise Broken(f"{client} was sent PUBCOMP {packet.packet_id} without PUBREL")
         owed.pubcomps.remove(packet.packet_id)
         facts = self._session(link, client)
-        if facts is not None and facts.stored and self.looks_at_disk:
+        if facts is not None and facts.stored and self.checks_disk:
             if packet.packet_id not in facts.inbound:
-                if (packet.packet_id,) in self._ask(_INBOUND, client):
+                if (packet.packet_id,) in self._query(_INBOUND, client):
                     raise Broken(
-                        f"{client} was sent PUBCOMP {packet.packet_id}, but on disk it is not"
-                        " released"
+                        f"{client} was sent PUBCOMP {packet.packet_id}, but it is not released on"
+                        " disk"
                     )
 
     def _suback(self, link: Link, client: str, packet: SubAck, owed: Owed) -> None:
         request = owed.subscribes.pop(packet.packet_id, None)
         if request is None:
-            raise Broken(f"{client} was sent SUBACK {packet.packet_id} for nothing")
+            raise Broken(f"{client} was sent SUBACK {packet.packet_id} without SUBSCRIBE")
         facts = self._session(link, client)
-        if facts is not None and facts.stored and self.looks_at_disk:
-            rows = self._ask(_SUBSCRIPTIONS, client)
+        if facts is not None and facts.stored and self.checks_disk:
+            rows = self._query(_SUBSCRIPTIONS, client)
             for each in request.subscriptions:
                 if facts.subscriptions.get(each.topic_filter) == each.qos:
                     if (each.topic_filter, each.qos) not in rows:
@@ -383,20 +385,20 @@ class Witness:
     def _unsuback(self, link: Link, client: str, packet: UnsubAck, owed: Owed) -> None:
         request = owed.unsubscribes.pop(packet.packet_id, None)
         if request is None:
-            raise Broken(f"{client} was sent UNSUBACK {packet.packet_id} for nothing")
+            raise Broken(f"{client} was sent UNSUBACK {packet.packet_id} without UNSUBSCRIBE")
         facts = self._session(link, client)
-        if facts is not None and facts.stored and self.looks_at_disk:
-            there = {row[0] for row in self._ask(_SUBSCRIPTIONS, client)}
+        if facts is not None and facts.stored and self.checks_disk:
+            stored = {row[0] for row in self._query(_SUBSCRIPTIONS, client)}
             for topic_filter in request.topic_filters:
-                if topic_filter in there and topic_filter not in facts.subscriptions:
+                if topic_filter in stored and topic_filter not in facts.subscriptions:
                     raise Broken(
-                        f"{client} was sent UNSUBACK for {topic_filter}, which is on disk yet"
+                        f"{client} was sent UNSUBACK for {topic_filter}, which is still on disk"
                     )
 
-    # --- what came in, for what goes out ----------------------------------------------------------
+    # --- responses to expect ----------------------------------------------------------------------
 
-    def came(self, link: Link, packet: Packet, *, present: bool = False) -> None:
-        """A packet has reached the broker that it has to answer."""
+    def received(self, link: Link, packet: Packet, *, present: bool = False) -> None:
+        """A packet has reached the broker that it must answer."""
         owed = self.owed(link)
         if isinstance(packet, Connect):
             owed.session_present = present
@@ -410,7 +412,7 @@ class Witness:
         else:
             owed.pings += 1
 
-    def message_came(self, link: Link, packet: Publish, outcome: Outcome) -> None:
-        """A QoS 1 or 2 message has, and what has to become of it."""
+    def message_received(self, link: Link, packet: Publish, outcome: Outcome) -> None:
+        """A QoS 1 or 2 message has reached the broker; `outcome` is how it must answer."""
         owed = self.owed(link)
         (owed.pubacks if packet.qos == 1 else owed.pubrecs).append((packet.packet_id, outcome))

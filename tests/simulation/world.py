@@ -1,8 +1,8 @@
-"""Carries a schedule out: the clients, the network, the broker, its store, and crashes.
+"""Executes a schedule: clients, network, broker, store, and crashes.
 
-One action after the other, each of them something that could happen in a real process: some bytes
-arrive, a tick ends, a transaction is done, the process dies. When the list is at its end
-everything comes back (connections, space, time), and all that is under way must come to rest.
+Each action is something that can happen in a real process: bytes arrive, a tick ends, a transaction
+completes, the process dies. At the end everything is repaired (connections, disk space, time), and
+all exchanges must complete.
 """
 
 from collections import Counter
@@ -31,6 +31,7 @@ from semel.store.store import FULL
 from semel.store.streams import Stream, Streams
 from tests.simulation.client import Client
 from tests.simulation.clock import Broken, Clock
+from tests.simulation.descriptions import describe_commit, describe_packet
 from tests.simulation.faults import HOOKS, MARK, RECEIVE, Fault
 from tests.simulation.ledger import Ledger, Snapshot
 from tests.simulation.network import Link
@@ -47,33 +48,31 @@ from tests.simulation.schedule import (
     Plan,
     Schedule,
 )
-from tests.simulation.telling import described, listed
 from tests.simulation.variants import FAITHFUL, Variant
 from tests.simulation.witness import Witness
 
-# What the broker says when something is wrong with a client or with itself: never, here, but for
-# what fails on purpose.
+# Log messages about a misbehaving client or an internal error: only injected faults may cause them.
 ALARMS: Final = ("broke a rule", "failed", "cannot be sent", " lost: ", "no room")
-# What is said of a connection at its end, once.
-LAST_WORDS: Final = (
+# Log messages about the end of a connection, which must appear only once.
+CLOSE_MESSAGES: Final = (
     "closed: it reads too slowly",
     "closed: keep alive timeout",
     "closed: serving it failed",
 )
 
 WAITS: Final = (0.3, 1.0, 3.0, 12.0, 40.0)
-# Longer than the keep alive of a publisher that waits for a reader, and less than its timeout.
+# How long readers stall: longer than a publisher's keep alive, shorter than its timeout.
 STALLED: Final = 12.0
-# A payload of this size is kept once for all (semel.store.schema.SHARED_PAYLOAD).
+# A payload of this size is stored once for all sessions (semel.store.schema.SHARED_PAYLOAD).
 LARGE: Final = 5_000
-# After so many rounds of everything, what is not done never will be.
+# The maximum number of rounds until everything must be complete.
 ROUNDS: Final = 200
-# Longer than a publisher is made to wait for a slow reader.
-PATIENCE: Final = 0.6
+# Longer than a publisher has to wait for a slow subscriber.
+READER_WAIT: Final = 0.6
 
 
 class World:
-    """Everything there is."""
+    """The whole simulated system."""
 
     def __init__(self, plan: Plan, *, variant: Variant = FAITHFUL, trace: bool = False) -> None:
         self.plan = plan
@@ -87,39 +86,39 @@ class World:
         self.faults = self.store.faults
         self.sealers = [variant.sealer(self.database.stream(name).id) for name, _ in plan.streams]
         self.witness = Witness(self.ledger, self.store, self.sealers)
-        self.witness.looks_at_disk = variant.looks_at_disk
+        self.witness.checks_disk = variant.checks_disk
         self.links: list[Link] = []
         self._by_number: dict[int, Link] = {}
-        # Links whose next packet waits for the store, in the order in which they began to.
+        # Links whose next packet waits for the store, in the order in which they started waiting.
         self._blocked: list[Link] = []
         self._links = 0
         self._messages = 0
         self._has_group = any(part.role == WORKER for part in plan.parts)
-        # What happened how often.
+        # How often each event happened.
         self.tally: Counter[str] = Counter()
-        # Messages that queues had no room for, over all brokers.
+        # Messages dropped from full queues, over all brokers.
         self.dropped = 0
-        # The latest time that there was.
+        # The latest time so far: the clock may be set back.
         self.latest = 0.0
         self.settings = BrokerSettings(
             inflight_window=plan.inflight_window,
             receive_maximum=plan.receive_maximum,
             maximum_outgoing_bytes=plan.maximum_outgoing,
             maximum_queued_messages=plan.maximum_queued,
-            # So that the witness need not know a limit.
+            # No limit, so that the witness need not know one.
             maximum_session_expiry=NEVER,
             slow_subscriber_timeout=plan.slow_subscriber_timeout,
             full_disk_timeout=variant.full_disk_timeout(plan.full_disk_timeout),
             sys_interval=0.0,
         )
-        # What went wrong while the broker was at work: it might take the exception for its own.
+        # A failure found inside a callback: raised later, because the broker might catch it.
         self.problem: Exception | None = None
         self.broker = self._start()
         self.promptness = Promptness(self)
 
     @property
     def database(self) -> Database:
-        """What is on disk."""
+        """The database."""
         return self.store.database
 
     def _start(self) -> Broker:
@@ -140,42 +139,42 @@ class World:
         )
 
     def _logged(self, line: str) -> None:
-        for said in self.variant.log(line):
-            self._hear(said)
+        for written in self.variant.log(line):
+            self._handle_log_line(written)
 
-    def _hear(self, line: str) -> None:
-        """A line of the log."""
-        if any(words in line for words in LAST_WORDS) and line in self.log:
-            self.problem = Broken(f"the broker says twice: {line}")
+    def _handle_log_line(self, line: str) -> None:
+        """Check a line of the log."""
+        if any(words in line for words in CLOSE_MESSAGES) and line in self.log:
+            self.problem = Broken(f"the broker logged twice: {line}")
         self.log.append(line)
-        self.say(f"    broker: {line}")
+        self.add_trace(f"    broker: {line}")
         if MARK in line:
-            self.faults.told += 1
+            self.faults.reported += 1
         elif self.problem is None and any(alarm in line for alarm in ALARMS):
-            self.problem = Broken(f"the broker says: {line}")
+            self.problem = Broken(f"the broker logged: {line}")
 
-    def say(self, line: str) -> None:
-        """One more line of the trace, if there is one."""
+    def add_trace(self, line: str) -> None:
+        """Add a line to the trace, if there is one."""
         if self.trace is not None:
             self.trace.append(line)
 
-    # --- the broker and what it is told -----------------------------------------------------------
+    # --- the broker -------------------------------------------------------------------------------
 
     def _written(self, commit: Commit, number: int) -> Snapshot:
-        """The broker writes a commit, in the course of a tick."""
-        self._unblock()
+        """The broker writes a commit during a tick."""
+        self._update_blocked()
         for link in self.links:
-            # Closed in this tick over a fault; what is closed while packets leave is the next's.
+            # Closed by a fault in this tick. Closing while packets leave belongs to the next.
             if link.has_broker and link.connection.closing and not link.connection.is_muted:
-                self._left(link)
+                self._end_connection(link)
         self.witness.written(commit)
         self.tally["commits"] += 1
         if self.trace is not None:
-            self.say(f"    commit {number} is written: {listed(commit)}")
+            self.add_trace(f"    commit {number} is written: {describe_commit(commit)}")
         return self.ledger.snapshot(number)
 
-    def _unblock(self) -> None:
-        """Some packets that waited for the store have been dealt with."""
+    def _update_blocked(self) -> None:
+        """Handle packets that waited for the store and are processed now."""
         try:
             for link in self._blocked:
                 if link.was_closing:
@@ -186,15 +185,15 @@ class World:
         self._blocked = [link for link in self._blocked if link.connection.paused_by_store]
 
     def _catch_up(self, link: Link) -> None:
-        for packet in link.dealt_with():
-            self._arrived(link, packet)
+        for packet in link.take_processed():
+            self._processed(link, packet)
 
-    def _arrived(self, link: Link, packet: Packet) -> None:
-        """The broker has dealt with a packet: the ledger and the witness are told."""
+    def _processed(self, link: Link, packet: Packet) -> None:
+        """The broker has processed a packet: update ledger and witness."""
         ledger, witness = self.ledger, self.witness
         name = self.clients[link.who].name
         if self.trace is not None:
-            self.say(f"    {name}/{link.number} ▶ {described(packet)}")
+            self.add_trace(f"    {name}/{link.number} ▶ {describe_packet(packet)}")
         if link.is_refused:
             return
         if isinstance(packet, Connect):
@@ -202,18 +201,18 @@ class World:
             if self.store.condition == FULL and ledger.is_refused(packet):
                 self.tally["connections refused"] += 1
                 link.is_refused = True
-                witness.came(link, packet)
+                witness.received(link, packet)
                 return
             if link.connection.closing:
                 # Its session cannot be read.
                 self.tally["connections refused over damage"] += 1
-                ledger.connect_in_vain(packet, self.clock.now)
+                ledger.connect_failed(packet, self.clock.now)
                 link.is_refused = True
-                witness.came(link, packet)
+                witness.received(link, packet)
                 return
             present = ledger.connect(packet, link.number, self.clock.now)
             link.epoch = ledger.sessions[name].epoch
-            witness.came(link, packet, present=present)
+            witness.received(link, packet, present=present)
             return
         facts = ledger.of_link(name, link.number)
         if isinstance(packet, Publish):
@@ -226,7 +225,7 @@ class World:
             )
             ledger.unreceived.update((client, packet.payload) for client in unreceived)
             if packet.qos:
-                witness.message_came(link, packet, outcome)
+                witness.message_received(link, packet, outcome)
             self.tally["messages in"] += 1
             self.tally["messages in again"] += outcome.accepted is None and not outcome.refused
             self.tally["messages refused"] += outcome.refused
@@ -234,22 +233,22 @@ class World:
             witness.answered(facts, packet.packet_id)
         elif isinstance(packet, PubRel):
             facts.inbound.discard(packet.packet_id)
-            witness.came(link, packet)
+            witness.received(link, packet)
         elif isinstance(packet, Subscribe):
             ledger.subscribe(facts, packet)
-            witness.came(link, packet)
+            witness.received(link, packet)
         elif isinstance(packet, Unsubscribe):
             ledger.unsubscribe(facts, packet)
-            witness.came(link, packet)
+            witness.received(link, packet)
         elif isinstance(packet, Disconnect):
             ledger.disconnect(facts, packet, self.clock.now)
         elif isinstance(packet, PingReq):
-            witness.came(link, packet)
+            witness.received(link, packet)
         else:
             assert isinstance(packet, PubRec), packet
 
     def _collect(self) -> None:
-        """Write out what the broker has for the network, as its server does."""
+        """Write the broker's output to the network, as its server does."""
         self._check_problem()
         while self.broker.has_output():
             ready = self.broker.take_output()
@@ -257,7 +256,7 @@ class World:
                 link = self._by_number[number]
                 data = self.variant.leaving(connection.take_outgoing(), link.version)
                 if data:
-                    self._leaves(link, data)
+                    self._send(link, data)
                 self.broker.written(connection, len(link.down))
                 if connection.closing:
                     if connection.abort_on_close:
@@ -271,36 +270,36 @@ class World:
         if self.problem is not None:
             raise self.problem
 
-    def _leaves(self, link: Link, data: bytes) -> None:
+    def _send(self, link: Link, data: bytes) -> None:
         name = self.clients[link.who].name
-        for packet in self.witness.leaves(link, name, data):
+        for packet in self.witness.check_output(link, name, data):
             self.tally["packets out"] += 1
             if isinstance(packet, Publish):
                 self.tally[f"messages out at QoS {packet.qos}"] += 1
                 self.tally["messages out again"] += packet.dup
             if self.trace is not None:
-                self.say(f"    {name}/{link.number} ◀ {described(packet)}")
+                self.add_trace(f"    {name}/{link.number} ◀ {describe_packet(packet)}")
         link.send_down(data)
 
     def _closed(self, link: Link) -> None:
-        """The broker's end of a link is gone, whoever ended it."""
+        """The broker's side of a link is closed, by either side."""
         if not link.has_broker:
             return
         link.has_broker = False
         link.inbox = []
         self._by_number.pop(link.connection.number)
-        self._left(link)
+        self._end_connection(link)
         self.broker.lost(link.connection, self.clock.now)
 
-    def _left(self, link: Link) -> None:
-        """The session of a link, if it has it yet, goes on without it."""
+    def _end_connection(self, link: Link) -> None:
+        """Disconnect the session of a link, if it still has one."""
         facts = self.ledger.sessions.get(self.clients[link.who].name)
         if facts is not None and facts.link == link.number:
             self.ledger.leave(facts, self.clock.now)
 
     def check_tables(self) -> None:
-        """What is on disk is all of a piece, as `semel store check` judges: not in every world,
-        since it takes its time."""
+        """The database is consistent, by the check of `semel store check`; not in every world,
+        because it is slow."""
         if not self.plan.again:
             return
         report = CheckReport()
@@ -311,24 +310,24 @@ class World:
     def _check_bounds(self) -> None:
         for client, state in self.broker.router.sessions.items():
             if len(state.session.backlog) > self.plan.maximum_queued:
-                raise Broken(f"{len(state.session.backlog)} messages wait for {client}")
+                raise Broken(f"{len(state.session.backlog)} messages are queued for {client}")
         if self.plan.bounded:
             for number, count in self.database.connection.execute(
                 "SELECT session_id, count(*) FROM delivery WHERE packet_id = 0 GROUP BY session_id"
             ):
                 if count > self.plan.maximum_queued:
-                    raise Broken(f"{count} messages wait on disk for session {number}")
+                    raise Broken(f"{count} messages are queued on disk for session {number}")
 
-    # --- what can happen --------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------------
 
     def act(self, action: Action) -> None:
-        """Let one action happen."""
+        """Execute one action."""
         self.clock.tick()
         kind, who, a, b = action
         who %= len(self.clients)
         client = self.clients[who]
         if kind == "publish":
-            # Now and then many at a time, so that queues grow.
+            # Sometimes many at once, so that queues grow.
             for more in range(6 if b // 512 % (3 if self._has_group else 6) == 0 else 1):
                 self._publish(client, a + more, b + more)
         elif kind == "step":
@@ -350,7 +349,7 @@ class World:
             self.report(a % 3 + 1)
         elif kind == "connect":
             if client.link is not None and a % 4:
-                # Mostly who is away comes back, and now and then one takes over from itself.
+                # Mostly a disconnected client reconnects; sometimes one takes over its session.
                 who = next((at for at, each in enumerate(self.clients) if each.link is None), who)
             self.connect(who, clean=b % 12 == 1, brief=b % 12 == 2)
         elif kind == "cut":
@@ -391,14 +390,14 @@ class World:
             if self.sealers:
                 self.store.set_behind(not self.store.is_behind)
         elif kind == "fault":
-            self._break(client, a, b)
+            self._inject_fault(client, a, b)
         elif kind == "heal":
             self.faults.damaged.clear()
         else:
             raise ValueError(kind)
 
     def _stall(self, client: Client, a: int, b: int) -> None:
-        """Everybody is there, nobody reads for a while, and somebody publishes."""
+        """All clients are connected, none of them reads for a while, and one publishes."""
         for who, each in enumerate(self.clients):
             if each.link is None:
                 self.connect(who, clean=False)
@@ -411,8 +410,8 @@ class World:
             self.report(len(self.store.applied))
         self.wait(STALLED)
 
-    def _break(self, client: Client, a: int, b: int) -> None:
-        """A hook is about to raise, or rows are damaged."""
+    def _inject_fault(self, client: Client, a: int, b: int) -> None:
+        """Make a hook raise, or damage the rows of a session."""
         if a % 2:
             hook = HOOKS[b % len(HOOKS)]
             if hook != RECEIVE or client.part.role != WORKER:
@@ -437,7 +436,7 @@ class World:
         payload = b"%s.%d" % (client.name.encode(), self._messages)
         if b % 23 == 0 and self.plan.maximum_outgoing > LARGE:
             payload = payload.ljust(LARGE, b".")
-        # Where there is a group, most messages are for it.
+        # If there is a shared subscription, most messages are for it.
         topic = TOPICS[a % (2 if self._has_group and b % 4 else len(TOPICS))]
         retain = b % 7 == 0 or topic.startswith("r/")
         if retain and b % 3 == 0:
@@ -457,10 +456,10 @@ class World:
             client.subscribe(topic_filter, qos, retain_handling=a // 64 % 3)
 
     def connect(self, who: int, *, clean: bool, brief: bool = False) -> None:
-        """A client opens a connection, whether it has one or not; see `Client.connect`."""
+        """A client opens a connection, even if it has one; see `Client.connect`."""
         client = self.clients[who]
         if client.part.role == WORKER and client.part.version != MQTT5:
-            # It would become one whose session ends with its connection.
+            # With a clean session, its session would end with its connection.
             clean = False
         self._links += 1
         connection = self.broker.opened(f"net:{self._links}", self.clock.now)
@@ -473,14 +472,16 @@ class World:
         link = client.link
         if link is not None:
             up, down = a % (len(link.up) + 1), b % (len(link.down) + 1)
-            self.say(f"    {client.name}/{link.number}: {up} bytes go up yet, {down} down")
+            self.add_trace(
+                f"    {client.name}/{link.number}: cut; {up} bytes still go up, {down} down"
+            )
             link.cut(up, down)
             self.tally["cuts"] += 1
             if a & 256:
                 client.lost()
 
     def _up(self, link: Link | None, count: int) -> None:
-        """Some bytes reach the broker, or the end of the connection does."""
+        """Some bytes, or the end of the connection, reach the broker."""
         if link is None or not link.has_broker:
             return
         connection = link.connection
@@ -497,35 +498,35 @@ class World:
             try:
                 self.broker.receive(connection, piece, self.clock.now)
             except Fault as fault:
-                self._abort(link, fault)
+                self._close_after_fault(link, fault)
                 return
             finally:
                 self.faults.is_receiving = False
             self._check_problem()
             self._catch_up(link)
             if link.connection.paused_by_store:
-                # Nobody looks for the end of the connection either.
+                # The broker does not notice the end of the connection either.
                 self._blocked.append(link)
                 self.tally["held up by the store"] += 1
                 return
         if link.ends_for_broker:
             self._closed(link)
 
-    def _abort(self, link: Link, fault: Fault) -> None:
-        """What a client has sent made a hook raise: its server closes the connection."""
+    def _close_after_fault(self, link: Link, fault: Fault) -> None:
+        """A packet made a hook raise: the server closes the connection."""
         connection = link.connection
         self.tally["hooks raised"] += 1
-        self._hear(f"{connection.peer} closed: serving it failed: {fault}")
+        self._handle_log_line(f"{connection.peer} closed: serving it failed: {fault}")
         self._check_problem()
-        dealt_with = link.worked_off()
-        # The last of them has not happened.
-        for packet in dealt_with[:-1]:
-            self._arrived(link, packet)
+        processed = link.take_until_fault()
+        # The last of them had no effect.
+        for packet in processed[:-1]:
+            self._processed(link, packet)
         connection.closing = True
         self._closed(link)
 
     def _down(self, client: Client, count: int) -> None:
-        """Some bytes reach the client, or the end of the connection does."""
+        """Some bytes, or the end of the connection, reach the client."""
         link = client.link
         if link is None:
             return
@@ -538,28 +539,30 @@ class World:
             client.lost()
 
     def tick(self) -> None:
-        """The broker's loop has nothing more to do for now."""
+        """A tick of the broker's loop ends."""
         for link in self._blocked:
             link.was_closing = link.connection.closing
         self.variant.flush(self.broker, self.store, self.clock.now)
         self.tally["messages lost to a fault"] += len(self.faults.unreceived)
         self.faults.unreceived.clear()
-        self._unblock()
+        self._update_blocked()
         self._collect()
         self.witness.check_pings(self.links)
-        unsaid = self.faults.raised - self.faults.told - len(self.broker.router.unreadable)
-        if unsaid:
-            raise Broken(f"of what failed on purpose, the log owes {unsaid} lines")
+        missing_lines = (
+            self.faults.raised - self.faults.reported - len(self.broker.router.unreadable)
+        )
+        if missing_lines:
+            raise Broken(f"the log lacks {missing_lines} lines about injected faults")
 
     def apply(self, count: int) -> None:
-        """Some commits happen; the broker does not know yet."""
+        """Some commits happen; the broker is not notified yet."""
         snapshot = self.store.apply(count)
         if snapshot is not None:
-            self.ledger.lasts(snapshot)
-            self.say(f"    commit {self.store.safe} is on disk")
+            self.ledger.committed(snapshot)
+            self.add_trace(f"    commit {self.store.safe} is on disk")
 
     def report(self, count: int) -> None:
-        """The broker is told of some commits."""
+        """Notify the broker of some commits."""
         for _ in range(min(count, len(self.store.applied))):
             commit = self.store.report()
             if commit is not None:
@@ -567,7 +570,7 @@ class World:
                 self._collect()
 
     def wait(self, seconds: float) -> None:
-        """Time passes, between two looks at who is late."""
+        """Let time pass between two sweeps."""
         self._sweep()
         self.tick()
         self.clock.now += seconds
@@ -576,25 +579,25 @@ class World:
 
     def _sweep(self) -> None:
         self.latest = max(self.latest, self.clock.now)
-        unheard = self.promptness.unheard()
+        unread_links = self.promptness.unread_links()
         self.variant.sweep(self.broker, self.store, self.clock.now)
-        self.promptness.check_unheard(unheard)
-        # It closes those that were silent for too long.
+        self.promptness.check_unread(unread_links)
+        # It closes connections that exceeded their keep alive.
         for link in self.links:
             if link.connection.closing and link.has_broker:
-                self._left(link)
+                self._end_connection(link)
         self.ledger.sweep(self.clock.now)
         self.promptness.check(self.clock.now)
 
     def step(self, *, everybody: bool = False) -> None:
-        """Everything goes on by one round, but for those who are slow or lazy."""
+        """Advance everything by one round, except slow and lazy clients."""
         self._all_up()
         self.apply(len(self.store.pending) - (0 if everybody else self.plan.lag))
         self.report(len(self.store.applied))
         self._all_down(everybody=everybody)
 
     def rush(self) -> None:
-        """The same, only that the disk does nothing."""
+        """Like `step`, but without commits."""
         self._all_up()
         self._all_down(everybody=False)
 
@@ -615,7 +618,7 @@ class World:
     # --- crashes ----------------------------------------------------------------------------------
 
     def crash(self, a: int, b: int) -> None:
-        """The process dies, before, in, or after a commit, and another one starts."""
+        """The process dies before, during or after a commit, and is restarted."""
         how = a % 4
         snapshot: Snapshot | None = None
         if how == 1:
@@ -628,28 +631,28 @@ class World:
         elif how == 3 and self.store.has_space:
             snapshot = self.store.apply(b % 3 + 1)
         if snapshot is not None:
-            self.ledger.lasts(snapshot)
-        self._begin_again(b)
+            self.ledger.committed(snapshot)
+        self._restart(b)
 
     def stop(self, b: int) -> None:
-        """The broker is told to stop, and another one starts."""
+        """The broker is shut down, and restarted."""
         self.report(len(self.store.applied))
         for link in self.links:
             link.was_closing = True
             if link.has_broker:
-                self._left(link)
+                self._end_connection(link)
         self.broker.stop(self.clock.now)
         self._collect()
         self.apply(len(self.store.pending))
-        self._begin_again(b)
+        self._restart(b)
 
-    def _begin_again(self, b: int) -> None:
-        self.say(f"    the broker is gone: commit {self.store.safe} was the last")
+    def _restart(self, b: int) -> None:
+        self.add_trace(f"    the broker restarts: commit {self.store.safe} was the last")
         self.tally["restarts"] += 1
         if self.store.pending:
             self.tally["restarts with commits lost"] += 1
         if b % 8 == 0:
-            # Somebody has set the clock back meanwhile: nothing may come early by that.
+            # The clock was set back meanwhile: nothing may happen early because of that.
             self.clock.now -= 3.0
         self.dropped += self.broker.router.dropped
         for link in self.links:
@@ -657,8 +660,8 @@ class World:
             link.has_broker = False
         self._by_number = {}
         self._blocked = []
-        # What was to be said of the last faults nobody has heard.
-        self.faults.told = self.faults.raised
+        # The log lines about the last faults are lost with the process.
+        self.faults.reported = self.faults.raised
         self.faults.unreceived.clear()
         self.promptness.forget()
         self.store.crash()
@@ -672,17 +675,17 @@ class World:
     # --- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Everything comes back, and all comes to rest."""
-        self.say("the end begins")
+        """Repair everything, and wait until all exchanges are complete."""
+        self.add_trace("end of the schedule: everything is repaired")
         self.store.set_space(True)
         self.store.set_behind(False)
         self.faults.damaged.clear()
         self.faults.hook = ""
-        self._rest()
+        self._wait_until_idle()
         if self.plan.again:
-            self.say("once more from disk")
+            self.add_trace("restart from the database")
             self.crash(0, 0)
-            self._rest()
+            self._wait_until_idle()
         for client in self.clients:
             client.disconnect(0, None)
         self.step(everybody=True)
@@ -694,7 +697,7 @@ class World:
                 if sealer.step != BEGIN:
                     sealer.go_on(self.database, 0)
             if sealer.step != BEGIN:
-                raise Broken(f"the sealer of stream {sealer.stream} does not answer any more")
+                raise Broken(f"the sealer of stream {sealer.stream} is stuck")
         self.dropped += self.broker.router.dropped
         self.tally["wills"] += sum(each.is_will for each in self.ledger.accepted)
         self.tally["messages accepted"] += len(self.ledger.accepted)
@@ -703,19 +706,19 @@ class World:
         self.tally["read from the queue on disk"] += self.store.refills
         self.tally["messages dropped"] += self.dropped
 
-    def _rest(self) -> None:
+    def _wait_until_idle(self) -> None:
         for _ in range(ROUNDS):
             for who, client in enumerate(self.clients):
                 if client.link is None:
                     self.connect(who, clean=False)
             self.step(everybody=True)
-            if self._is_quiet():
+            if self._is_idle():
                 return
-            self.clock.now += PATIENCE
+            self.clock.now += READER_WAIT
             self._sweep()
-        raise Broken(f"it never comes to rest: {self._unrest()}")
+        raise Broken(f"it never becomes idle: {self._describe_unfinished()}")
 
-    def _is_quiet(self) -> bool:
+    def _is_idle(self) -> bool:
         if self.store.pending or self.store.applied or self.broker.router.dirty:
             return False
         if any(link.up or link.down or link.is_cut for link in self.links):
@@ -727,8 +730,8 @@ class World:
                 return False
         return True
 
-    def _unrest(self) -> str:
-        """What is not done, in words."""
+    def _describe_unfinished(self) -> str:
+        """What is not complete."""
         found: list[str] = []
         for client in self.clients:
             if not client.is_done():
@@ -736,20 +739,22 @@ class World:
         for name, state in self.broker.router.sessions.items():
             session = state.session
             if len(session.backlog) or session.in_flight:
-                found.append(f"{len(session.backlog)} wait and {session.in_flight} fly for {name}")
-        return ", ".join(found) or "bytes are on their way for ever"
+                found.append(
+                    f"{name} has {len(session.backlog)} queued, {session.in_flight} in flight"
+                )
+        return ", ".join(found) or "bytes are in transit forever"
 
 
 def run(schedule: Schedule, *, variant: Variant = FAITHFUL, trace: bool = False) -> World:
-    """A world in which all of it has happened. Raises what is wrong; see `account` for the rest."""
+    """Execute a schedule. Raises `Broken`; see `final_checks` for what is checked afterwards."""
     world = World(schedule.plan, variant=variant, trace=trace)
     play(world, schedule.actions)
     return world
 
 
 def play(world: World, actions: list[Action]) -> None:
-    """Let it all happen."""
+    """Execute all actions, and finish."""
     for action in actions:
-        world.say(str(action))
+        world.add_trace(str(action))
         world.act(action)
     world.finish()

@@ -20,7 +20,7 @@ from semel.cli.option_groups import SemelCommand
 from semel.cli.safe_text import shown_text
 from semel.counts import count
 from semel.lab.demo import Demo, DemoFailed, DemoOptions, DemoStatus
-from semel.lab.demo_account import MOST_MESSAGES, Verdict
+from semel.lab.demo_reconciliation import MOST_MESSAGES, Verdict
 from semel.lab.fleet.devices import MOST_SEED
 
 MESSAGES: Final = 50_000
@@ -111,7 +111,7 @@ def command(
             # There may be no terminal any more.
             with suppress(OSError):
                 display.clear()
-                click.echo("interrupted: there is no account", err=True)
+                click.echo("interrupted: no verdict", err=True)
             sys.exit(BY_SIGNAL + interrupted.number)
         except DemoFailed as problem:
             display.clear()
@@ -243,7 +243,7 @@ def faults_of(verdict: Verdict) -> list[str]:
     """What is wrong, in words."""
     if verdict.holds:
         return []
-    lines = ["the account does not hold:", *(f"  {fault}" for fault in verdict.faults)]
+    lines = ["the totals do not reconcile:", *(f"  {fault}" for fault in verdict.faults)]
     if verdict.more_faults:
         lines.append(f"  and {count(verdict.more_faults, 'more fault')}")
     return lines

@@ -58,7 +58,7 @@ from semel.lab.fleet.publishing import (
     MOST_GATEWAYS,
     MOST_WINDOW,
     WINDOW,
-    Begun,
+    EarlierRuns,
     Fleet,
     FleetPace,
     FleetProgress,
@@ -166,11 +166,11 @@ class State:
         """Where gateway `number` keeps its state."""
         return self.folder / f"gateway-{number + 1}"
 
-    def begun(self, devices: Devices) -> Begun:
+    def begun(self, devices: Devices) -> EarlierRuns:
         """What earlier runs have left. Raises Failure."""
         try:
             lines = read_journal(self.journal) if self.journal.exists() else iter(())
-            return Begun(devices, lines)
+            return EarlierRuns(devices, lines)
         except (BadJournal, OSError, ValueError) as problem:
             raise Failure(f"--data {self.folder}: {problem}") from None
 

@@ -24,7 +24,7 @@ from semel.lab.load.description import (
     MOST_PAYLOAD,
     SCENARIOS,
     WINDOW,
-    Unfit,
+    InvalidLoad,
 )
 from semel.lab.load.result import Result, milliseconds, version_name
 from semel.lab.load.traffic import DRAIN_TIMEOUT
@@ -246,7 +246,7 @@ def command(
             processes=processes,
             timeout=timeout,
         )
-    except Unfit as problem:
+    except InvalidLoad as problem:
         raise click.UsageError(str(problem)) from None
     with usage("--prefix"):
         job.layout()
@@ -265,7 +265,7 @@ def command(
         click.echo("\n".join([f"{scenario} on {job.target}", *table(result)]))
     if result.fault:
         raise click.ClickException(result.fault)
-    if not result.is_kept:
+    if not result.meets_qos:
         sys.exit(1)
 
 

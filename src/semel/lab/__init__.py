@@ -1,1 +1,1 @@
-"""Trying things: what makes traffic, faults and whole worlds, for demonstrations and for proof."""
+"""Test equipment: simulated traffic, fault injection, and a broker for tests and demos."""

@@ -1,10 +1,10 @@
-"""What goes wrong in a demo, and when: chosen by a seed, in terms of how far messages have come.
+"""The faults of a demo, chosen by a seed, and the kill of processes.
 
-A fault waits for a number of messages that are published, so that it hits work under way on a fast
-machine and on a slow one. Spark is killed when it has landed some of them, and others are still to
-be published: whoever lands those has to know where the first has ended.
+A fault occurs once a number of messages is published, so that it hits work in progress on fast and
+slow machines alike. Spark is killed when it has landed some messages and others are still to be
+published: the next Spark has to continue where the first one ended.
 
-Processes are found below the one that was started, in /proc, by the command they run.
+Processes are found in /proc, among the descendants of the started process, by their command.
 """
 
 import os
@@ -30,19 +30,19 @@ PARTS: Final = (BROKER, SEALER, SPARK)
 
 CUTS: Final = 12
 REPEATS: Final = 4
-# What a connection is cut at, PUBREC more often: then what was published is sent again.
-LOSABLE: Final = (
+# Where a connection is cut. PUBREC twice as often, because losing it causes a redelivery.
+CUT_POINTS: Final = (
     (PUBREC, SERVER),
     (PUBREC, SERVER),
     (PUBCOMP, SERVER),
     (PUBLISH, CLIENT),
     (PUBREL, CLIENT),
 )
-# Packets that are repeated each time.
+# How many packets are repeated each time: least, most.
 REPEATED: Final = (50, 150)
 KILLS: Final = {BROKER: 2, SEALER: 2, SPARK: 1}
-# In which part of all messages faults lie. So many are published before Spark has to have landed
-# some, and only then the others, among which it is killed.
+# Positions of faults as fractions of all messages. BEFORE_SPARK of them are published while Spark
+# starts; Spark is killed while the others are published.
 FIRST: Final = 0.05
 LAST: Final = 0.95
 BEFORE_SPARK: Final = 0.4
@@ -55,8 +55,8 @@ PROC: Final = Path("/proc")
 
 
 @dataclass(frozen=True)
-class Planned:
-    """One fault: from `at` messages on. `kind` is a part to kill, or what is done to packets."""
+class PlannedFault:
+    """A fault to inject once `at` messages are published: the part to kill, or a packet action."""
 
     at: int
     kind: str
@@ -78,30 +78,30 @@ class Planned:
         return f"cut a connection {when} {name}"
 
 
-def plan_faults(seed: int, messages: int, *, lands: bool = True) -> list[Planned]:
-    """All faults of a demo, by the messages that they wait for; without Spark if nothing lands."""
+def plan_faults(seed: int, messages: int, *, lands: bool = True) -> list[PlannedFault]:
+    """All faults of a demo, in order; without `lands` there is no Spark to kill."""
     draw = random.Random(f"faults {seed}")
 
-    def moments(count: int, first: float = FIRST, last: float = LAST) -> list[int]:
-        """One somewhere in each of so many parts of the way."""
+    def positions(count: int, first: float = FIRST, last: float = LAST) -> list[int]:
+        """One random position in each of `count` equal intervals."""
         width = (last - first) / count
         return [
             max(1, int(messages * (first + width * (part + draw.random()))))
             for part in range(count)
         ]
 
-    found: list[Planned] = []
-    for at in moments(CUTS):
-        packet, sender = draw.choice(LOSABLE)
-        found.append(Planned(at, draw.choice((CUT_BEFORE, CUT_AFTER)), packet, sender))
-    for at in moments(REPEATS):
-        found.append(Planned(at, REPEAT, PUBLISH, CLIENT, draw.randint(*REPEATED)))
+    found: list[PlannedFault] = []
+    for at in positions(CUTS):
+        packet, sender = draw.choice(CUT_POINTS)
+        found.append(PlannedFault(at, draw.choice((CUT_BEFORE, CUT_AFTER)), packet, sender))
+    for at in positions(REPEATS):
+        found.append(PlannedFault(at, REPEAT, PUBLISH, CLIENT, draw.randint(*REPEATED)))
     for part, times in KILLS.items():
         if part != SPARK:
-            found += [Planned(at, part) for at in moments(times)]
+            found += [PlannedFault(at, part) for at in positions(times)]
         elif lands:
-            within = moments(times, FIRST_OF_SPARK, LAST_OF_SPARK)
-            found += [Planned(at, part) for at in within]
+            in_range = positions(times, FIRST_OF_SPARK, LAST_OF_SPARK)
+            found += [PlannedFault(at, part) for at in in_range]
     return sorted(found, key=lambda each: each.at)
 
 
@@ -110,34 +110,34 @@ def plan_faults(seed: int, messages: int, *, lands: bool = True) -> list[Planned
 
 @dataclass(frozen=True)
 class Process:
-    """A process that runs."""
+    """A running process."""
 
     pid: int
     parent: int
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
 
     def runs(self, part: str) -> bool:
-        """Whether it is the process that this part is, not one that only starts it."""
-        names = [os.path.basename(word) for word in self.words]
+        """Whether it is the process of this part, not one that only starts it."""
+        names = [os.path.basename(word) for word in self.arguments]
         if TETHER in names:
             return False
         if part == SEALER:
-            return SEALER_MODULE in self.words
+            return SEALER_MODULE in self.arguments
         command = "broker" if part == BROKER else "land"
         return ("semel", command) in pairwise(names)
 
 
 def processes() -> Iterator[Process]:
-    """Those that run now, as far as they can be seen."""
+    """All running processes that are visible to this one."""
     for pid, process in list_processes().items():
         with suppress(OSError):
             line = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0")
-            words = tuple(os.fsdecode(word) for word in line.split(b"\0"))
-            yield Process(pid, process.parent, words)
+            arguments = tuple(os.fsdecode(word) for word in line.split(b"\0"))
+            yield Process(pid, process.parent, arguments)
 
 
-def below(pid: int) -> list[Process]:
-    """All that a process has started, and that these have started."""
+def descendants(pid: int) -> list[Process]:
+    """All descendants of a process."""
     children: dict[int, list[Process]] = {}
     for process in processes():
         children.setdefault(process.parent, []).append(process)
@@ -151,19 +151,19 @@ def below(pid: int) -> list[Process]:
 
 
 def kill_part(pid: int, part: str) -> int:
-    """Kill a part below process `pid`, at once: Spark with all it has started. How many died."""
-    found = below(pid)
+    """Kill a part below process `pid`; Spark with its descendants. Returns the number killed."""
+    found = descendants(pid)
     brokers = [each.pid for each in found if each.runs(BROKER)]
     for process in found:
-        # The sealer of a broker that was killed is about to end by itself.
-        is_meant = part != SEALER or process.parent in brokers
-        if process.runs(part) and is_meant:
-            # Whom its parent leaves behind cannot be found below it any more: look first.
-            doomed = [process.pid]
+        # A sealer whose broker was killed is about to end by itself.
+        is_target = part != SEALER or process.parent in brokers
+        if process.runs(part) and is_target:
+            # List descendants before the kill: orphans get another parent.
+            pids = [process.pid]
             if part == SPARK:
-                doomed += [each.pid for each in below(process.pid)]
+                pids += [each.pid for each in descendants(process.pid)]
             killed = 0
-            for each in doomed:
+            for each in pids:
                 with suppress(ProcessLookupError):
                     os.kill(each, signal.SIGKILL)
                     killed += 1

@@ -1,7 +1,7 @@
-"""What a proxy does to the packets that pass it, other than passing them on.
+"""The faults that a proxy injects into the packets that pass through it.
 
-A `Fault` says which packets it is for and how many of them. Of several that are for a packet, the
-oldest has it; delays come on top. One that has had its packets is over.
+A `Fault` selects packets, and limits how many it applies to. If several faults select a packet, the
+oldest applies; delays apply in addition. A fault ends after its last packet.
 """
 
 from collections.abc import Callable
@@ -9,29 +9,29 @@ from types import TracebackType
 from typing import Final
 
 from semel import counts
-from semel.lab.growing import TIMEOUT_SECONDS, Growing, block, follow
-from semel.lab.recording import Recorded
+from semel.lab.append_log import TIMEOUT_SECONDS, AppendLog, await_future, wait_blocking
+from semel.lab.recording import RecordedPacket
 from semel.mqtt import PACKET_NAMES
 from semel.mqtt.side import SIDES
 
-# What can happen to a packet.
+# Actions on a packet.
 CUT_BEFORE: Final = "cut before it"
 CUT_AFTER: Final = "cut after it"
 DROP: Final = "dropped"
 REPEAT: Final = "repeated"
 DELAY: Final = "delayed"
 REFUSE: Final = "refused"
-# What happens to others because of it.
+# What happens to other packets because of an action.
 LOST: Final = "lost with the connection"
-# What can happen without one: nothing is read from a side; no connection is taken.
+# Actions without a packet: nothing is read from a side; new connections are refused.
 STALL: Final = "stalled"
 CLOSED: Final = "closed"
 
 
 class Fault:
-    """Something that is going to happen, or happens until it is ended.
+    """A fault that is planned for some packets, or in effect until it is ended.
 
-    As a context it ends with its block. `hits` has the packets that it had.
+    As a context manager it ends with its block. `hits` are the packets it was applied to.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class Fault:
         end: Callable[["Fault"], None],
     ) -> None:
         if count is not None and count < 1:
-            raise ValueError(f"count is {count}: at least one packet, or None for all")
+            raise ValueError(f"count is {count}: it must be at least 1, or None for all packets")
         if not seconds >= 0:
-            raise ValueError(f"seconds is {seconds}: a delay is not negative")
+            raise ValueError(f"seconds is {seconds}: a delay must not be negative")
         self.action = action
         self.kind = kind
         self.sender = sender
         self.client_id = client_id
-        # How many packets it is still for; None: for all, until it is ended.
-        self.left = count
+        # How many more packets it applies to; None: all, until it is ended.
+        self.remaining = count
         self.seconds = seconds
         self.reason = reason
-        self.hits: Growing[Recorded] = Growing(most_items=1_000)
+        self.hits: AppendLog[RecordedPacket] = AppendLog(most_items=1_000)
         self._count = count
         self._end = end
 
@@ -70,9 +70,9 @@ class Fault:
             f"<{kind}{sender}{who}: {self.action}, {counts.count(len(self.hits), 'time')} so far>"
         )
 
-    def may_concern(self, sender: int, kind: int, client_id: str | None) -> bool:
-        """Whether it is for such a packet; a client identifier of None is not known yet."""
-        if self.left == 0:
+    def may_apply_to(self, sender: int, kind: int, client_id: str | None) -> bool:
+        """Whether it selects such a packet; a client identifier of None is not known yet."""
+        if self.remaining == 0:
             return False
         if self.sender is not None and self.sender != sender:
             return False
@@ -80,29 +80,31 @@ class Fault:
             return False
         return self.client_id is None or client_id is None or self.client_id == client_id
 
-    def take(self) -> None:
-        """It has a packet more."""
-        if self.left is not None:
-            self.left -= 1
+    def count_down(self) -> None:
+        """Count a packet that it applies to."""
+        if self.remaining is not None:
+            self.remaining -= 1
 
-    def wait(self, count: int | None = None, *, timeout: float = TIMEOUT_SECONDS) -> Recorded:
-        """Wait until it has had so many packets: all that it is for, or the first if it is for
-        any number. The last of them. Raises TimeoutError."""
+    def wait(self, count: int | None = None, *, timeout: float = TIMEOUT_SECONDS) -> RecordedPacket:
+        """Wait until it was applied to `count` packets, and return the last of them.
+
+        By default: all its packets, or the first one if it has no limit. Raises TimeoutError.
+        """
         future = self.hits.watch(_any, count=count or self._count or 1)
-        return block(future, timeout, self._unmet, "wait_async")
+        return wait_blocking(future, timeout, self._describe_timeout, "wait_async")
 
     async def wait_async(
         self, count: int | None = None, *, timeout: float = TIMEOUT_SECONDS
-    ) -> Recorded:
-        """The same for a coroutine."""
+    ) -> RecordedPacket:
+        """Like `wait`, for a coroutine."""
         future = self.hits.watch(_any, count=count or self._count or 1)
-        return await follow(future, timeout, self._unmet)
+        return await await_future(future, timeout, self._describe_timeout)
 
-    def _unmet(self) -> str:
-        return f"it has not happened: {self!r}"
+    def _describe_timeout(self) -> str:
+        return f"the fault did not occur in time: {self!r}"
 
     def end(self) -> None:
-        """Let it happen no more."""
+        """End the fault."""
         self._end(self)
 
     def __enter__(self) -> "Fault":
@@ -117,40 +119,40 @@ class Fault:
         self.end()
 
 
-def _any(recorded: Recorded) -> bool:
+def _any(recorded: RecordedPacket) -> bool:
     return True
 
 
 class Faults:
-    """Those that are under way, the oldest first."""
+    """The faults that are in effect, oldest first."""
 
     def __init__(self) -> None:
         self.active: list[Fault] = []
 
     def add(self, fault: Fault) -> None:
-        """From now on."""
+        """Put a fault into effect."""
         self.active.append(fault)
 
     def remove(self, fault: Fault) -> None:
-        """No more; it may be over already."""
-        fault.left = 0
+        """End a fault; it may have ended already."""
+        fault.remaining = 0
         if fault in self.active:
             self.active.remove(fault)
 
-    def may_concern(self, sender: int, kind: int, client_id: str | None) -> bool:
-        """Whether anything may happen to such a packet, so that it has to be looked at whole."""
+    def may_apply_to(self, sender: int, kind: int, client_id: str | None) -> bool:
+        """Whether a fault may select such a packet, so that the proxy must buffer all of it."""
         return any(
-            fault.may_concern(sender, kind, client_id)
+            fault.may_apply_to(sender, kind, client_id)
             for fault in self.active
             if fault.action not in (STALL, CLOSED)
         )
 
-    def of(self, sender: int, kind: int, client_id: str) -> tuple[Fault | None, list[Fault]]:
-        """What happens to this packet, and by what it is delayed."""
+    def take_for(self, sender: int, kind: int, client_id: str) -> tuple[Fault | None, list[Fault]]:
+        """The fault and the delays that apply to this packet; counts the packet for each."""
         main: Fault | None = None
         delays: list[Fault] = []
         for fault in list(self.active):
-            if fault.action in (STALL, CLOSED) or not fault.may_concern(sender, kind, client_id):
+            if fault.action in (STALL, CLOSED) or not fault.may_apply_to(sender, kind, client_id):
                 continue
             if fault.action == DELAY:
                 delays.append(fault)
@@ -158,18 +160,18 @@ class Faults:
                 main = fault
             else:
                 continue
-            fault.take()
-            if fault.left == 0:
+            fault.count_down()
+            if fault.remaining == 0:
                 self.active.remove(fault)
         return main, delays
 
     def is_stalled(self, sender: int, client_id: str) -> bool:
-        """Whether nothing is read from this side of the connection of this client."""
+        """Whether nothing is read from this side of this client's connection."""
         return any(
-            fault.action == STALL and fault.may_concern(sender, 0, client_id)
+            fault.action == STALL and fault.may_apply_to(sender, 0, client_id)
             for fault in self.active
         )
 
-    def are_closed(self) -> bool:
-        """Whether connections are refused."""
+    def refuses_connections(self) -> bool:
+        """Whether new connections are refused."""
         return any(fault.action == CLOSED for fault in self.active)

@@ -1,17 +1,17 @@
-"""A proxy that knows packets: it stands before a broker, records what passes, and makes faults.
+"""An MQTT proxy in front of a broker: it records packets and injects faults.
 
-    client ── up ──▶ broker        each direction is a Pipe: bytes in, packets looked at, bytes out
-    client ◀─ down ── broker       both are a Link, one for each connection of a client
+    client ── up ──▶ broker        each direction is a Pipe: bytes in, packets inspected, bytes out
+    client ◀─ down ── broker       both are a ProxyLink, one per connection of a client
 
-Bytes pass as they are and as they come, right or wrong, whole packets or parts. A packet is held
-until all of it is there only if a fault may be meant for it. Where bytes no longer say where a
-packet ends, the rest of the connection passes unseen.
+The proxy forwards bytes unchanged and as they arrive, valid or not, whole packets or parts. It
+buffers a packet until it is complete only if a fault may apply to it. If framing is lost, the rest
+of the connection is forwarded without being recorded.
 
-The record is the client's view: a client's packet is noted when it comes, a server's when it is
-written to the client. Everything happens in one event loop; other threads reach it through theirs.
+The record is the client's view: a client's packet is recorded when it arrives, a server's when it
+is written to the client. Everything runs in one event loop; see `TestBroker` for other threads.
 
-What waits here for its time is bounded: with more than QUEUE_BYTES in a pipe nothing is read for
-it. A packet that is held for a fault may be as large as the standard has them.
+Memory is bounded: with more than QUEUE_BYTES queued in a pipe the proxy stops reading from its
+sender. A packet that is buffered for a fault may have any size that the standard allows.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from semel.lab.faults import (
     Fault,
     Faults,
 )
-from semel.lab.recording import Recorded, Recording
+from semel.lab.recording import Recording
 from semel.mqtt import CLIENT, SERVER, Connect, encode
 from semel.mqtt.codec import read_frame
 from semel.mqtt.trace import ConnectionTrace, ObservedPacket
@@ -42,26 +42,28 @@ from semel.mqtt.violation import Violation
 
 HOST: Final = "127.0.0.1"
 QUEUE_BYTES: Final = 1024 * 1024
-# How long one end may take to read what came before a cut, in seconds.
+# How long an endpoint may take to read what was sent before a cut, in seconds.
 LAST_BYTES_SECONDS: Final = 2.0
-# The longest fixed header: type, and four digits of Remaining Length.
+# The longest fixed header: type, and four bytes of Remaining Length.
 HEADER: Final = 5
-# Linux has it, others do without.
+# Only Linux has it.
 QUICK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
 
 
 @dataclass
-class ProxiedPiece:
-    """Bytes that wait for their time. `note` is told whether they get out or are lost; after the
-    last, the link is cut."""
+class QueuedBytes:
+    """Bytes to send at time `due`. `on_sent` is called with whether they were sent or lost.
+
+    With `is_last` the link is cut after them.
+    """
 
     due: float
     data: bytes
-    note: Callable[[bool], None] | None
+    on_sent: Callable[[bool], None] | None
     is_last: bool
 
 
-class End(asyncio.Protocol):
+class ProxyEndpoint(asyncio.Protocol):
     """One socket of a link: the client's, or the one to the broker."""
 
     def __init__(self, link: "ProxyLink", side: int) -> None:
@@ -69,112 +71,114 @@ class End(asyncio.Protocol):
         self.side = side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.link.joined(self.side, cast(asyncio.Transport, transport))
+        self.link.connected(self.side, cast(asyncio.Transport, transport))
 
     def data_received(self, data: bytes) -> None:
         if self.side == CLIENT:
-            self.link.hurry()
+            self.link.acknowledge_quickly()
         self.link.proxy.received += len(data)
         self.link.pipes[self.side].receive(data)
 
     def connection_lost(self, problem: Exception | None) -> None:
-        self.link.lost(self.side)
+        self.link.disconnected(self.side)
 
     def pause_writing(self) -> None:
-        self.link.pipes[1 - self.side].press(full=True)
+        self.link.pipes[1 - self.side].set_receiver_full(full=True)
 
     def resume_writing(self) -> None:
-        self.link.pipes[1 - self.side].press(full=False)
+        self.link.pipes[1 - self.side].set_receiver_full(full=False)
 
 
 class Pipe:
-    """What one side of a link sends to the other."""
+    """One direction of a link."""
 
     def __init__(self, link: "ProxyLink", sender: int) -> None:
         self.link = link
         self.sender = sender
-        # Bytes since the end of the last packet, and how many of them have been passed on.
+        # Bytes since the end of the last packet, and how many of them have been forwarded.
         self._rest = bytearray()
         self._passed = 0
-        # A fault may be meant for the packet that is coming; None: nobody has looked.
-        self._is_held: bool | None = None
-        # Nobody knows where packets begin.
-        self._is_raw = False
-        self._waiting: deque[ProxiedPiece] = deque()
-        self._waiting_size = 0
+        # A fault may apply to the incoming packet; None: not checked yet.
+        self._must_buffer: bool | None = None
+        # Framing is lost: packet boundaries are unknown.
+        self._is_unframed = False
+        self._queue: deque[QueuedBytes] = deque()
+        self._queued_size = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._is_full = False
-        # The sender has gone: so does the other when all is out.
+        self._is_receiver_full = False
+        # The sender has disconnected: close the other side when everything is sent.
         self._is_ending = False
 
     # --- reading ----------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
-        if self._is_raw:
+        """Handle bytes from the sender."""
+        if self._is_unframed:
             if not self.link.is_cut:
                 self._send(data)
             return
         self._rest += data
         while self._rest and self._take_packet():
             pass
-        if not self._is_held and len(self._rest) > self._passed and not self.link.is_cut:
+        if not self._must_buffer and len(self._rest) > self._passed and not self.link.is_cut:
             self._send(bytes(self._rest[self._passed :]))
             self._passed = len(self._rest)
-        self.review()
+        self.update_reading()
 
     def _take_packet(self) -> bool:
-        """The packet at the front, if all of it is there."""
+        """Handle the first packet; False if it is not complete."""
         link = self.link
-        if self._is_held is None:
-            client_id = link.trace.client_id if link.is_named else None
+        if self._must_buffer is None:
+            client_id = link.trace.client_id if link.knows_client_id else None
             kind = self._rest[0] >> 4
-            self._is_held = link.proxy.faults.may_concern(self.sender, kind, client_id)
+            self._must_buffer = link.proxy.faults.may_apply_to(self.sender, kind, client_id)
         try:
             end = read_frame(bytes(self._rest[:HEADER]), 0)[2]
         except Violation:
-            # Nobody can say how long it is: it is all that there is.
-            self._is_raw = True
+            # Its length is unknown: take everything that has arrived.
+            self._is_unframed = True
             end = len(self._rest)
         if not end or end > len(self._rest):
             return False
         data = bytes(self._rest[:end])
-        passed, is_held = self._passed, self._is_held
+        passed, must_buffer = self._passed, self._must_buffer
         del self._rest[:end]
         self._passed = 0
-        self._is_held = None
-        reading = link.trace.read(data)
+        self._must_buffer = None
+        observed = link.trace.read(data)
         if link.is_cut:
-            self._note(reading, [], LOST, reached_client=False)
-        elif is_held:
-            self._strike(reading)
+            self._record(observed, [], LOST, reached_client=False)
+        elif must_buffer:
+            self._apply_fault(observed)
         else:
-            self._pass(reading, data[passed:])
+            self._forward(observed, data[passed:])
         return True
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def _strike(self, reading: ObservedPacket) -> None:
-        """Do to a packet what is to be done to it."""
+    def _apply_fault(self, observed: ObservedPacket) -> None:
+        """Apply the faults that select a packet."""
         link = self.link
-        packet = reading.packet
+        packet = observed.packet
         client_id = packet.client_id if isinstance(packet, Connect) else link.trace.client_id
-        fault, delays = link.proxy.faults.of(self.sender, reading.packet_type, client_id)
+        fault, delays = link.proxy.faults.take_for(self.sender, observed.packet_type, client_id)
         seconds = sum(delay.seconds for delay in delays)
         if fault is None:
-            self._pass(reading, reading.data, delays, seconds=seconds)
+            self._forward(observed, observed.data, delays, seconds=seconds)
         elif fault.action == DROP:
-            self._note(reading, [fault], fault.action, reached_client=False)
+            self._record(observed, [fault], fault.action, reached_client=False)
         elif fault.action == REPEAT:
-            self._pass(reading, reading.data, [*delays], seconds=seconds)
-            self._pass(reading, reading.data, [fault], fault.action, seconds=seconds, again=True)
+            self._forward(observed, observed.data, [*delays], seconds=seconds)
+            self._forward(
+                observed, observed.data, [fault], fault.action, seconds=seconds, is_copy=True
+            )
         elif fault.action == CUT_BEFORE:
-            self._note(reading, [fault], fault.action, reached_client=False)
+            self._record(observed, [fault], fault.action, reached_client=False)
             link.cut()
         elif fault.action == CUT_AFTER:
-            self._pass(
-                reading,
-                reading.data,
+            self._forward(
+                observed,
+                observed.data,
                 [fault, *delays],
                 fault.action,
                 seconds=seconds,
@@ -182,59 +186,57 @@ class Pipe:
             )
         else:
             assert fault.action == REFUSE
-            self._note(reading, [fault], fault.action)
-            # What is no CONNECT gets no CONNACK.
+            self._record(observed, [fault], fault.action)
+            # Only CONNECT is answered with CONNACK.
             if isinstance(packet, Connect):
                 link.refuse(packet, fault.reason)
             else:
                 link.cut()
 
-    def _pass(
+    def _forward(
         self,
-        reading: ObservedPacket,
+        observed: ObservedPacket,
         data: bytes,
         faults: list[Fault] | None = None,
         fault: str | None = None,
         *,
         seconds: float = 0.0,
-        again: bool = False,
+        is_copy: bool = False,
         cut: bool = False,
     ) -> None:
-        """Let a packet through; `again`: it is the proxy's own copy of one that its sender sent;
-        `cut`: it is the last."""
-        struck = faults or []
-        if fault is None and struck:
-            fault = struck[0].action
+        """Forward a packet. `is_copy`: the proxy repeats it; `cut`: cut the link after it."""
+        applied = faults or []
+        if fault is None and applied:
+            fault = applied[0].action
         if self.sender == CLIENT:
-            self._note(reading, struck, fault, again=again)
-
+            self._record(observed, applied, fault, is_copy=is_copy)
             self._send(data, seconds, is_last=cut)
             return
 
-        def note(is_out: bool) -> None:
-            self._note(reading, struck, fault if is_out else LOST, reached_client=is_out)
+        def on_sent(is_sent: bool) -> None:
+            self._record(observed, applied, fault if is_sent else LOST, reached_client=is_sent)
 
-        self._send(data, seconds, note, is_last=cut)
+        self._send(data, seconds, on_sent, is_last=cut)
 
-    def _note(
+    def _record(
         self,
-        reading: ObservedPacket,
+        observed: ObservedPacket,
         faults: list[Fault],
         fault: str | None,
         *,
         reached_client: bool = True,
-        again: bool = False,
+        is_copy: bool = False,
     ) -> None:
         link = self.link
-        if again and self.sender == CLIENT:
-            recorded = link.proxy.recording.add(link.trace, self.sender, reading, (), fault)
+        if is_copy and self.sender == CLIENT:
+            recorded = link.proxy.recording.add(link.trace, self.sender, observed, (), fault)
         else:
-            recorded = link.proxy.recording.note(
-                link.trace, self.sender, reading, fault=fault, reached_client=reached_client
+            recorded = link.proxy.recording.record(
+                link.trace, self.sender, observed, fault=fault, reached_client=reached_client
             )
-        link.noted(reading)
+        link.packet_recorded(observed)
         for each in faults:
-            _hit(each, recorded)
+            each.hits.add(lambda number: recorded)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -242,39 +244,39 @@ class Pipe:
         self,
         data: bytes,
         seconds: float = 0.0,
-        note: Callable[[bool], None] | None = None,
+        on_sent: Callable[[bool], None] | None = None,
         *,
         is_last: bool = False,
     ) -> None:
-        """Pass bytes on, after what is before them, and not before their time."""
+        """Send bytes after `seconds`, in order."""
         due = self.link.proxy.loop.time() + seconds
-        self._waiting.append(ProxiedPiece(due, data, note, is_last))
-        self._waiting_size += len(data)
-        self._write_due()
+        self._queue.append(QueuedBytes(due, data, on_sent, is_last))
+        self._queued_size += len(data)
+        self._send_due()
 
-    def _write_due(self) -> None:
-        """Write what may be written now."""
+    def _send_due(self) -> None:
+        """Write everything that is due."""
         loop = self.link.proxy.loop
         self._stop_timer()
-        while self._waiting:
-            piece = self._waiting[0]
+        while self._queue:
+            piece = self._queue[0]
             if piece.due > loop.time():
-                self._timer = loop.call_at(piece.due, self._write_due)
+                self._timer = loop.call_at(piece.due, self._send_due)
                 break
-            self._waiting.popleft()
-            self._waiting_size -= len(piece.data)
-            target = self.link.ends[1 - self.sender]
-            is_out = target is not None and not target.is_closing()
-            if piece.note is not None:
-                # Before the client can know it: what it does next comes after it in the record.
-                piece.note(is_out)
-            if target is not None and is_out:
+            self._queue.popleft()
+            self._queued_size -= len(piece.data)
+            target = self.link.transports[1 - self.sender]
+            is_sent = target is not None and not target.is_closing()
+            if piece.on_sent is not None:
+                # Before the write, so that the client's reaction follows in the record.
+                piece.on_sent(is_sent)
+            if target is not None and is_sent:
                 target.write(piece.data)
                 if piece.is_last:
                     self.link.cut(deliver_to=1 - self.sender)
-        if self._is_ending and not self._waiting and not self.link.is_cut:
+        if self._is_ending and not self._queue and not self.link.is_cut:
             self.link.close(1 - self.sender)
-        self.review()
+        self.update_reading()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -282,35 +284,35 @@ class Pipe:
             self._timer = None
 
     def clear(self) -> None:
-        """What waits is lost."""
+        """Discard what is queued."""
         self._stop_timer()
-        lost, self._waiting = self._waiting, deque()
-        self._waiting_size = 0
+        lost, self._queue = self._queue, deque()
+        self._queued_size = 0
         for piece in lost:
-            if piece.note is not None:
-                piece.note(False)
+            if piece.on_sent is not None:
+                piece.on_sent(False)
 
     def end(self) -> None:
-        """Nothing more will come: when all is out, the other side is told."""
+        """The sender has closed: close the other side once everything is sent."""
         self._is_ending = True
-        self._write_due()
+        self._send_due()
 
-    def press(self, *, full: bool) -> None:
-        """The receiver does not read, or reads again."""
-        self._is_full = full
-        self.review()
+    def set_receiver_full(self, *, full: bool) -> None:
+        """Note whether the receiver's send buffer is full."""
+        self._is_receiver_full = full
+        self.update_reading()
 
-    def review(self) -> None:
-        """Read from the sender, or do not."""
+    def update_reading(self) -> None:
+        """Pause or resume reading from the sender."""
         link = self.link
-        source = link.ends[self.sender]
+        source = link.transports[self.sender]
         if source is None or source.is_closing():
             return
         faults = link.proxy.faults
         if (
-            link.ends[1 - self.sender] is None
-            or self._is_full
-            or self._waiting_size > QUEUE_BYTES
+            link.transports[1 - self.sender] is None
+            or self._is_receiver_full
+            or self._queued_size > QUEUE_BYTES
             or faults.is_stalled(self.sender, link.trace.client_id)
         ):
             if not link.is_cut:
@@ -319,122 +321,118 @@ class Pipe:
         source.resume_reading()
 
 
-def _hit(fault: Fault, recorded: Recorded) -> None:
-    fault.hits.add(lambda number: recorded)
-
-
 class ProxyLink:
-    """One connection of a client, and the one to the broker that was made for it."""
+    """A client's connection and the matching connection to the broker."""
 
     def __init__(self, proxy: "Proxy", trace: ConnectionTrace) -> None:
         self.proxy = proxy
         self.trace = trace
-        # By side: the client's socket, the broker's.
-        self.ends: list[asyncio.Transport | None] = [None, None]
+        # By side: the client's, the broker's.
+        self.transports: list[asyncio.Transport | None] = [None, None]
         self.pipes = [Pipe(self, CLIENT), Pipe(self, SERVER)]
         self.connecting: asyncio.Task[None] | None = None
-        self.is_named = False
-        # Nothing passes any more.
+        self.knows_client_id = False
+        # Nothing is forwarded any more.
         self.is_cut = False
-        self._last_bytes: asyncio.TimerHandle | None = None
+        self._abort_timer: asyncio.TimerHandle | None = None
 
-    def joined(self, side: int, transport: asyncio.Transport) -> None:
-        """One of the two sockets is there."""
-        self.ends[side] = transport
+    def connected(self, side: int, transport: asyncio.Transport) -> None:
+        """One of the two connections is established."""
+        self.transports[side] = transport
         if side == CLIENT:
             self.proxy.links[self.trace.number] = self
             transport.pause_reading()
             self.connecting = self.proxy.loop.create_task(self._connect())
-        elif self.ends[CLIENT] is None or self.is_cut:
-            # Its client did not wait.
+        elif self.transports[CLIENT] is None or self.is_cut:
+            # The client has left meanwhile.
             transport.abort()
         else:
-            self.pipes[CLIENT].review()
+            self.pipes[CLIENT].update_reading()
 
     async def _connect(self) -> None:
-        """Make the connection to the broker."""
+        """Connect to the broker."""
         host, port = self.proxy.broker
         try:
-            await self.proxy.loop.create_connection(lambda: End(self, SERVER), host, port)
+            await self.proxy.loop.create_connection(lambda: ProxyEndpoint(self, SERVER), host, port)
         except OSError:
             self.cut()
         finally:
             self.connecting = None
-            self._forget()
+            self._remove_if_closed()
 
-    def _forget(self) -> None:
-        """If nothing is left of it, it is over."""
-        if self.ends == [None, None] and self.connecting is None:
-            if self._last_bytes is not None:
-                self._last_bytes.cancel()
+    def _remove_if_closed(self) -> None:
+        """Remove the link from the proxy once both connections are closed."""
+        if self.transports == [None, None] and self.connecting is None:
+            if self._abort_timer is not None:
+                self._abort_timer.cancel()
             self.proxy.links.pop(self.trace.number, None)
 
-    def hurry(self) -> None:
-        """Have the system confirm to the client what it has sent.
+    def acknowledge_quickly(self) -> None:
+        """Send a TCP acknowledgement without delay.
 
-        Left alone it waits 40 ms for an answer to go with, and many clients have their system hold
-        small packets back until then. The setting does not last.
+        Linux delays it by up to 40 ms to combine it with a response, and clients with Nagle's
+        algorithm hold back small packets until then. The option resets itself, so it is set again
+        after each read.
         """
-        end = self.ends[CLIENT]
+        end = self.transports[CLIENT]
         if end is not None and QUICK is not None:
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, QUICK, 1)
 
-    def noted(self, reading: ObservedPacket) -> None:
-        """A packet has passed: what is meant for one client may now be meant for this one."""
-        if not self.is_named and isinstance(reading.packet, Connect):
-            self.is_named = True
+    def packet_recorded(self, observed: ObservedPacket) -> None:
+        """After CONNECT the client identifier is known: a stall may apply to this link now."""
+        if not self.knows_client_id and isinstance(observed.packet, Connect):
+            self.knows_client_id = True
             for pipe in self.pipes:
-                pipe.review()
+                pipe.update_reading()
 
-    def lost(self, side: int) -> None:
-        """One of the sockets has gone."""
-        self.ends[side] = None
+    def disconnected(self, side: int) -> None:
+        """One of the two connections is closed."""
+        self.transports[side] = None
         if side == CLIENT:
             self.trace.end()
-        # Nobody is left to read what was for it.
+        # Nobody reads what was queued for this side.
         self.pipes[1 - side].clear()
         self.pipes[side].end()
-        self._forget()
+        self._remove_if_closed()
 
     def close(self, side: int) -> None:
-        """Close one socket when what was written to it is out."""
-        end = self.ends[side]
+        """Close one connection after its pending writes."""
+        end = self.transports[side]
         if end is not None:
             end.close()
 
     def cut(self, *, deliver_to: int | None = None) -> None:
-        """Both sockets go, at once; but this side gets what was written to it before."""
+        """Abort both connections; `deliver_to` is the side that still gets pending writes."""
         self.is_cut = True
         for side in (CLIENT, SERVER):
             self.pipes[side].clear()
-            end = self.ends[side]
+            end = self.transports[side]
             if end is None:
                 continue
             if side == deliver_to and not end.is_closing():
-                # With bytes that nobody has read, closing would be a reset, which may overtake the
-                # last that were written.
+                # With unread input, close() would send a reset, which may overtake the last
+                # bytes written.
                 end.write_eof()
                 end.resume_reading()
-                self._last_bytes = self.proxy.loop.call_later(LAST_BYTES_SECONDS, end.abort)
+                self._abort_timer = self.proxy.loop.call_later(LAST_BYTES_SECONDS, end.abort)
             else:
                 end.abort()
 
     def refuse(self, connect: Connect, reason: int) -> None:
-        """Answer a CONNECT that the broker never gets."""
+        """Answer a CONNECT in place of the broker, which never gets it."""
         data = encode(refuse_connect(connect, reason).connack, connect.version)
-        reading = self.trace.read(data)
-        self.proxy.recording.note(self.trace, SERVER, reading, fault=REFUSE)
-        end = self.ends[CLIENT]
+        observed = self.trace.read(data)
+        self.proxy.recording.record(self.trace, SERVER, observed, fault=REFUSE)
+        end = self.transports[CLIENT]
         if end is not None:
             end.write(data)
         self.cut(deliver_to=CLIENT)
 
 
 class Proxy:
-    """Listens, and makes a link for each connection. `broker` is where the broker listens.
+    """Listens, and creates a link per connection. `broker` is the broker's address.
 
-    `open` and `shut` may be called again and again: the port is the same, and nobody else gets it
-    meanwhile.
+    `open` and `detach` may alternate: the port stays the same, and is reserved in between.
     """
 
     def __init__(self, recording: Recording, faults: Faults, *, port: int = 0) -> None:
@@ -443,40 +441,40 @@ class Proxy:
         self.faults = faults
         self.broker = ("", 0)
         self.links: dict[int, ProxyLink] = {}
-        # Bytes from either side so far.
+        # Bytes received from both sides.
         self.received = 0
         self._listener: asyncio.Server | None = None
-        # It holds the port while nobody listens there.
-        self._keeper = _bound(port)
-        self.port: int = self._keeper.getsockname()[1]
+        # Keeps the port while the proxy does not listen.
+        self._port_reservation = _bind_socket(port)
+        self.port: int = self._port_reservation.getsockname()[1]
 
     async def open(self, broker: tuple[str, int]) -> None:
-        """Take connections, and connect them with this broker."""
+        """Accept connections, and forward them to this broker."""
         self.broker = broker
         await self.listen()
 
     async def listen(self) -> None:
-        """Take connections, unless a fault is against it or there is no broker."""
-        if self._listener is None and self.broker[1] and not self.faults.are_closed():
-            listening = _bound(self.port)
+        """Accept connections, unless a fault prevents it or there is no broker."""
+        if self._listener is None and self.broker[1] and not self.faults.refuses_connections():
+            listening = _bind_socket(self.port)
             self._listener = await self.loop.create_server(self._accepted, sock=listening)
 
-    def _accepted(self) -> End:
-        return End(ProxyLink(self, self.recording.open()), CLIENT)
+    def _accepted(self) -> ProxyEndpoint:
+        return ProxyEndpoint(ProxyLink(self, self.recording.open()), CLIENT)
 
     def refuse_connections(self) -> None:
-        """Whoever tries to connect is refused by the system; who is connected stays so."""
+        """Close the listener, so that the system refuses new connections; open ones remain."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
-    def shut(self) -> None:
-        """Take no connections: there is no broker."""
+    def detach(self) -> None:
+        """Refuse connections until `open` names a broker again."""
         self.broker = ("", 0)
         self.refuse_connections()
 
-    def of(self, client_id: str | None) -> list[ProxyLink]:
-        """The links of one client, or all."""
+    def links_of(self, client_id: str | None) -> list[ProxyLink]:
+        """The links of one client, or all links."""
         return [
             link
             for link in self.links.values()
@@ -484,29 +482,29 @@ class Proxy:
         ]
 
     def add(self, fault: Fault) -> None:
-        """Let a fault happen from now on."""
+        """Put a fault into effect."""
         self.faults.add(fault)
         if fault.action == STALL:
-            self._review()
+            self._update_reading()
         elif fault.action == CLOSED:
             self.refuse_connections()
 
     async def remove(self, fault: Fault) -> None:
-        """Let it happen no more."""
+        """End a fault."""
         self.faults.remove(fault)
         if fault.action == STALL:
-            self._review()
+            self._update_reading()
         elif fault.action == CLOSED:
             await self.listen()
 
-    def _review(self) -> None:
+    def _update_reading(self) -> None:
         for link in self.links.values():
             for pipe in link.pipes:
-                pipe.review()
+                pipe.update_reading()
 
     async def close(self) -> None:
-        """Cut what there is, and listen no more."""
-        self.shut()
+        """Cut all links, and stop listening."""
+        self.detach()
         for link in list(self.links.values()):
             link.cut()
         while self.links:
@@ -514,15 +512,15 @@ class Proxy:
             if connecting:
                 await asyncio.wait(connecting)
             await asyncio.sleep(0)
-        self._keeper.close()
+        self._port_reservation.close()
 
 
-def _bound(port: int) -> socket.socket:
-    """A socket that has a port of this machine, 0: one that is free, and does not listen yet."""
-    # With its protocol, for asyncio sends small packets at once only where it knows that it is TCP.
+def _bind_socket(port: int) -> socket.socket:
+    """A socket bound to this port (0: any free port) that does not listen yet."""
+    # With its protocol: asyncio sets TCP_NODELAY only if the socket says that it is TCP.
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        # Several sockets may have a port as long as none of them listens.
+        # Several sockets may be bound to a port as long as none of them listens.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((HOST, port))
     except OSError:

@@ -1,7 +1,7 @@
 """The fixtures `mqtt_broker` and `mqtt_broker_factory` for pytest.
 
-Every pytest run in an environment that has semel loads this file, so it imports nothing but pytest
-itself: what a test needs is imported when a test asks for it. See docs/program/testing.md.
+Every pytest run in an environment with semel loads this module, so it imports only pytest. The rest
+is imported when a test requests a fixture. See docs/program/testing.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def mqtt_broker_factory() -> Iterator[Callable[..., TestBroker]]:
-    """Starts brokers for a test, each with the settings that it is given; all end with the test."""
+    """Starts brokers, each with the given settings; all of them end with the test."""
     from semel.lab.testing import TestBroker
 
     with ExitStack() as started:
@@ -42,10 +42,10 @@ def mqtt_broker(request: pytest.FixtureRequest) -> Iterator[TestBroker]:
     from semel.settings import SettingsError
 
     settings: dict[str, Any] = {}
-    # The closest marker has the last word.
+    # The closest marker takes precedence.
     for marker in reversed(list(request.node.iter_markers(MARKER))):
         if marker.args:
-            pytest.fail(f"@pytest.mark.{MARKER} takes settings by their names only", pytrace=False)
+            pytest.fail(f"@pytest.mark.{MARKER} takes only keyword arguments", pytrace=False)
         settings.update(marker.kwargs)
     try:
         broker = TestBroker(**settings)
@@ -57,7 +57,7 @@ def mqtt_broker(request: pytest.FixtureRequest) -> Iterator[TestBroker]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Of a test that failed, show what passed on the wire."""
+    """Add the recorded packets to the report of a failed test."""
     if call.when != "call" or call.excinfo is None:
         return
     broker = getattr(item, "funcargs", {}).get("mqtt_broker")

@@ -1,10 +1,10 @@
 """The packets of a program under test, and the rules of the standard that it broke.
 
 A `ConnectionTrace` of semel.mqtt checks each connection as its client sees it. A packet that a
-fault kept from the client is recorded, but not checked: no client is blamed for what it could not
-know. Only the client's violations are findings; the server is semel's own broker.
+fault kept from the client is recorded but not checked, because the client could not know of it.
+Only the client's violations are findings; the server is semel's own broker.
 
-    bytes of a packet ─▶ ConnectionTrace.read ─▶ ObservedPacket ─▶ Recording.note ─▶ Recorded
+    bytes ─▶ ConnectionTrace.read ─▶ ObservedPacket ─▶ Recording.record ─▶ RecordedPacket
 """
 
 import threading
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel import counts
-from semel.lab.growing import MOST_BYTES, MOST_ITEMS, Growing
+from semel.lab.append_log import MOST_BYTES, MOST_ITEMS, AppendLog
 from semel.mqtt import CLIENT, PACKET_NAMES, RULES, Packet, Violation
 from semel.mqtt.packet_types import AUTH, CONNECT
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
@@ -32,43 +32,42 @@ from semel.mqtt.trace import ConnectionTrace, ObservedPacket, SessionTraces
 
 # Violations that are kept; further ones are counted.
 MOST_FINDINGS: Final = 1_000
-# Bytes of a packet that a report shows.
+# How many bytes of a packet a report shows.
 SHOWN_BYTES: Final = 64
 
-# What a packet is called whose first byte is that of none.
+# The name for bytes whose packet type is invalid.
 NO_PACKET: Final = "?"
 
-# What may say which packets are meant: a name such as "PUBACK", a class of semel.mqtt, or a
-# function of what was recorded. None: any.
+# Selects packets by type: a name such as "PUBACK", or a class of semel.mqtt. None: any.
 Kind = str | type | None
 
 
 def packet_type(kind: Kind) -> int:
-    """The type that a name or a class means; 0 for any. Raises ValueError."""
+    """The packet type of a name or class; 0 for any. Raises ValueError."""
     if kind is None:
         return 0
     name = kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
     if name.upper() not in PACKET_NAMES[1:]:
-        raise ValueError(f"{kind!r} is no packet type; there are {', '.join(PACKET_NAMES[1:])}")
+        raise ValueError(f"{kind!r} is not a packet type: use one of {', '.join(PACKET_NAMES[1:])}")
     return PACKET_NAMES.index(name.upper())
 
 
 def side(name: str | None) -> int | None:
-    """The side that a name means. Raises ValueError."""
+    """The side with this name; None for either. Raises ValueError."""
     if name is None:
         return None
     if name not in SIDES:
-        raise ValueError(f"{name!r} sends nothing: a sender is 'client' or 'server'")
+        raise ValueError(f"sender is {name!r}: it must be 'client' or 'server'")
     return SIDES.index(name)
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """One packet that passed, or that a fault kept from passing.
+class RecordedPacket:
+    """One packet that passed the proxy, or that a fault stopped there.
 
     `at` is in seconds since the recording began; `sender` is "client" or "server"; `packet` is None
-    if the bytes are none; `violations` are the client's; `fault` says what was done to it, if
-    anything was.
+    if the bytes are not a packet; `violations` are the client's; `fault` is the fault that was
+    applied, if any.
     """
 
     number: int
@@ -85,7 +84,7 @@ class Recorded:
     def __str__(self) -> str:
         arrow = "──▶" if self.sender == SIDES[CLIENT] else "◀──"
         who = f"{self.connection} {quoted(self.client_id)}"
-        words = f"{self.at:9.4f} {who} {arrow} {self.kind}{_details(self.packet)}"
+        words = f"{self.at:9.4f} {who} {arrow} {self.kind}{_describe_packet(self.packet)}"
         if self.fault is not None:
             words += f" ({self.fault})"
         if self.violations:
@@ -93,8 +92,8 @@ class Recorded:
         return words
 
 
-def _details(packet: Packet | None) -> str:
-    """What tells one packet of a type from another; never a payload or a password."""
+def _describe_packet(packet: Packet | None) -> str:
+    """The distinguishing fields of a packet, without payloads and passwords."""
     if isinstance(packet, Publish):
         words = f" {quoted(packet.topic_name)} QoS {packet.qos}"
         if packet.qos:
@@ -122,7 +121,7 @@ def _details(packet: Packet | None) -> str:
 
 
 class Recording:
-    """All packets, in the order in which the clients sent and got them. For any thread."""
+    """All packets, in the order in which the clients sent and received them. Thread-safe."""
 
     def __init__(
         self,
@@ -136,23 +135,25 @@ class Recording:
         self._began = clock()
         self._lock = threading.Lock()
         self._most_findings = most_findings
-        self._findings: list[Recorded] = []
-        # Of packets that were one too many: how often each rule was broken.
+        self._findings: list[RecordedPacket] = []
+        # Violations beyond the limit: how often each rule was broken.
         self._unlisted: Counter[str] = Counter()
-        self.packets: Growing[Recorded] = Growing(most_items=most_packets, most_bytes=most_bytes)
+        self.packets: AppendLog[RecordedPacket] = AppendLog(
+            most_items=most_packets, most_bytes=most_bytes
+        )
         self.sessions = SessionTraces()
         self.connections = 0
 
     def now(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the recording began."""
         return self._clock() - self._began
 
     def open(self) -> ConnectionTrace:
-        """A client has connected."""
+        """Start the trace of a new connection."""
         self.connections += 1
         return ConnectionTrace(self.connections, self.sessions)
 
-    def note(
+    def record(
         self,
         trace: ConnectionTrace,
         sender: int,
@@ -160,8 +161,8 @@ class Recording:
         *,
         fault: str | None = None,
         reached_client: bool = True,
-    ) -> Recorded:
-        """Record a packet of a client, or one of the server, which may not have reached it."""
+    ) -> RecordedPacket:
+        """Check and record a packet; a server's packet may not have reached the client."""
         violations: tuple[Violation, ...] = ()
         if sender == CLIENT:
             violations = trace.check(sender, observed)
@@ -176,10 +177,10 @@ class Recording:
         observed: ObservedPacket,
         violations: tuple[Violation, ...],
         fault: str | None,
-    ) -> Recorded:
-        """Keep a packet that was checked, or one that the proxy repeated."""
+    ) -> RecordedPacket:
+        """Record a packet that was checked, or one that the proxy repeated."""
         recorded = self.packets.add(
-            lambda number: Recorded(
+            lambda number: RecordedPacket(
                 number,
                 self.now(),
                 trace.number,
@@ -203,9 +204,9 @@ class Recording:
 
     def findings(
         self, client_id: str | None = None, ignore: Collection[str] = ()
-    ) -> list[tuple[Recorded, Violation]]:
-        """What the clients, or one of them, did wrong, apart from these rules."""
-        check_rules(ignore)
+    ) -> list[tuple[RecordedPacket, Violation]]:
+        """The violations of all clients, or of one, except of the rules in `ignore`."""
+        check_rule_names(ignore)
         with self._lock:
             findings = list(self._findings)
         return [
@@ -217,7 +218,7 @@ class Recording:
         ]
 
     def report(self, client_id: str | None = None, ignore: Collection[str] = ()) -> str | None:
-        """The findings in words; None if there are none."""
+        """The findings as text; None if there are none."""
         findings = self.findings(client_id, ignore)
         with self._lock:
             unlisted = {name: count for name, count in self._unlisted.items() if name not in ignore}
@@ -231,35 +232,35 @@ class Recording:
                 f" {recorded.at:.3f} s, packet {recorded.number}"
             )
             lines.append(f"    {violation}")
-            lines.append(f"    {shown_bytes(recorded)}")
+            lines.append(f"    {format_bytes(recorded)}")
         for name, count in unlisted.items():
-            lines.append(f"  {name}, {count} more, by any client: too many to keep")
+            lines.append(f"  {name}: {count} more, by any client, not listed")
         return "\n".join(lines)
 
 
-def check_rules(names: Iterable[str]) -> None:
-    """These are names of rules. Raises ValueError."""
+def check_rule_names(names: Iterable[str]) -> None:
+    """Raises ValueError if a name is not that of a rule."""
     known = {rule.name for rule in RULES}
     for name in names:
         if name not in known:
             raise ValueError(f"there is no rule {name!r}; `semel rules` lists them")
 
 
-def shown_bytes(recorded: Recorded) -> str:
-    """The bytes of a packet for a report, but no secrets, and not too many."""
+def format_bytes(recorded: RecordedPacket) -> str:
+    """The first bytes of a packet for a report, without secrets."""
     data, packet = recorded.data, recorded.packet
     secret = recorded.kind in (PACKET_NAMES[CONNECT], PACKET_NAMES[AUTH])
     if isinstance(packet, Connect):
         properties = packet.properties
         secret = packet.password is not None or properties.authentication_data is not None
     if secret:
-        return f"{len(data)} bytes, which may hold a password and are not shown"
+        return f"{len(data)} bytes, not shown because they may contain a password"
     rest = f" … {len(data)} bytes" if len(data) > SHOWN_BYTES else ""
     return data[:SHOWN_BYTES].hex(" ") + rest
 
 
-def listed(packets: Iterable[Recorded], most: int) -> str:
-    """The last of these packets, a line for each."""
+def format_packets(packets: Iterable[RecordedPacket], most: int) -> str:
+    """The last `most` of these packets, one per line."""
     all_packets = list(packets)
     lines = [str(recorded) for recorded in all_packets[-most:]]
     if len(all_packets) > most:

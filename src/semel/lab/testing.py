@@ -1,14 +1,13 @@
-"""A broker for tests: the real one, in this process, behind a proxy that can fail on demand.
+"""A broker for tests: the real broker, in this process, behind a proxy that injects faults.
 
     with TestBroker() as broker:
-        ...                          the program under test connects to broker.port
-        broker.cut("worker")         and has to live with what happens to it,
-        broker.assert_clean()        without breaking the standard
+        ...                          the program under test connects to broker.port,
+        broker.cut("worker")         has to recover from faults,
+        broker.assert_clean()        and must not break the standard
 
-Broker and proxy live in one event loop in a thread of their own, so that programs may be threads,
-processes, or coroutines of the test's loop. Every method may be called from any thread. Those whose
-names begin with `wait_for` block; in a coroutine, where the program may be in the same loop, their
-namesakes that end with `_async` are awaited instead.
+Broker and proxy run in an event loop in their own thread, so that programs may be threads,
+processes, or coroutines of the test's loop. Every method is thread-safe. Methods that begin with
+`wait_for` block; in a coroutine, await their variants that end with `_async` instead.
 """
 
 import asyncio
@@ -23,6 +22,8 @@ from typing import Any, Final, TypeVar
 from semel import counts
 from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
+from semel.lab.append_log import TIMEOUT_SECONDS, AppendLog, await_future, wait_blocking
+from semel.lab.embedded_broker import POLL_SECONDS, EmbeddedBroker, SessionSnapshot, Users
 from semel.lab.faults import (
     CLOSED,
     CUT_AFTER,
@@ -35,10 +36,8 @@ from semel.lab.faults import (
     Fault,
     Faults,
 )
-from semel.lab.growing import TIMEOUT_SECONDS, Growing, block, follow
-from semel.lab.hosting import POLL_SECONDS, Hosted, SessionFacts, Users
 from semel.lab.proxy import HOST, Proxy
-from semel.lab.recording import Kind, Recorded, Recording, listed, packet_type, side
+from semel.lab.recording import Kind, RecordedPacket, Recording, format_packets, packet_type, side
 from semel.mqtt import NO_PROPERTIES, PACKET_NAMES, Message, Properties, topic_matches
 from semel.mqtt.packet_types import CONNACK, CONNECT
 from semel.mqtt.reasons import (
@@ -51,19 +50,19 @@ from semel.mqtt.topics import check_topic_filter, quoted
 
 T = TypeVar("T")
 
-# How long the broker may take to do what it is told, in seconds.
+# How long the broker may take for a command, in seconds.
 COMMAND_SECONDS: Final = 30.0
-# Rounds of the loop in which nothing moves, before nothing is taken to be on its way.
+# Rounds of the event loop without activity after which nothing is considered to be in transit.
 QUIET_ROUNDS: Final = 10
-# Rounds that are waited for at the most: a program may never be quiet.
+# The maximum number of rounds to wait: a program may never be quiet.
 MOST_ROUNDS: Final = 2_000
-# Packets that a report about a failed test shows.
+# How many packets the report of a failed test shows.
 SHOWN_PACKETS: Final = 50
 
 
 @dataclass(frozen=True)
 class Published:
-    """A message that the broker took from a program, or a will that it published."""
+    """A message that the broker received from a program, or a will that it published."""
 
     number: int
     at: float
@@ -75,14 +74,14 @@ class Published:
 
 
 class TestBroker:
-    """The broker and its proxy. Settings are those of [broker], by their names.
+    """The broker and its proxy. Keyword arguments are settings of [broker].
 
-    `users` are names with passwords; without them everybody may connect. `authority` is for more
-    than that. `store`: whether a restart may remember anything. `port` is the proxy's; 0: a free
-    one.
+    `users` maps user names to passwords; without it everybody may connect. `authority` permits
+    finer control. `store`: whether sessions and messages survive a restart. `port` is the proxy's;
+    0: any free port.
     """
 
-    # It is no test, whatever its name begins with.
+    # pytest must not collect it as a test.
     __test__ = False
 
     def __init__(
@@ -95,24 +94,26 @@ class TestBroker:
         **settings: Any,
     ) -> None:
         if users is not None and authority is not None:
-            raise TypeError("users and authority both say who may connect: give one of them")
+            raise TypeError(
+                "users and authority both decide who may connect: give only one of them"
+            )
         _check_names(settings)
         self.settings = BrokerSettings(host=HOST, port=0, **settings)
         self._authority = Users(users) if users is not None else authority or Authority()
         self._store = store
-        self._wanted_port = port
+        self._requested_port = port
         self._port = 0
         self._recording = Recording()
-        self._messages: Growing[Published] = Growing()
+        self._messages: AppendLog[Published] = AppendLog()
         self._faults = Faults()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ending: asyncio.Event | None = None
-        self._hosted: Hosted | None = None
+        self._stop_requested: asyncio.Event | None = None
+        self._embedded: EmbeddedBroker | None = None
         self._proxy: Proxy | None = None
         self._switch_interval = 0.0
 
-    # --- its life ---------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     def __enter__(self) -> "TestBroker":
         self.start()
@@ -127,18 +128,18 @@ class TestBroker:
         self.close()
 
     def start(self, *, forget: bool = False) -> None:
-        """Start, for the first time or after `stop`; it takes connections when this returns.
+        """Start the broker, initially or after `stop`; it accepts connections when this returns.
 
-        `forget`: as a broker that has never run, without sessions and retained messages.
+        `forget`: with an empty store, without sessions and retained messages.
         """
         if self._thread is not None:
             self._run(self._start(forget=forget))
             return
-        # A store sets it for the whole process.
+        # The store changes it for the whole process; `close` restores it.
         self._switch_interval = sys.getswitchinterval()
         ready: Future[None] = Future()
         self._thread = threading.Thread(
-            target=self._live, args=(ready,), name="semel-test-broker", daemon=True
+            target=self._run_thread, args=(ready,), name="semel-test-broker", daemon=True
         )
         self._thread.start()
         try:
@@ -147,105 +148,110 @@ class TestBroker:
             self.close()
             raise
 
-    def _live(self, ready: "Future[None]") -> None:
-        """The thread's work."""
+    def _run_thread(self, ready: "Future[None]") -> None:
+        """The main function of the thread."""
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            runner.run(self._main(ready))
+            runner.run(self._serve(ready))
 
-    async def _main(self, ready: "Future[None]") -> None:
+    async def _serve(self, ready: "Future[None]") -> None:
         self._loop = asyncio.get_running_loop()
-        self._ending = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         try:
-            self._hosted = Hosted(
+            self._embedded = EmbeddedBroker(
                 self.settings,
                 authority=self._authority,
                 store=self._store,
-                on_message=self._received,
+                on_message=self._record_message,
             )
             try:
-                self._proxy = Proxy(self._recording, self._faults, port=self._wanted_port)
+                self._proxy = Proxy(self._recording, self._faults, port=self._requested_port)
             except OSError as problem:
-                words = (
-                    f"port {self._wanted_port} cannot be had: {problem.strerror}; 0 is a free one"
+                sentence = (
+                    f"cannot use port {self._requested_port}: {problem.strerror}; "
+                    "port 0 selects a free one"
                 )
-                raise OSError(problem.errno, words) from None
+                raise OSError(problem.errno, sentence) from None
             self._port = self._proxy.port
             await self._start(forget=False)
         except BaseException as problem:
-            await self._end()
+            await self._shut_down()
             ready.set_exception(problem)
             return
         ready.set_result(None)
-        await self._ending.wait()
-        await self._end()
+        await self._stop_requested.wait()
+        await self._shut_down()
 
-    async def _end(self) -> None:
+    async def _shut_down(self) -> None:
         if self._proxy is not None:
             await self._proxy.close()
-        if self._hosted is not None:
-            await self._hosted.stop()
-            self._hosted.clean_up()
+        if self._embedded is not None:
+            await self._embedded.stop()
+            self._embedded.clean_up()
 
     def close(self) -> None:
-        """End all of it: broker, proxy, thread, and the folder of the store. What was recorded
-        stays. Once closed, it stays so."""
-        thread, loop, ending = self._thread, self._loop, self._ending
+        """End broker, proxy and thread, and delete the store. It cannot be started again.
+
+        The recorded packets and messages remain available.
+        """
+        thread, loop, stop_requested = self._thread, self._loop, self._stop_requested
         if thread is None or not thread.is_alive():
             return
-        if loop is not None and ending is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(ending.set)
+        if loop is not None and stop_requested is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(stop_requested.set)
         thread.join(COMMAND_SECONDS)
         if thread.is_alive():
-            raise RuntimeError(f"the broker has not ended within {COMMAND_SECONDS:g} seconds")
+            raise RuntimeError(f"the broker did not end within {COMMAND_SECONDS:g} s")
         sys.setswitchinterval(self._switch_interval)
 
     def stop(self, *, kill: bool = False) -> None:
-        """Stop the broker: clients are told (in 5.0), and new connections are refused. `kill`:
-        without a word, as if its process had died."""
+        """Stop the broker: 5.0 clients get DISCONNECT, and new connections are refused.
+
+        `kill`: abruptly, as if its process had died.
+        """
         self._run(self._stop(kill=kill))
 
     def restart(self, *, forget: bool = False, kill: bool = False) -> None:
-        """`stop` and `start`. Sessions, queued and retained messages are what they were, unless
-        it shall `forget` them, or never had a store."""
+        """`stop` and `start`. Sessions, queued and retained messages survive, except with `forget`
+        or without a store."""
         self._run(self._restart(forget=forget, kill=kill))
 
     async def _start(self, *, forget: bool) -> None:
-        assert self._hosted is not None
+        assert self._embedded is not None
         assert self._proxy is not None
-        if self._hosted.server is None:
-            address = await self._hosted.start(forget=forget)
+        if self._embedded.server is None:
+            address = await self._embedded.start(forget=forget)
             await self._proxy.open(address)
 
     async def _stop(self, *, kill: bool) -> None:
-        assert self._hosted is not None
+        assert self._embedded is not None
         assert self._proxy is not None
-        self._proxy.shut()
+        self._proxy.detach()
         if kill:
-            await self._hosted.kill()
+            await self._embedded.kill()
         else:
-            await self._hosted.stop()
+            await self._embedded.stop()
 
     async def _restart(self, *, forget: bool, kill: bool) -> None:
         await self._stop(kill=kill)
         await self._start(forget=forget)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have something done in the loop of the broker."""
+        """Run a coroutine in the broker's event loop, and return its result."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive() or loop.is_closed():
             work.close()
-            raise RuntimeError("the broker is not running: it was not started, or is closed")
+            raise RuntimeError("the broker is not running: it was not started, or was closed")
         return asyncio.run_coroutine_threadsafe(work, loop).result(COMMAND_SECONDS)
 
-    def _is_live(self) -> bool:
+    def _is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _parts(self) -> tuple[Hosted, Proxy]:
-        assert self._hosted is not None
+    def _broker_and_proxy(self) -> tuple[EmbeddedBroker, Proxy]:
+        assert self._embedded is not None
         assert self._proxy is not None
-        return self._hosted, self._proxy
+        return self._embedded, self._proxy
 
-    # --- where it is ------------------------------------------------------------------------------
+    # --- address ----------------------------------------------------------------------------------
 
     @property
     def host(self) -> str:
@@ -254,7 +260,7 @@ class TestBroker:
 
     @property
     def port(self) -> int:
-        """The port to connect to; the same from the start to the end."""
+        """The port to connect to; it never changes."""
         return self._port
 
     @property
@@ -264,26 +270,25 @@ class TestBroker:
 
     @property
     def url(self) -> str:
-        """Where it is, in one word."""
+        """The address as a URL."""
         return f"mqtt://{self.host}:{self.port}"
 
-    # --- faults on the way ------------------------------------------------------------------------
+    # --- network faults ---------------------------------------------------------------------------
 
     def cut(self, client_id: str | None = None) -> int:
-        """Cut the connection of one client now, or all. How many there were.
+        """Cut the connection of one client now, or all, and return how many were cut.
 
         Raises LookupError if there is no such client.
         """
 
         async def work() -> int:
             await self._drain_sockets()
-            _, proxy = self._parts()
-            links = proxy.of(client_id)
+            _, proxy = self._broker_and_proxy()
+            links = proxy.links_of(client_id)
             if client_id is not None and not links:
-                names = ", ".join(quoted(link.trace.client_id) for link in proxy.of(None))
+                names = ", ".join(quoted(link.trace.client_id) for link in proxy.links_of(None))
                 raise LookupError(
-                    f"no client {quoted(client_id)} is connected; "
-                    + (f"connected are {names}" if names else "nobody is")
+                    f"no client {quoted(client_id)} is connected; connected: {names or 'none'}"
                 )
             for link in links:
                 link.cut()
@@ -294,14 +299,13 @@ class TestBroker:
     def cut_before(
         self, kind: Kind, *, sender: str | None = None, client_id: str | None = None
     ) -> Fault:
-        """Cut the connection when the next packet of this kind is sent, which never arrives."""
+        """Cut the connection at the next packet of this kind, which does not arrive."""
         return self._fault(CUT_BEFORE, kind, sender, client_id, count=1)
 
     def cut_after(
         self, kind: Kind, *, sender: str | None = None, client_id: str | None = None
     ) -> Fault:
-        """Cut the connection when the next packet of this kind has arrived; nothing after it does,
-        from either side."""
+        """Cut the connection right after the next packet of this kind has arrived."""
         return self._fault(CUT_AFTER, kind, sender, client_id, count=1)
 
     def drop(
@@ -312,7 +316,7 @@ class TestBroker:
         client_id: str | None = None,
         count: int | None = 1,
     ) -> Fault:
-        """Let the next packets of this kind not arrive. `count=None`: all, until it is ended."""
+        """Drop the next packets of this kind. `count=None`: all, until the fault is ended."""
         return self._fault(DROP, kind, sender, client_id, count=count)
 
     def repeat(
@@ -323,7 +327,7 @@ class TestBroker:
         client_id: str | None = None,
         count: int | None = 1,
     ) -> Fault:
-        """Let the next packets of this kind arrive twice."""
+        """Deliver the next packets of this kind twice."""
         return self._fault(REPEAT, kind, sender, client_id, count=count)
 
     def delay(
@@ -335,15 +339,15 @@ class TestBroker:
         client_id: str | None = None,
         count: int | None = None,
     ) -> Fault:
-        """Let packets arrive later; what is behind them in the same direction waits too."""
+        """Delay packets, and everything behind them in the same direction."""
         return self._fault(DELAY, kind, sender, client_id, count=count, seconds=seconds)
 
     def stall(self, sender: str, *, client_id: str | None = None) -> Fault:
-        """Read nothing more from the clients, or from the broker for them, until it is ended."""
+        """Stop reading from the clients, or from the broker, until the fault is ended."""
         return self._fault(STALL, None, sender, client_id)
 
     def refuse_connections(self) -> Fault:
-        """Let nobody connect, as if nobody listened, until it is ended. Who is connected stays."""
+        """Refuse new connections, as if nobody listened; existing ones remain."""
         return self._fault(CLOSED, None, None, None)
 
     def refuse(
@@ -353,9 +357,9 @@ class TestBroker:
         client_id: str | None = None,
         count: int | None = 1,
     ) -> Fault:
-        """Answer the next CONNECT with this reason code of 5.0; 3.1.1 gets the code that fits."""
+        """Refuse the next CONNECT with this 5.0 reason code, mapped to a code of 3.1.1."""
         if reason == SUCCESS or reason not in REASONS_5[CONNACK]:
-            raise ValueError(f"0x{reason:02x} is no reason code with which CONNACK refuses")
+            raise ValueError(f"0x{reason:02x} is not a reason code that refuses a connection")
         return self._fault(
             REFUSE, PACKET_NAMES[CONNECT], "client", client_id, count=count, reason=reason
         )
@@ -364,7 +368,7 @@ class TestBroker:
         """End all faults."""
 
         async def work() -> None:
-            _, proxy = self._parts()
+            _, proxy = self._broker_and_proxy()
             for fault in list(proxy.faults.active):
                 await proxy.remove(fault)
 
@@ -394,52 +398,58 @@ class TestBroker:
 
         async def work() -> None:
             await self._drain_sockets()
-            self._parts()[1].add(fault)
+            self._broker_and_proxy()[1].add(fault)
 
         self._run(work())
         return fault
 
     def _end_fault(self, fault: Fault) -> None:
-        # What has been closed has no faults any more.
-        if self._is_live():
-            self._run(self._parts()[1].remove(fault))
+        # Closing the broker has ended all faults.
+        if self._is_running():
+            self._run(self._broker_and_proxy()[1].remove(fault))
 
-    # --- what the broker does ---------------------------------------------------------------------
+    # --- actions of the broker --------------------------------------------------------------------
 
     def expire_session(self, client_id: str) -> None:
-        """Let a session be over, as if it had been away for too long. A client that is connected
-        is cut off first. Raises LookupError if there is no such session."""
+        """End a session as if it had expired; a connected client is cut first.
+
+        Raises LookupError if there is no such session.
+        """
 
         async def work() -> None:
             await self._drain_sockets()
-            hosted, proxy = self._parts()
+            embedded, proxy = self._broker_and_proxy()
 
             def cut() -> None:
-                for link in proxy.of(client_id):
+                for link in proxy.links_of(client_id):
                     link.cut()
 
-            await hosted.expire(client_id, cut)
+            await embedded.expire(client_id, cut)
 
         self._run(work())
 
     def take_over(self, client_id: str, *, clean_start: bool = False) -> None:
-        """Connect with the client identifier of a client that is connected, and leave again. The
-        broker closes the connection of the client, in 5.0 with DISCONNECT 0x8E. Its session is
-        still there afterwards, unless `clean_start`. Raises LookupError."""
+        """Take over the session of a connected client with a second connection, and disconnect it.
+
+        The broker closes the client's connection, in 5.0 with DISCONNECT 0x8E. The session
+        survives unless `clean_start`. Raises LookupError.
+        """
 
         async def work() -> None:
             await self._drain_sockets()
-            await self._parts()[0].take_over(client_id, clean_start=clean_start)
+            await self._broker_and_proxy()[0].take_over(client_id, clean_start=clean_start)
 
         self._run(work())
 
     def disconnect(self, client_id: str, reason: int = ADMINISTRATIVE_ACTION) -> None:
-        """Let the broker end a connection: in 5.0 by DISCONNECT with this reason code, in 3.1.1 by
-        closing it. Raises LookupError."""
+        """Have the broker close a connection, in 5.0 with DISCONNECT and this reason code.
+
+        Raises LookupError.
+        """
 
         async def work() -> None:
             await self._drain_sockets()
-            self._parts()[0].disconnect(client_id, reason)
+            self._broker_and_proxy()[0].disconnect(client_id, reason)
 
         self._run(work())
 
@@ -454,18 +464,17 @@ class TestBroker:
         retain: bool = False,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
-        """Publish a message to the programs. With QoS 1 and 2 the broker has acknowledged it when
-        this returns."""
+        """Publish a message. At QoS 1 and 2 the broker has acknowledged it when this returns."""
         data = payload.encode() if isinstance(payload, str) else bytes(payload)
 
         async def work() -> None:
             await self._drain_sockets()
-            hosted, _ = self._parts()
-            await hosted.publish(topic_name, data, qos, retain=retain, properties=properties)
+            embedded, _ = self._broker_and_proxy()
+            await embedded.publish(topic_name, data, qos, retain=retain, properties=properties)
 
         self._run(work())
 
-    def _received(self, message: Message) -> None:
+    def _record_message(self, message: Message) -> None:
         self._messages.add(
             lambda number: Published(
                 number,
@@ -480,9 +489,9 @@ class TestBroker:
         )
 
     def messages(self, topic_filter: str = "#") -> list[Published]:
-        """What the programs have published, wills included, and the test has not."""
+        """The messages that programs have published, wills included."""
         check_topic_filter(topic_filter, None)
-        self._wait_until_received()
+        self._wait_for_sockets()
         messages = self._messages.items()
         return [one for one in messages if topic_matches(topic_filter, one.topic_name)]
 
@@ -494,11 +503,11 @@ class TestBroker:
         after: Published | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> Published:
-        """Wait until so many messages have been published there, since the one given if any. The
+        """Wait until `count` messages (after `after`, if given) have been published, and return the
         last of them. Raises TimeoutError."""
-        future = self._awaited_message(topic_filter, count, after)
-        unmet = self._no_message(topic_filter, count)
-        return block(future, timeout, unmet, "wait_for_message_async")
+        future = self._watch_messages(topic_filter, count, after)
+        describe_timeout = self._missing_message(topic_filter, count)
+        return wait_blocking(future, timeout, describe_timeout, "wait_for_message_async")
 
     async def wait_for_message_async(
         self,
@@ -508,11 +517,11 @@ class TestBroker:
         after: Published | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> Published:
-        """The same for a coroutine."""
-        future = self._awaited_message(topic_filter, count, after)
-        return await follow(future, timeout, self._no_message(topic_filter, count))
+        """Like its blocking variant, for a coroutine."""
+        future = self._watch_messages(topic_filter, count, after)
+        return await await_future(future, timeout, self._missing_message(topic_filter, count))
 
-    def _awaited_message(
+    def _watch_messages(
         self, topic_filter: str, count: int, after: Published | None
     ) -> "Future[Published]":
         check_topic_filter(topic_filter, None)
@@ -522,33 +531,32 @@ class TestBroker:
             count=count,
         )
 
-    def _no_message(self, topic_filter: str, count: int) -> Callable[[], str]:
+    def _missing_message(self, topic_filter: str, count: int) -> Callable[[], str]:
         def words() -> str:
             topics = [quoted(one.topic_name) for one in self._messages.items()[-SHOWN_PACKETS:]]
-            came = f"published: {', '.join(topics)}" if topics else "nothing was published"
-            return (
-                f"{counts.count(count, 'message')} to {quoted(topic_filter)} did not come; {came}"
-            )
+            published = f"published: {', '.join(topics)}" if topics else "nothing was published"
+            expected = f"{counts.count(count, 'message')} to {quoted(topic_filter)}"
+            return f"{expected} did not arrive; {published}"
 
         return words
 
-    # --- what it knows ----------------------------------------------------------------------------
+    # --- sessions ---------------------------------------------------------------------------------
 
-    def sessions(self) -> list[SessionFacts]:
-        """All sessions that the broker has, connected or not."""
+    def sessions(self) -> list[SessionSnapshot]:
+        """All sessions of the broker, connected or not."""
 
-        async def work() -> list[SessionFacts]:
+        async def work() -> list[SessionSnapshot]:
             await self._drain_sockets()
-            return self._parts()[0].sessions()
+            return self._broker_and_proxy()[0].sessions()
 
         return self._run(work())
 
-    def session(self, client_id: str) -> SessionFacts | None:
-        """One of them."""
+    def session(self, client_id: str) -> SessionSnapshot | None:
+        """The session of a client, if there is one."""
         return next((one for one in self.sessions() if one.client_id == client_id), None)
 
     def clients(self) -> list[str]:
-        """The client identifiers of those that are connected."""
+        """The client identifiers of the connected clients."""
         return [one.client_id for one in self.sessions() if one.is_connected]
 
     def subscriptions(self) -> list[tuple[str, str]]:
@@ -563,125 +571,129 @@ class TestBroker:
 
     def packets(
         self,
-        kind: Kind | Callable[[Recorded], bool] = None,
+        kind: Kind | Callable[[RecordedPacket], bool] = None,
         *,
         sender: str | None = None,
         client_id: str | None = None,
-        after: Recorded | None = None,
-    ) -> list[Recorded]:
-        """What was recorded: all, or of one kind, one side, one client, since one packet."""
-        wanted = _wanted(kind, sender, client_id)
-        self._wait_until_received()
+        after: RecordedPacket | None = None,
+    ) -> list[RecordedPacket]:
+        """The recorded packets: all, or by kind, sender and client, after one packet."""
+        matches = _packet_filter(kind, sender, client_id)
+        self._wait_for_sockets()
         first = 0 if after is None else after.number + 1
-        return [one for one in self._recording.packets.items(first) if wanted(one)]
+        return [one for one in self._recording.packets.items(first) if matches(one)]
 
     def wait_for(
         self,
-        kind: Kind | Callable[[Recorded], bool],
+        kind: Kind | Callable[[RecordedPacket], bool],
         *,
         sender: str | None = None,
         client_id: str | None = None,
         count: int = 1,
-        after: Recorded | None = None,
+        after: RecordedPacket | None = None,
         timeout: float = TIMEOUT_SECONDS,
-    ) -> Recorded:
-        """Wait until so many such packets are in the record, since the one given if any. The last
-        of them. Raises TimeoutError."""
-        wanted = _wanted(kind, sender, client_id)
+    ) -> RecordedPacket:
+        """Wait until `count` such packets (after `after`, if given) are recorded, and return the
+        last of them. Raises TimeoutError."""
+        matches = _packet_filter(kind, sender, client_id)
         first = 0 if after is None else after.number + 1
-        future = self._recording.packets.watch(wanted, first=first, count=count)
-        return block(future, timeout, self._no_packet(kind, count), "wait_for_async")
+        future = self._recording.packets.watch(matches, first=first, count=count)
+        return wait_blocking(future, timeout, self._missing_packet(kind, count), "wait_for_async")
 
     async def wait_for_async(
         self,
-        kind: Kind | Callable[[Recorded], bool],
+        kind: Kind | Callable[[RecordedPacket], bool],
         *,
         sender: str | None = None,
         client_id: str | None = None,
         count: int = 1,
-        after: Recorded | None = None,
+        after: RecordedPacket | None = None,
         timeout: float = TIMEOUT_SECONDS,
-    ) -> Recorded:
-        """The same for a coroutine."""
-        wanted = _wanted(kind, sender, client_id)
+    ) -> RecordedPacket:
+        """Like its blocking variant, for a coroutine."""
+        matches = _packet_filter(kind, sender, client_id)
         first = 0 if after is None else after.number + 1
-        future = self._recording.packets.watch(wanted, first=first, count=count)
-        return await follow(future, timeout, self._no_packet(kind, count))
+        future = self._recording.packets.watch(matches, first=first, count=count)
+        return await await_future(future, timeout, self._missing_packet(kind, count))
 
-    def _no_packet(self, kind: object, count: int) -> Callable[[], str]:
+    def _missing_packet(self, kind: object, count: int) -> Callable[[], str]:
         name = kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
-        wanted = counts.count(count, f"{name} packet")
-        return lambda: f"{wanted} did not come; recorded:\n{self.transcript()}"
+        expected = counts.count(count, f"{name} packet")
+        return lambda: f"{expected} did not arrive; recorded:\n{self.transcript()}"
 
     def transcript(self, most: int = SHOWN_PACKETS) -> str:
-        """The last packets, a line for each, without payloads and passwords."""
-        return listed(self._recording.packets.items(), most) or "no packets"
+        """The last packets, one per line, without payloads and passwords."""
+        return format_packets(self._recording.packets.items(), most) or "no packets"
 
     def assert_clean(self, client_id: str | None = None, *, ignore: Collection[str] = ()) -> None:
-        """Fail if a client broke the standard, with all that it did wrong. `ignore` names rules
-        that do not count, such as those that a library breaks for which nobody can help."""
+        """Fail with all violations if a client broke the standard.
+
+        `ignore` lists names of rules to disregard, such as those that a library breaks.
+        """
         __tracebackhide__ = True
         if isinstance(ignore, str):
             ignore = (ignore,)
-        self._wait_until_received()
+        self._wait_for_sockets()
         report = self._recording.report(client_id, ignore)
         if report is not None:
             raise AssertionError(report)
 
-    # --- what is on its way -----------------------------------------------------------------------
+    # --- data in transit --------------------------------------------------------------------------
 
-    def _wait_until_received(self) -> None:
-        if self._is_live():
+    def _wait_for_sockets(self) -> None:
+        if self._is_running():
             self._run(self._drain_sockets())
 
     async def _drain_sockets(self) -> None:
-        """Let arrive what the programs have sent, so that one sees what one has done.
+        """Process everything that the programs have sent so far.
 
-        What a program's socket has taken is in the proxy's after no time: it only has to be read,
-        here and in the broker.
+        On the loopback interface, what a program has written is immediately readable here: proxy
+        and broker only have to read it.
         """
-        hosted, proxy = self._parts()
-        quiet = 0
-        seen = -1
+        embedded, proxy = self._broker_and_proxy()
+        quiet_rounds = 0
+        received = -1
         for _ in range(MOST_ROUNDS):
-            is_writing = hosted.is_writing()
+            is_writing = embedded.is_writing()
             await asyncio.sleep(POLL_SECONDS if is_writing else 0)
-            joining = any(link.connecting for link in proxy.links.values())
-            moves = is_writing or joining or proxy.received != seen
-            quiet = 0 if moves else quiet + 1
-            seen = proxy.received
-            if quiet == QUIET_ROUNDS:
+            is_connecting = any(link.connecting for link in proxy.links.values())
+            is_active = is_writing or is_connecting or proxy.received != received
+            quiet_rounds = 0 if is_active else quiet_rounds + 1
+            received = proxy.received
+            if quiet_rounds == QUIET_ROUNDS:
                 return
 
 
 def _check_names(settings: Mapping[str, object]) -> None:
-    """These are settings of [broker], but those of the command. Raises TypeError."""
-    # The log level is that of the program's own logging.
+    """Raises TypeError if a name is not a setting of [broker] that a test may change."""
+    # The test uses its own logging.
     of_command = ("host", "port", "log_level")
     known = [field.name for field in fields(BrokerSettings) if field.name not in of_command]
     for name in settings:
         if name not in known:
-            raise TypeError(f"{name!r} is no setting of the broker; there are {', '.join(known)}")
+            raise TypeError(
+                f"{name!r} is not a setting of the broker: use one of {', '.join(known)}"
+            )
 
 
-def _wanted(
-    kind: Kind | Callable[[Recorded], bool], sender: str | None, client_id: str | None
-) -> Callable[[Recorded], bool]:
-    """Whether a packet is one of those that are meant."""
+def _packet_filter(
+    kind: Kind | Callable[[RecordedPacket], bool], sender: str | None, client_id: str | None
+) -> Callable[[RecordedPacket], bool]:
+    """A predicate that selects packets."""
     side(sender)
     if kind is None or isinstance(kind, str | type):
         number = packet_type(kind)
         name = PACKET_NAMES[number] if number else None
-        also = None
+        predicate = None
     else:
         name = None
-        also = kind
+        predicate = kind
 
-    def wanted(recorded: Recorded) -> bool:
+    def matches(recorded: RecordedPacket) -> bool:
         if sender not in (None, recorded.sender) or client_id not in (None, recorded.client_id):
             return False
         if name not in (None, recorded.kind):
             return False
-        return also is None or bool(also(recorded))
+        return predicate is None or bool(predicate(recorded))
 
-    return wanted
+    return matches

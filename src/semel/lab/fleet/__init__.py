@@ -1,6 +1,6 @@
-"""A simulated fleet: seeded devices behind gateways, with a journal of what became of each message.
+"""A simulated fleet: devices behind gateways, with a journal of the state of each message.
 
-devices.py     which message is the i-th of a fleet: a function of the seed
-journal.py     what was begun and what is complete, on disk, line by line
-publishing.py  gateways that publish at a rate, and come back after whatever happens
+devices.py     devices and messages as a function of a seed
+journal.py     which messages were begun and which are complete, on disk
+publishing.py  gateways that publish at a rate, and reconnect after failures
 """

@@ -1,13 +1,12 @@
-"""The devices of a fleet, and their messages: a function of the seed and of a number.
+"""The devices of a fleet, and their messages: a pure function of the seed and an index.
 
-A device stands at a line of a site, is a pump or a press or another thing, and measures what such a
-thing measures, one value after another. Some speak JSON and some a binary form. Message `index` of
-a fleet is the next one of device `index % devices`, with counter `index // devices + 1`: so index,
-and device with counter, are two names of the same message. Nothing is drawn from a generator that
-would have to be wound forward, and no clock is looked at: the time in a message is the device's own
-and simulated. Same seed, same bytes, whoever asks, whenever, and in any order.
+A device (a pump, a press, …) belongs to a line of a site, and publishes its measures in turn. Some
+devices send JSON, others a binary format. Message `index` of a fleet belongs to device
+`index % devices` and has counter `index // devices + 1`: the index, and device with counter, are
+two names of the same message. No random generator has to be advanced, and no clock is read: the
+time in a message is simulated. The same seed gives the same bytes, in any order of access.
 
-A binary payload has 40 bytes, with the first byte of a number first:
+A binary payload has 40 bytes, with big-endian numbers:
 
     0  4 bytes  SF01
     4  uint32   device
@@ -34,15 +33,15 @@ JSON: Final = "json"
 BINARY: Final = "binary"
 MIXED: Final = "mixed"
 FORMS: Final = (JSON, BINARY, MIXED)
-# Of a mixed fleet, one device of so many speaks the binary form.
+# In a mixed fleet, one device in this many uses the binary format.
 ONE_BINARY_OF: Final = 3
 
 MAGIC: Final = b"SF01"
 BODY: Final = struct.Struct(">4sIQqdHH")
-SUM: Final = struct.Struct(">I")
+CHECKSUM: Final = struct.Struct(">I")
 
 STATUSES: Final = ("ok", "warning")
-# One message of so many carries a warning.
+# One message in this many has status warning.
 ONE_WARNING_OF: Final = 97
 
 SITES: Final = ("aachen", "brno", "cork", "dijon", "elche", "fulda", "graz", "hasselt")
@@ -51,18 +50,18 @@ MOST_LINES: Final = 4
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 EPOCH_MS: Final = int(EPOCH.timestamp() * 1000)
-# Between two messages of a device, by its own clock.
+# Between two messages of a device, by its simulated clock.
 PERIOD_MS: Final = 1_000
 MASK: Final = (1 << 64) - 1
 
 
 class Measure(NamedTuple):
-    """What a device measures: values lie around the middle, this far from it at the most."""
+    """A quantity that a device measures; values are within `spread` of `center`."""
 
     name: str
     unit: str
-    middle: float
-    reach: float
+    center: float
+    spread: float
 
 
 KINDS: Final[dict[str, tuple[Measure, ...]]] = {
@@ -96,7 +95,7 @@ KIND_NAMES: Final = tuple(KINDS)
 
 
 class FleetMessage(NamedTuple):
-    """One message, before it has a QoS."""
+    """The topic and payload of one message."""
 
     topic: str
     payload: bytes
@@ -104,20 +103,20 @@ class FleetMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class Device:
-    """One device: `name` is its kind and its number; `place` is where its topics begin."""
+    """One device: `name` is its kind and number; its topics begin with `topic_prefix`."""
 
     number: int
     name: str
-    place: str
+    topic_prefix: str
     measures: tuple[Measure, ...]
     is_binary: bool
-    # Of its slow swing, from 0 to 1; and how far its clock is off, in milliseconds.
+    # The phase of its slow oscillation, from 0 to 1, and the offset of its clock.
     phase: float
     skew_ms: int
 
 
-def mixed(*numbers: int) -> int:
-    """64 bits that look as if drawn by lot, and are a function of the numbers (splitmix64)."""
+def splitmix64(*numbers: int) -> int:
+    """A 64-bit hash of the numbers that looks random."""
     state = 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) & MASK
@@ -127,8 +126,8 @@ def mixed(*numbers: int) -> int:
     return state
 
 
-def part(number: int) -> float:
-    """A number of 64 bits as one from 0 up to 1."""
+def as_fraction(number: int) -> float:
+    """A 64-bit number scaled to 0 (inclusive) to 1 (exclusive)."""
     return (number >> 11) / (1 << 53)
 
 
@@ -141,18 +140,18 @@ class Devices:
         self.seed = seed
         self.form = form
         self.prefix = prefix
-        start = mixed(seed) % len(SITES)
-        self._sites = [SITES[(start + place) % len(SITES)] for place in range(MOST_SITES)]
-        self.all = [self._made(number) for number in range(count)]
+        start = splitmix64(seed) % len(SITES)
+        self._sites = [SITES[(start + each) % len(SITES)] for each in range(MOST_SITES)]
+        self.all = [self._make_device(number) for number in range(count)]
 
     def __len__(self) -> int:
         return len(self.all)
 
-    def _made(self, number: int) -> Device:
-        lot = mixed(self.seed, number)
-        kind = KIND_NAMES[lot % len(KIND_NAMES)]
-        site = self._sites[(lot >> 8) % MOST_SITES]
-        line = (lot >> 16) % MOST_LINES + 1
+    def _make_device(self, number: int) -> Device:
+        hashed = splitmix64(self.seed, number)
+        kind = KIND_NAMES[hashed % len(KIND_NAMES)]
+        site = self._sites[(hashed >> 8) % MOST_SITES]
+        line = (hashed >> 16) % MOST_LINES + 1
         name = f"{kind}-{number:05}"
         is_binary = self.form == BINARY
         if self.form == MIXED:
@@ -166,36 +165,37 @@ class Devices:
             "/".join(levels),
             KINDS[kind],
             is_binary,
-            part(mixed(lot)),
-            (lot >> 32) % PERIOD_MS,
+            as_fraction(splitmix64(hashed)),
+            (hashed >> 32) % PERIOD_MS,
         )
 
     def name_of(self, index: int) -> tuple[int, int]:
-        """Device and counter of a message."""
+        """The device and counter of message `index`."""
         return index % len(self.all), index // len(self.all) + 1
 
     def index_of(self, device: int, counter: int) -> int:
-        """The message of this name. Raises ValueError if this fleet has no such device."""
+        """The index of a message. Raises ValueError if this fleet has no such message."""
         if not 0 <= device < len(self.all) or counter < 1:
-            raise ValueError(f"message {counter} of device {device} is none of this fleet")
+            raise ValueError(f"message {counter} of device {device} does not belong to this fleet")
         return (counter - 1) * len(self.all) + device
 
     def message(self, index: int) -> FleetMessage:
-        """Topic and payload."""
+        """The topic and payload of message `index`."""
         number, counter = self.name_of(index)
         device = self.all[number]
-        place = counter % len(device.measures)
-        measure = device.measures[place]
-        lot = mixed(self.seed, number, counter)
-        # A slow swing, and a little noise on it.
+        measure_index = counter % len(device.measures)
+        measure = device.measures[measure_index]
+        hashed = splitmix64(self.seed, number, counter)
+        # A slow oscillation with a little noise.
         swing = math.sin(2 * math.pi * (device.phase + counter / 600))
-        value = round(measure.middle + measure.reach * (0.8 * swing + 0.2 * (part(lot) - 0.5)), 3)
-        status = int(lot % ONE_WARNING_OF == 0)
+        noise = as_fraction(hashed) - 0.5
+        value = round(measure.center + measure.spread * (0.8 * swing + 0.2 * noise), 3)
+        status = int(hashed % ONE_WARNING_OF == 0)
         time_ms = EPOCH_MS + counter * PERIOD_MS + device.skew_ms
-        topic = f"{device.place}/{measure.name}"
+        topic = f"{device.topic_prefix}/{measure.name}"
         if device.is_binary:
-            body = BODY.pack(MAGIC, number, counter, time_ms, value, status, place)
-            return FleetMessage(topic, body + SUM.pack(zlib.crc32(body)))
+            body = BODY.pack(MAGIC, number, counter, time_ms, value, status, measure_index)
+            return FleetMessage(topic, body + CHECKSUM.pack(zlib.crc32(body)))
         at = EPOCH + timedelta(milliseconds=time_ms - EPOCH_MS)
         fields_by_name = {
             "device": device.name,
@@ -209,17 +209,17 @@ class Devices:
 
 
 def read_name(payload: bytes) -> tuple[int, int]:
-    """Device and counter that a payload names. Raises ValueError if it is none of a fleet's."""
+    """The device and counter in a payload. Raises ValueError if it is not from a fleet."""
     if payload.startswith(MAGIC):
-        if len(payload) != BODY.size + SUM.size:
-            raise ValueError(f"a binary payload has {BODY.size + SUM.size} bytes")
-        if SUM.unpack_from(payload, BODY.size)[0] != zlib.crc32(payload[: BODY.size]):
+        if len(payload) != BODY.size + CHECKSUM.size:
+            raise ValueError(f"a binary payload has {BODY.size + CHECKSUM.size} bytes")
+        if CHECKSUM.unpack_from(payload, BODY.size)[0] != zlib.crc32(payload[: BODY.size]):
             raise ValueError("its checksum is wrong")
         fields = BODY.unpack_from(payload)
         return int(fields[1]), int(fields[2])
     fields_by_name = json.loads(payload)
     if not isinstance(fields_by_name, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     device, counter = fields_by_name.get("device"), fields_by_name.get("n")
     if not isinstance(device, str) or type(counter) is not int:
         raise ValueError("it has no device and n")

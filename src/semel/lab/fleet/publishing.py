@@ -1,12 +1,12 @@
-"""A fleet at work: gateways publish the messages of their devices at a rate, each once.
+"""The gateways of a fleet, which publish the messages of their devices at a rate, each once.
 
     Devices ─▶ Gateway ─▶ Client ─▶ broker        one connection carries many devices
-                  │          └─ outbox            QoS 1 and 2: on disk before it leaves
+                  │          └─ outbox            QoS 1 and 2: on disk before it is sent
                   └─▶ Journal                     begun, done
 
-Device d belongs to gateway d % gateways, and a gateway publishes the messages of its devices in the
-order of the fleet's numbers. Messages that are not complete are at most `window` for each gateway;
-at that bound it waits, and makes up for lost time afterwards, MAKE_UP_SECONDS of it at the most.
+Device d belongs to gateway d % gateways. A gateway publishes the messages of its devices in the
+order of their indexes. It has at most `window` incomplete messages; at this limit it waits, and
+afterwards catches up with the rate, for at most MAKE_UP_SECONDS of delay.
 """
 
 import asyncio
@@ -24,20 +24,20 @@ from semel.mqtt import Violation
 MOST_GATEWAYS: Final = 1_000
 MOST_WINDOW: Final = 10_000
 WINDOW: Final = 100
-# A gateway looks for what is due no more often than this, so that a high rate comes in bursts.
+# The minimum time between two checks of what is due: a high rate is sent in bursts.
 TICK_SECONDS: Final = 0.005
 MAKE_UP_SECONDS: Final = 10.0
-# How long what is in flight may take when the fleet is stopped.
+# How long in-flight messages may take to complete when the fleet is stopped.
 STOP_SECONDS: Final = 10.0
-# How often an outbox with messages of an earlier run is asked whether it is empty.
+# How often to check whether the messages of an earlier run have left the outbox.
 DRAIN_SECONDS: Final = 0.02
-# Messages that were refused whose reasons are remembered.
+# How many reasons for refusals are kept.
 MOST_REASONS: Final = 5
 
 
 @dataclass(frozen=True)
 class FleetPace:
-    """How much, how fast, how sure. `count` is of the whole fleet, over all its runs."""
+    """QoS and rate of a fleet. `count` is the total over all its runs."""
 
     qos: int
     rate: float | None
@@ -47,28 +47,28 @@ class FleetPace:
 
 @dataclass(frozen=True)
 class FleetProgress:
-    """Where a fleet stands. Of this run, but for `total`, which counts what all runs completed."""
+    """The progress of this run; `total` counts the messages that all runs completed."""
 
     seconds: float
     published: int
     total: int
     refused: int
-    # Begun, and not complete; after the end, those that are left.
+    # Begun but not complete; after the end, those that remain.
     in_flight: int
     gateways: int
     connected: int
     reconnects: int
     sessions_lost: int
-    # Sent anew because a session was lost: these may have arrived twice.
+    # Sent again because a session was lost: these may have arrived twice.
     resent: int
 
 
-class Begun:
-    """What earlier runs have left, from the journal: bounded by the number of devices."""
+class EarlierRuns:
+    """The state after earlier runs, from the journal; its size depends on the devices only."""
 
     def __init__(self, devices: Devices, lines: Iterable[JournalLine]) -> None:
-        """Raises ValueError for the journal of another fleet."""
-        # The last counter of each device; messages that an outbox has; how many are complete.
+        """Raises ValueError if the journal belongs to another fleet."""
+        # The last counter of each device; messages in an outbox; complete messages.
         self.last = [0] * len(devices)
         self.kept: set[int] = set()
         self.done = 0
@@ -86,45 +86,46 @@ class Begun:
 class Gateway:
     """One connection, and the devices behind it."""
 
-    def __init__(self, fleet: "Fleet", number: int, client: Client, begun: Begun) -> None:
+    def __init__(self, fleet: "Fleet", number: int, client: Client, earlier: EarlierRuns) -> None:
         self.fleet = fleet
         self.client = client
         every = len(fleet.devices)
-        self.own = range(number, every, fleet.gateways_wanted)
-        # How many of its messages were begun, and how many there are to be.
-        self.position = sum(begun.last[device] for device in self.own)
+        self.devices = range(number, every, fleet.gateway_count)
+        # How many of its messages were begun, and how many there are in total.
+        self.position = sum(earlier.last[device] for device in self.devices)
         self.limit: int | None = None
         if fleet.pace.count is not None:
             rounds, rest = divmod(fleet.pace.count, every)
-            self.limit = rounds * len(self.own) + sum(device < rest for device in self.own)
-        self.kept = {index for index in begun.kept if index % every in self.own}
-        self.going: dict[asyncio.Task[None], int] = {}
-        # How many were going when it left; None: it is at work.
-        self._left: int | None = None
-        self._room = asyncio.Event()
+            self.limit = rounds * len(self.devices) + sum(device < rest for device in self.devices)
+        self.kept = {index for index in earlier.kept if index % every in self.devices}
+        self.in_progress: dict[asyncio.Task[None], int] = {}
+        # How many were in progress when it ended; None: it has not ended.
+        self._in_progress_at_end: int | None = None
+        self._has_room = asyncio.Event()
 
     @property
     def in_flight(self) -> int:
-        """Messages that are not complete, of earlier runs too."""
-        return len(self.kept) + (len(self.going) if self._left is None else self._left)
+        """Incomplete messages, including those of earlier runs."""
+        left = self._in_progress_at_end
+        return len(self.kept) + (len(self.in_progress) if left is None else left)
 
     def index(self, position: int) -> int:
-        """Which message of the fleet is this gateway's next."""
-        rounds, place = divmod(position, len(self.own))
-        return rounds * len(self.fleet.devices) + self.own[place]
+        """The index of the message at a position of this gateway."""
+        rounds, offset = divmod(position, len(self.devices))
+        return rounds * len(self.fleet.devices) + self.devices[offset]
 
     async def run(self) -> None:
-        """Publish until all is published, or the fleet is stopped."""
+        """Publish until everything is published, or the fleet is stopped."""
         fleet = self.fleet
         pace = fleet.pace
-        rate = pace.rate and pace.rate * len(self.own) / len(fleet.devices)
+        rate = pace.rate and pace.rate * len(self.devices) / len(fleet.devices)
         began = time.monotonic()
         first = self.position
         while not fleet.stopping.is_set() and self.position != self.limit:
-            room = pace.window - len(self.going)
+            room = pace.window - len(self.in_progress)
             if room <= 0:
-                self._room.clear()
-                await fleet.unless_stopped(self._room.wait())
+                self._has_room.clear()
+                await fleet.unless_stopped(self._has_room.wait())
                 continue
             due = room
             if rate:
@@ -144,7 +145,7 @@ class Gateway:
         await self._finish()
 
     def _begin(self, count: int) -> None:
-        """Hand over so many messages."""
+        """Begin the next `count` messages."""
         fleet = self.fleet
         indexes = [self.index(self.position + each) for each in range(count)]
         self.position += count
@@ -153,12 +154,12 @@ class Gateway:
         fleet.journal.flush()
         for index in indexes:
             task = asyncio.get_running_loop().create_task(self._publish(index))
-            self.going[task] = index
-            task.add_done_callback(self._ended)
+            self.in_progress[task] = index
+            task.add_done_callback(self._task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self.going[task]
-        self._room.set()
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        del self.in_progress[task]
+        self._has_room.set()
         if not task.cancelled() and task.exception() is not None:
             problem = task.exception()
             assert problem is not None
@@ -171,7 +172,7 @@ class Gateway:
         try:
             await self.client.publish(message.topic, message.payload, fleet.pace.qos)
         except (Refused, Violation) as problem:
-            # What breaks a rule of the server's CONNACK was never sent, and so has no code.
+            # A message that exceeds a limit of the CONNACK was not sent, and has no code.
             reason = problem.reason if isinstance(problem, Refused) else None
             fleet.journal.note(REFUSED, *name, reason)
             fleet.refused += 1
@@ -183,7 +184,7 @@ class Gateway:
         fleet.flush_soon()
 
     async def _finish(self) -> None:
-        """Let what is in flight become complete, of earlier runs too."""
+        """Wait until in-flight messages are complete, including those of earlier runs."""
         fleet = self.fleet
         if not fleet.stopping.is_set():
             await fleet.unless_stopped(self._drain())
@@ -193,8 +194,8 @@ class Gateway:
                     await self._drain()
 
     async def _drain(self) -> None:
-        while self.going:
-            await asyncio.wait(self.going)
+        while self.in_progress:
+            await asyncio.wait(self.in_progress)
         while self.client.counters.waiting or self.client.counters.in_flight:
             await asyncio.sleep(DRAIN_SECONDS)
         # They were in the outbox, which is empty now.
@@ -203,18 +204,18 @@ class Gateway:
             self.fleet.published += 1
         self.kept.clear()
 
-    def leave(self) -> None:
-        """What is still in flight goes to the next run."""
-        # Nobody waits for these any more, and so they will not be going for long.
-        self._left = len(self.going)
-        for task, index in list(self.going.items()):
+    def hand_over(self) -> None:
+        """Leave the in-flight messages to the next run."""
+        # The tasks end soon after they are cancelled: remember their number.
+        self._in_progress_at_end = len(self.in_progress)
+        for task, index in list(self.in_progress.items()):
             task.cancel()
             if self.fleet.pace.qos:
                 self.fleet.journal.note(KEPT, *self.fleet.devices.name_of(index))
 
 
 class Fleet:
-    """Devices, gateways and a journal. The clients are connected by the caller, and closed."""
+    """Devices, gateways and a journal. The caller connects and closes the clients."""
 
     def __init__(
         self,
@@ -222,38 +223,38 @@ class Fleet:
         clients: Sequence[Client],
         journal: Journal,
         pace: FleetPace,
-        begun: Begun,
+        earlier: EarlierRuns,
     ) -> None:
         self.devices = devices
         self.journal = journal
         self.pace = pace
-        self.gateways_wanted = len(clients)
+        self.gateway_count = len(clients)
         self.stopping = asyncio.Event()
         self.published = 0
         self.refused = 0
-        # Of the first that were refused, in words.
+        # Why the first messages were refused.
         self.reasons: list[str] = []
         self._loop = asyncio.get_running_loop()
-        self._earlier = begun.done
+        self._earlier = earlier.done
         self._is_flushing = False
         self._began = time.monotonic()
         self._ended: float | None = None
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self.gateways = [
-            Gateway(self, number, client, begun) for number, client in enumerate(clients)
+            Gateway(self, number, client, earlier) for number, client in enumerate(clients)
         ]
 
     def stop(self) -> None:
-        """Begin no more messages."""
+        """Begin no further messages."""
         self.stopping.set()
 
     def fail(self, problem: BaseException) -> None:
-        """There is no use in going on."""
+        """End the run with this exception."""
         if not self._failed.done():
             self._failed.set_exception(problem)
 
     def flush_soon(self) -> None:
-        """Write to the journal what this turn of the loop brings."""
+        """Flush the journal once after this turn of the event loop."""
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
@@ -266,7 +267,7 @@ class Fleet:
             self.fail(problem)
 
     async def unless_stopped(self, waiting: Coroutine[Any, Any, object]) -> None:
-        """Wait for something, but no longer than until the fleet is stopped."""
+        """Await something, or until the fleet is stopped."""
         tasks = [self._loop.create_task(waiting), self._loop.create_task(self.stopping.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -278,13 +279,13 @@ class Fleet:
             await asyncio.wait(tasks)
 
     async def run(self) -> None:
-        """Publish all. Raises Disconnected, Refused or OSError if there is no use in going on."""
+        """Publish everything. Raises Disconnected, Refused or OSError if it cannot continue."""
         self._began = time.monotonic()
         work = {self._loop.create_task(gateway.run()) for gateway in self.gateways}
         try:
-            going: set[asyncio.Future[None]] = {*work, self._failed}
-            while going > {self._failed}:
-                done, going = await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+            pending: set[asyncio.Future[None]] = {*work, self._failed}
+            while pending > {self._failed}:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
                     each.result()
         finally:
@@ -293,12 +294,12 @@ class Fleet:
             await asyncio.gather(*work, return_exceptions=True)
             self._failed.cancel()
             for gateway in self.gateways:
-                gateway.leave()
+                gateway.hand_over()
             self._ended = time.monotonic()
             self.journal.flush()
 
     def progress(self) -> FleetProgress:
-        """Where it stands."""
+        """The current progress."""
         counters = [gateway.client.counters for gateway in self.gateways]
         return FleetProgress(
             seconds=(self._ended or time.monotonic()) - self._began,

@@ -1,15 +1,14 @@
-"""A described load on any broker: raw sockets, worker processes, and an account of every message.
+"""A load generator for any broker: raw sockets, worker processes, and a check of every message.
 
-    description  what is to happen: who publishes what to whom, how much, how fast
-    wire         its bytes: packets of one length by semel.mqtt.encode, stamped before use
-    links        connections that never block
-    clients      a publisher with its window, a subscriber that acknowledges
-    account      what one subscriber got: lost, duplicated, out of order, how late
-    traffic      the clients of one process, driven: nobody is far ahead of who receives
-    workers      the processes, from the first connection to the result
-    result       what came out
+    description       the load: who publishes what to whom, how much, how fast
+    wire              its packets: of one length, by semel.mqtt.encode, stamped before they are sent
+    links             non-blocking connections
+    clients           a publisher with its window, a subscriber that acknowledges
+    delivery_tracker  the deliveries to a subscriber: lost, duplicated, out of order, latency
+    traffic           drives the clients of one process; limits how far publishers are ahead
+    workers           the processes, from the first connection to the result
+    result            the result
 
-`semel load` and the benches run the same clients. The benches measure brokers that take less time
-for a message than Python for looking at it: they send packets that were prepared before, and only
-count what comes back.
+`semel load` and the benches use the same clients. The benches measure brokers that need less time
+for a message than Python needs to decode it: they send prepared packets, and only count deliveries.
 """

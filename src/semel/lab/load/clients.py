@@ -1,22 +1,22 @@
 """A publisher with its window, and a subscriber that acknowledges.
 
-What comes in the ordinary form, packets of one length that follow each other, is taken by the run;
-anything else is decoded as one packet, and then runs are looked for again.
+A run of packets of the same length is processed as a whole, without decoding each packet. Anything
+else is decoded packet by packet.
 """
 
 from struct import Struct
 from typing import Final
 
-from semel.lab.load.account import DeliveryAccount
+from semel.lab.load.delivery_tracker import DeliveryTracker
 from semel.lab.load.description import LEAST_PAYLOAD
 from semel.lab.load.links import RECEIVE_SIZE, LinkError, LoadLink, reason_label, take_packet
 from semel.lab.load.wire import (
     ACK_SIZE,
-    MARK,
     PUBACK,
     PUBCOMP,
     PUBREC,
     PUBREL,
+    STAMP,
     PacketLayout,
     PacketSource,
     encode_acks,
@@ -35,46 +35,46 @@ from semel.mqtt import (
     reasons,
 )
 
-# Nobody looks into it.
+# For data that is only counted.
 _BUFFER: Final = bytearray(RECEIVE_SIZE)
 
 
 class Publisher:
-    """One client that sends, and what it may still send."""
+    """A client that publishes within its window."""
 
     def __init__(self, link: LoadLink, source: PacketSource, *, qos: int, window: int) -> None:
         self.link = link
         self.qos = qos
-        # Messages that it may have sent without an answer, from the oldest of them on; so no packet
-        # identifier comes again before it is free.
+        # The maximum distance from the oldest unacknowledged message to the next one, so that no
+        # packet identifier is reused before it is free.
         self.window = window
         self.sent = 0
-        # How many more it may ever send, and at this moment.
+        # How many more messages it may send in total, and now; None: no limit.
         self.left: int | None = None
         self.allowed: int | None = None
-        # Whether it heard a PINGRESP.
+        # Whether a PINGRESP has arrived.
         self.has_received = False
         self._source = source
-        # All messages before this one are answered, and some others.
+        # All messages before `_oldest` are acknowledged, and some later ones.
         self._oldest = 0
-        self._early: set[int] = set()
+        self._acknowledged_early: set[int] = set()
 
     @property
     def acknowledged(self) -> int:
-        """Messages that are complete."""
-        return self._oldest + len(self._early)
+        """The number of complete messages."""
+        return self._oldest + len(self._acknowledged_early)
 
-    def send(self, most: int) -> int:
-        """Send no more than so many messages; how many they were."""
+    def send(self, limit: int) -> int:
+        """Send at most `limit` messages, and return how many were sent."""
         if self.left is not None:
-            most = min(most, self.left)
+            limit = min(limit, self.left)
         if self.allowed is not None:
-            most = min(most, self.allowed)
+            limit = min(limit, self.allowed)
         if self.qos:
-            most = min(most, self.window - (self.sent - self._oldest))
+            limit = min(limit, self.window - (self.sent - self._oldest))
         sent = 0
-        while sent < most and not self.link.is_full:
-            data, count = self._source.take(most - sent)
+        while sent < limit and not self.link.is_full:
+            data, count = self._source.take(limit - sent)
             self.link.send(data)
             sent += count
         self.sent += sent
@@ -85,7 +85,7 @@ class Publisher:
         return sent
 
     def receive(self) -> int:
-        """Take the broker's answers, and answer them; how many messages they complete."""
+        """Process acknowledgements, and return how many messages they complete."""
         before = self.acknowledged
         data = self.link.receive()
         at = 0
@@ -102,15 +102,15 @@ class Publisher:
         return self.acknowledged - before
 
     def _take_acks(self, data: bytes, at: int) -> int:
-        """Acknowledgements of success up to the end of `data`, if there is nothing else."""
+        """Process the rest of `data` if it is only successful acknowledgements; where they end."""
         acks, end = plain_acks(data, at)
         count = len(acks) // ACK_SIZE
-        firsts = acks[::ACK_SIZE]
-        if self.qos == 1 and firsts.count(PUBACK) == count:
+        first_bytes = acks[::ACK_SIZE]
+        if self.qos == 1 and first_bytes.count(PUBACK) == count:
             self._complete(PUBACK, acks)
             return end
-        received = firsts.count(PUBREC)
-        if self.qos == 2 and received + firsts.count(PUBCOMP) == count:
+        received = first_bytes.count(PUBREC)
+        if self.qos == 2 and received + first_bytes.count(PUBCOMP) == count:
             packets = [acks[each : each + ACK_SIZE] for each in range(0, len(acks), ACK_SIZE)]
             if received:
                 released = bytearray().join(each for each in packets if each[0] == PUBREC)
@@ -121,13 +121,13 @@ class Publisher:
         return at
 
     def _complete(self, kind: int, acks: bytes) -> None:
-        """Messages are complete; mostly those whose turn it is."""
+        """Complete messages; usually the oldest ones, in order."""
         acks_in_order = encode_acks(kind, self._source.cycle)
         start = self._oldest % self._source.cycle * ACK_SIZE
         count = len(acks) // ACK_SIZE
         if (
             acks_in_order[start : start + len(acks)] == acks
-            and not self._early
+            and not self._acknowledged_early
             and self._oldest + count <= self.sent
         ):
             self._oldest += count
@@ -137,11 +137,11 @@ class Publisher:
 
     def _complete_one(self, packet_id: int) -> None:
         message = self._oldest + (packet_id - 1 - self._oldest) % self._source.cycle
-        if message >= self.sent or message in self._early:
+        if message >= self.sent or message in self._acknowledged_early:
             raise LinkError(f"acknowledged packet identifier {packet_id}, which was not in use")
-        self._early.add(message)
-        while self._oldest in self._early:
-            self._early.discard(self._oldest)
+        self._acknowledged_early.add(message)
+        while self._oldest in self._acknowledged_early:
+            self._acknowledged_early.discard(self._oldest)
             self._oldest += 1
 
     def _take_packet(self, packet: Packet) -> None:
@@ -160,30 +160,30 @@ class Publisher:
 
 
 class Subscriber:
-    """One client that receives. Without an account it counts, and believes what it can."""
+    """A client that receives. Without a tracker it only counts."""
 
     def __init__(
-        self, link: LoadLink, layout: PacketLayout, account: DeliveryAccount | None = None
+        self, link: LoadLink, layout: PacketLayout, tracker: DeliveryTracker | None = None
     ) -> None:
         self.link = link
         self.layout = layout
-        self.account = account
-        # Messages, each once; without an account all that came.
+        self.tracker = tracker
+        # Without duplicates; without a tracker, all messages.
         self.received = 0
         self.has_received = False
         self._bytes = 0
-        behind = layout.size - layout.payload_at - MARK.size
-        self._marks = Struct(f">{layout.payload_at}xQQ{max(0, behind)}x")
+        behind = layout.size - layout.payload_at - STAMP.size
+        self._stamps = Struct(f">{layout.payload_at}xQQ{max(0, behind)}x")
 
     @property
     def missing(self) -> int:
-        """Messages that were passed over, if anybody looks."""
-        return 0 if self.account is None else self.account.missing
+        """Skipped messages, if there is a tracker."""
+        return 0 if self.tracker is None else self.tracker.missing
 
     def receive(self) -> int:
-        """Take what was delivered, and acknowledge it; how many new messages there were."""
+        """Process and acknowledge deliveries, and return how many new messages there are."""
         before = self.received
-        if self.account is None and not self.layout.qos:
+        if self.tracker is None and not self.layout.qos:
             self._bytes += self.link.receive_into(_BUFFER)
             self.received = self._bytes // self.layout.size
             return self.received - before
@@ -207,30 +207,30 @@ class Subscriber:
         return self.received - before
 
     def _take_publishes(self, data: bytes, at: int, answer: bytearray) -> int:
-        """PUBLISH packets that follow each other, as far as they look alike."""
+        """Process a run of PUBLISH packets with the expected header; where it ends."""
         layout = self.layout
         count = (len(data) - at) // layout.size
-        for place, byte in enumerate(layout.head):
-            column = data[at + place : at + count * layout.size : layout.size]
+        for offset, byte in enumerate(layout.head):
+            column = data[at + offset : at + count * layout.size : layout.size]
             count = len(column) - len(column.lstrip(bytes((byte,))))
         if not count:
             return at
         end = at + count * layout.size
         run = data[at:end]
-        if self.account is None:
+        if self.tracker is None:
             self.received += count
         else:
-            self.received += self.account.note(self._marks.iter_unpack(run))
+            self.received += self.tracker.record(self._stamps.iter_unpack(run))
         if layout.qos:
             answer += encode_acks_of(PUBACK if layout.qos == 1 else PUBREC, run, layout)
         return end
 
     def _take_releases(self, data: bytes, at: int, answer: bytearray) -> int:
-        """PUBREL packets that follow each other: PUBCOMP for each."""
+        """Answer a run of PUBREL packets with PUBCOMP; where it ends."""
         end = at + (len(data) - at) // ACK_SIZE * ACK_SIZE
-        firsts, lengths = data[at:end:ACK_SIZE], data[at + 1 : end : ACK_SIZE]
+        first_bytes, lengths = data[at:end:ACK_SIZE], data[at + 1 : end : ACK_SIZE]
         count = min(
-            len(firsts) - len(firsts.lstrip(bytes((PUBREL,)))),
+            len(first_bytes) - len(first_bytes.lstrip(bytes((PUBREL,)))),
             len(lengths) - len(lengths.lstrip(b"\2")),
         )
         end = at + count * ACK_SIZE
@@ -240,7 +240,7 @@ class Subscriber:
         return end
 
     def _take_packet(self, packet: Packet) -> bytes:
-        """Anything that looks otherwise; what answers it."""
+        """Process any other packet, and return its response."""
         version = self.link.version
         if isinstance(packet, PingResp):
             self.has_received = True
@@ -252,16 +252,16 @@ class Subscriber:
                 f"sent {type(packet).__name__} to a subscriber at QoS {self.layout.qos}"
             )
         if not packet.payload and packet.qos == 0:
-            # A publisher deletes its retained messages when all is over.
+            # A publisher deletes its retained messages at the end.
             return b""
         if packet.qos != self.layout.qos:
             raise LinkError(f"delivered a message at QoS {packet.qos}, not {self.layout.qos}")
         if len(packet.payload) < LEAST_PAYLOAD:
             raise LinkError("delivered a message that nobody sent")
-        if self.account is None:
+        if self.tracker is None:
             self.received += 1
         else:
-            self.received += self.account.note([MARK.unpack_from(packet.payload)])
+            self.received += self.tracker.record([STAMP.unpack_from(packet.payload)])
         if packet.qos == 0:
             return b""
         answer = PubAck(packet.packet_id) if packet.qos == 1 else PubRec(packet.packet_id)

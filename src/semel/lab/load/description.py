@@ -1,14 +1,14 @@
-"""What a load is: numbers, and who publishes what to whom.
+"""The description of a load: its size, and who publishes what to whom.
 
-Topics are numbered from 0. A publisher writes to its topics in turn, in an order that looks random
-and is always the same; a subscriber has topics that follow each other. What one publisher sends to
-one topic is a *lane*, and it is in a lane that messages are counted and have an order [4.6]: lanes
-have numbers too, and those that a subscriber has follow each other.
+Topics are numbered from 0. A publisher writes to its topics in turn, in a shuffled but fixed order;
+a subscriber has a contiguous range of topics. The messages of one publisher to one topic are a
+*lane*; messages are counted and ordered per lane [4.6]. Lanes are numbered too, and those of a
+subscriber are contiguous.
 
-    ALL    every publisher writes to all topics, every subscriber has all of them, by name
-    PAIRS  publisher n writes to the topics that subscriber n has
-    PLANT  topics are area/line/sensor. Of eleven subscribers one has an area, by a wildcard, and
-           ten have a line of it each, topic by topic: every message goes to two of them
+    ALL    every publisher writes to all topics, every subscriber subscribes to each by name
+    PAIRS  publisher n writes to the topics of subscriber n
+    PLANT  topics are area/line/sensor. Of eleven subscribers, one subscribes to an area by a
+           wildcard, and ten to one of its lines each, topic by topic: a message goes to two of them
 """
 
 import random
@@ -23,28 +23,27 @@ PAIRS: Final = "pairs"
 PLANT: Final = "plant"
 
 LINES: Final = 10
-# An area and its lines.
+# Subscribers per area: one for the area, one for each line.
 AREA: Final = 1 + LINES
 
-# QoS 1 and 2 messages of a publisher that are not complete, unless a load says otherwise: semel's
-# own Receive Maximum.
+# The default window at QoS 1 and 2: semel's own Receive Maximum.
 WINDOW: Final = 200
 LARGEST_WINDOW: Final = 65_535
-# Lane, counter and time are in every payload; see wire.
+# Every payload has a lane, a counter and a time; see wire.
 LEAST_PAYLOAD: Final = 16
 MOST_PAYLOAD: Final = 10_000_000
 MOST_LANES: Final = 1 << 24
-# Each of them keeps a port busy.
+# Each client needs a port.
 MOST_CLIENTS: Final = 60_000
 
 
-class Unfit(ValueError):
-    """Numbers that do not go together; the sentence names them as options."""
+class InvalidLoad(ValueError):
+    """The numbers of a load contradict each other; the text names the options."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A load. Numbers that do not go together raise `Unfit`."""
+    """A load. Raises `InvalidLoad` if its numbers contradict each other."""
 
     shape: str = ALL
     publishers: int = 1
@@ -53,8 +52,8 @@ class Load:
     qos: int = 0
     # Bytes.
     payload: int = 16
-    # QoS 0: messages in one write of a publisher, which has one write under way; None: as much as
-    # the broker takes. QoS 1 and 2: messages of a publisher that are not complete; None: WINDOW.
+    # QoS 0: messages per write of a publisher, with one write in transit; None: as many as the
+    # broker accepts. QoS 1 and 2: incomplete messages of a publisher; None: WINDOW.
     window: int | None = None
     # Messages per second of each publisher; None: as fast as the window allows.
     rate: float | None = None
@@ -63,52 +62,56 @@ class Load:
 
     def __post_init__(self) -> None:
         if self.publishers + self.subscribers < 1:
-            raise Unfit("--publishers 0 and --subscribers 0 leave nobody")
+            raise InvalidLoad(
+                "--publishers and --subscribers are both 0: at least one client is needed"
+            )
         if self.publishers + self.subscribers > MOST_CLIENTS:
-            raise Unfit(f"--publishers and --subscribers may be {MOST_CLIENTS:,} together")
+            raise InvalidLoad(f"--publishers plus --subscribers must be at most {MOST_CLIENTS:,}")
         if self.shape == PAIRS:
             if self.publishers != self.subscribers:
-                raise Unfit("in pairs there are as many --publishers as --subscribers")
+                raise InvalidLoad("with pairs, --publishers must equal --subscribers")
             if self.topics % self.publishers:
-                raise Unfit("--topics has to be a multiple of the number of pairs")
+                raise InvalidLoad("--topics must be a multiple of the number of pairs")
         if self.shape == PLANT:
             if self.subscribers < AREA or self.subscribers % AREA:
-                raise Unfit(f"--subscribers of a plant has to be a multiple of {AREA}")
+                raise InvalidLoad(f"--subscribers of a plant must be a multiple of {AREA}")
             lines = self.subscribers // AREA * LINES
             if self.topics % lines:
-                raise Unfit(f"--topics has to be a multiple of {lines}, the lines of this plant")
+                raise InvalidLoad(
+                    f"--topics must be a multiple of {lines}, the number of lines of this plant"
+                )
         if self.topics * self.writers > MOST_LANES:
-            raise Unfit(f"--topics times --publishers may be {MOST_LANES:,} at the most")
+            raise InvalidLoad(f"--topics times --publishers must be at most {MOST_LANES:,}")
 
     @property
     def writers(self) -> int:
-        """How many publishers write to one topic."""
+        """The number of publishers per topic."""
         return 1 if self.shape == PAIRS else self.publishers
 
     @property
     def fan_out(self) -> int:
-        """To how many subscribers every message goes."""
+        """The number of subscribers that get each message."""
         if self.shape == PAIRS:
             return 1
         return 2 if self.shape == PLANT else self.subscribers
 
     @property
     def acknowledgements(self) -> int:
-        """How many messages of a publisher may be without an answer, at QoS 1 and 2."""
+        """How many unacknowledged messages a publisher may have at QoS 1 and 2."""
         return self.window or WINDOW
 
     @property
     def limit(self) -> int | None:
-        """The window that is in force."""
+        """The effective window."""
         return self.acknowledgements if self.qos else self.window
 
     @property
     def receive_maximum(self) -> int:
-        """What clients of 5.0 tell the broker; a subscriber may have many publishers."""
+        """The Receive Maximum of 5.0 clients; a subscriber may have many publishers."""
         return max(self.acknowledgements, WINDOW)
 
     def written_by(self, publisher: int) -> list[int]:
-        """Its topics, in the order in which it writes to them."""
+        """The topics of a publisher, in the order in which it writes to them."""
         topics = range(self.topics)
         if self.shape == PAIRS:
             each = self.topics // self.publishers
@@ -116,7 +119,7 @@ class Load:
         return random.Random(1).sample(topics, len(topics))
 
     def read_by(self, subscriber: int) -> range:
-        """The topics whose messages it gets."""
+        """The topics of a subscriber."""
         if self.shape == PAIRS:
             each = self.topics // self.subscribers
             return range(subscriber * each, (subscriber + 1) * each)
@@ -134,12 +137,12 @@ class Load:
         return topic if self.shape == PAIRS else topic * self.writers + publisher
 
     def lanes(self, subscriber: int) -> range:
-        """The lanes of the topics that it reads."""
+        """The lanes of a subscriber's topics."""
         topics = self.read_by(subscriber)
         return range(topics.start * self.writers, topics.stop * self.writers)
 
     def topic_name(self, prefix: str, topic: int) -> str:
-        """All names of a load have one length."""
+        """The name of a topic; all names of a load have the same length."""
         if self.shape == PLANT:
             lines = self.subscribers // AREA * LINES
             each = self.topics // lines
@@ -149,7 +152,7 @@ class Load:
         return f"{prefix}/{topic:0{len(str(self.topics - 1))}}"
 
     def topic_filters(self, prefix: str, subscriber: int) -> list[str]:
-        """What a subscriber asks for."""
+        """The topic filters of a subscriber."""
         topics = self.read_by(subscriber)
         if self.shape == PLANT and subscriber % AREA == 0:
             area = self.topic_name(prefix, topics.start).rsplit("/", 2)[0]
@@ -157,13 +160,13 @@ class Load:
         return [self.topic_name(prefix, topic) for topic in topics]
 
     def expected(self, sent: list[int]) -> list[int]:
-        """How many messages each subscriber should have, when each publisher has sent so many."""
+        """How many messages each subscriber should get, by the number that each publisher sent."""
         by_topic = [0] * self.topics
         for publisher, count in enumerate(sent):
             topics = self.written_by(publisher)
             turns, rest = divmod(count, len(topics))
-            for place, topic in enumerate(topics):
-                by_topic[topic] += turns + (place < rest)
+            for position, topic in enumerate(topics):
+                by_topic[topic] += turns + (position < rest)
         until = [0, *accumulate(by_topic)]
         reads = map(self.read_by, range(self.subscribers))
         return [until[topics.stop] - until[topics.start] for topics in reads]
@@ -171,13 +174,13 @@ class Load:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A load with a name, whose numbers may be changed."""
+    """A named load, whose numbers may be changed."""
 
     line: str
     load: Load
 
     def changed(self, given: dict[str, Any]) -> Load:
-        """With other numbers. Who changes one number of pairs has changed them all."""
+        """The load with other numbers. For pairs, one number sets all of them."""
         if self.load.shape == PAIRS:
             pairs = given.get("publishers", given.get("subscribers", self.load.publishers))
             numbers = dict.fromkeys(("publishers", "subscribers", "topics"), pairs)
@@ -190,11 +193,11 @@ SCENARIOS: Final = {
     "one-to-one": Scenario("One publisher, one subscriber, one topic.", Load()),
     "fan-out": Scenario("One publisher, 50 subscribers to one topic.", Load(subscribers=50)),
     "fan-in": Scenario(
-        "50 publishers to one topic, one subscriber; ten messages in a write.",
+        "50 publishers to one topic, one subscriber; ten messages per write.",
         Load(publishers=50, window=10),
     ),
     "pairs": Scenario(
-        "50 pairs with a topic each; in each pair one message is under way.",
+        "50 pairs with a topic each; one message in transit per pair.",
         Load(PAIRS, publishers=50, subscribers=50, topics=50, window=1),
     ),
     "plant": Scenario(

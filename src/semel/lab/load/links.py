@@ -1,7 +1,7 @@
-"""Connections: made one after another, then non-blocking in one epoll.
+"""Connections: opened one after another, then non-blocking in one epoll.
 
-What the broker does wrong ends a run with a `LinkError`, a sentence about the broker without its
-name: "closed a connection".
+A broker that misbehaves ends the run with a `LinkError`: a sentence whose subject is the broker,
+such as "closed a connection".
 """
 
 import select
@@ -22,19 +22,19 @@ FILTERS: Final = 100
 
 
 class LinkError(Exception):
-    """The broker did what it must not: closed a connection, sent something else, stalled."""
+    """The broker misbehaved: it closed a connection, stalled, or sent something unexpected."""
 
 
 def reason_label(reason: int, packet_type: int = 0, version: int = MQTT5) -> str:
-    """A reason code in words and as a number."""
-    # A worker starts in a third of the time without the client, which it seldom needs.
+    """A reason code as name and number."""
+    # Imported here, because a worker starts three times as fast without the client.
     from semel.client.errors import name_of
 
     return f"{name_of(reason, packet_type, version)} (0x{reason:02x})"
 
 
 def send_whole(link: socket.socket, data: bytes) -> None:
-    """Send over a socket that blocks."""
+    """Send everything over a blocking socket."""
     try:
         link.sendall(data)
     except OSError as problem:
@@ -57,7 +57,7 @@ def read_exactly(link: socket.socket, size: int) -> bytes:
 
 
 def read_packet(link: socket.socket) -> tuple[int, bytes]:
-    """First byte and body of one packet, from a socket that blocks."""
+    """Read one packet from a blocking socket: its first byte and its body."""
     first = read_exactly(link, 1)[0]
     length = shift = 0
     while True:
@@ -71,7 +71,7 @@ def read_packet(link: socket.socket) -> tuple[int, bytes]:
 
 
 def read_answer(link: socket.socket, version: int) -> Packet:
-    """One packet, understood."""
+    """Read and decode one packet."""
     first, body = read_packet(link)
     packet = take_packet(frame(first, body), 0, version)
     assert packet is not None
@@ -79,7 +79,7 @@ def read_answer(link: socket.socket, version: int) -> Packet:
 
 
 def take_packet(data: bytes, start: int, version: int) -> tuple[Packet, int] | None:
-    """The packet at `start` and where it ends, None if it is not all there; no DISCONNECT."""
+    """The packet at `start` and its end; None if it is incomplete. DISCONNECT is a LinkError."""
     try:
         found = decode(data, version, start=start)
     except Violation as violation:
@@ -92,7 +92,7 @@ def take_packet(data: bytes, start: int, version: int) -> tuple[Packet, int] | N
 def open_socket(
     address: tuple[str, int], connect_packet: bytes, version: int
 ) -> tuple[socket.socket, ConnAck]:
-    """A connected client, and how the broker said so. Its socket still blocks."""
+    """Connect a client. Returns its socket, which is blocking, and the CONNACK."""
     try:
         link = socket.create_connection(address, ANSWER_SECONDS)
     except OSError as problem:
@@ -114,34 +114,34 @@ def open_socket(
 
 
 def subscribe(link: socket.socket, version: int, topic_filters: list[str], qos: int) -> None:
-    """Subscribe; every filter has to be granted its QoS."""
+    """Subscribe; the broker must grant every filter its QoS."""
     for at in range(0, len(topic_filters), FILTERS):
-        asked = topic_filters[at : at + FILTERS]
-        send_whole(link, encode_subscribe(version, asked, qos))
+        requested = topic_filters[at : at + FILTERS]
+        send_whole(link, encode_subscribe(version, requested, qos))
         answer = read_answer(link, version)
-        if not isinstance(answer, SubAck) or len(answer.reasons) != len(asked):
+        if not isinstance(answer, SubAck) or len(answer.reasons) != len(requested):
             raise LinkError(f"answered SUBSCRIBE with {type(answer).__name__}")
         for granted in answer.reasons:
             if granted >= reasons.FAILURE:
                 raise LinkError(f"refused a subscription: {reason_label(granted)}")
             if granted != qos:
-                raise LinkError(f"granted QoS {granted} to a subscription, not QoS {qos}")
+                raise LinkError(f"granted QoS {granted} to a subscription instead of QoS {qos}")
 
 
 class LoadLink:
-    """One client's connection, which does not block."""
+    """The non-blocking connection of a client."""
 
     def __init__(self, connected: socket.socket, version: int, epoll: select.epoll) -> None:
         connected.setblocking(False)
         self.socket = connected
         self.version = version
         self.number = connected.fileno()
-        # What it took until CONNACK.
+        # The time until CONNACK.
         self.connect_ns = 0
-        # Seconds between two packets that the broker demands, 0 for any.
+        # The server's keep alive in seconds; 0: none.
         self.keep_alive = 0
         self.pinged = time.monotonic()
-        # A packet that has not arrived whole, and bytes that found no room yet.
+        # An incomplete packet, and bytes that are not sent yet.
         self._rest = b""
         self._pending = bytearray()
         self._epoll = epoll
@@ -149,11 +149,11 @@ class LoadLink:
 
     @property
     def is_full(self) -> bool:
-        """Whether the network has not taken all that was sent."""
+        """Whether there are bytes that are not sent yet."""
         return bool(self._pending)
 
     def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Send; what finds no room waits, and goes before all that is sent later."""
+        """Send bytes, after those that are not sent yet."""
         if self._pending:
             self._pending += data
             return
@@ -168,7 +168,7 @@ class LoadLink:
             self._epoll.modify(self.number, select.EPOLLIN | select.EPOLLOUT)
 
     def flush(self) -> None:
-        """There is room again."""
+        """Send pending bytes."""
         try:
             sent = self.socket.send(self._pending)
         except BlockingIOError:
@@ -180,7 +180,7 @@ class LoadLink:
             self._epoll.modify(self.number, select.EPOLLIN)
 
     def receive(self) -> bytes:
-        """What there is to read, after what was kept."""
+        """The bytes that were kept, and those that can be read now."""
         try:
             data = self.socket.recv(RECEIVE_SIZE)
         except BlockingIOError:
@@ -192,7 +192,7 @@ class LoadLink:
         return self._rest + data if self._rest else data
 
     def receive_into(self, buffer: bytearray) -> int:
-        """How many bytes there were to read; nobody looks at them."""
+        """Read bytes into a buffer, and return how many there were."""
         try:
             size = self.socket.recv_into(buffer)
         except BlockingIOError:
@@ -204,11 +204,11 @@ class LoadLink:
         return size
 
     def keep(self, rest: bytes) -> None:
-        """A part of a packet, for the next time."""
+        """Keep an incomplete packet for the next `receive`."""
         self._rest = rest
 
     def _lost(self, problem: OSError) -> LinkError:
-        """Why it is closed: what the broker said last, if it did and it can still be read."""
+        """Why the connection is closed: by its DISCONNECT, if that can still be read."""
         try:
             data, at = self.receive(), 0
             while (found := take_packet(data, at, self.version)) is not None:
@@ -219,7 +219,7 @@ class LoadLink:
 
 
 class Links:
-    """The connections of one process to one broker, in one epoll."""
+    """The connections of one process, in one epoll."""
 
     def __init__(self, address: tuple[str, int], version: int) -> None:
         self.address = address
@@ -230,7 +230,7 @@ class Links:
     def open(
         self, connect_packet: bytes, topic_filters: list[str] | None = None, qos: int = 0
     ) -> tuple[LoadLink, ConnAck]:
-        """One more client, connected and subscribed."""
+        """Connect one more client, and subscribe."""
         began = time.monotonic_ns()
         connected, answer = open_socket(self.address, connect_packet, self.version)
         connect_ns = time.monotonic_ns() - began

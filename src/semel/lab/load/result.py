@@ -1,21 +1,21 @@
-"""What came out of a load."""
+"""The result of a load."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
-from semel.lab.load.account import Latencies
+from semel.lab.load.delivery_tracker import Latencies
 from semel.lab.load.description import Load
 
-PARTS: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 @dataclass(frozen=True)
-class Got:
-    """What one subscriber has, and should have."""
+class SubscriberResult:
+    """What one subscriber received, and should have received."""
 
     subscriber: int
     expected: int
-    # Each message once.
+    # Without duplicates.
     received: int
     duplicated: int
     out_of_order: int
@@ -31,15 +31,15 @@ class Got:
 
 @dataclass
 class Result:
-    """All of it. A `fault` is a sentence that says why it ended before its time."""
+    """The result of a load. `fault` is a sentence that says why it ended early."""
 
     load: Load
     processes: int
     sent: int = 0
     # QoS 1 and 2.
     acknowledged: int = 0
-    subscribers: list[Got] = field(default_factory=list)
-    # Whether all were connected, so that something could be sent.
+    subscribers: list[SubscriberResult] = field(default_factory=list)
+    # Whether all clients were connected, so that sending began.
     started: bool = False
     # From the first message to the last.
     seconds: float = 0.0
@@ -55,7 +55,7 @@ class Result:
 
     @property
     def received(self) -> int:
-        """All that came: what was expected, less what was lost, and what was duplicated."""
+        """All deliveries: expected minus lost plus duplicated."""
         return sum(each.received + each.duplicated for each in self.subscribers)
 
     @property
@@ -71,8 +71,8 @@ class Result:
         return sum(each.out_of_order for each in self.subscribers)
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the broker has kept what its QoS promises, as far as the load got."""
+    def meets_qos(self) -> bool:
+        """Whether the deliveries meet the guarantee of the QoS."""
         qos = self.load.qos
         if self.fault or (qos and (self.lost or self.acknowledged < self.sent)):
             return False
@@ -128,13 +128,13 @@ class Result:
 
 
 def version_name(version: int) -> str:
-    """As people write it."""
+    """The MQTT version as text."""
     return "5.0" if version == 5 else "3.1.1"
 
 
 def milliseconds(latencies: Latencies) -> dict[str, float] | None:
-    """What a table shows of durations, None without any."""
-    if not latencies.classes:
+    """Quantiles and maximum in milliseconds; None without durations."""
+    if not latencies.buckets:
         return None
-    quantiles = {name: latencies.at(part) / 1e6 for name, part in PARTS.items()}
+    quantiles = {name: latencies.quantile(fraction) / 1e6 for name, fraction in QUANTILES.items()}
     return {**quantiles, "max": latencies.longest / 1e6}

@@ -1,16 +1,16 @@
-"""The clients of one process, driven.
+"""Drives the clients of one process.
 
-Nobody is sent more than is received again soon, so that no broker has a reason to drop. How far
-the publishers may be ahead of their subscribers, who do not wait for what was passed over:
+Publishers are limited in how far they may be ahead of their subscribers, so that no broker has a
+reason to drop messages. Messages that subscribers have skipped do not count. The limits:
 
-    QoS 0             what the broker delivers in AHEAD_SECONDS, no more than AHEAD_BYTES
-    QoS 0, a window   one write of a window for each publisher
-    QoS 1 and 2       two windows for each publisher, besides the window that is not acknowledged
+    QoS 0                 what the broker delivers in AHEAD_SECONDS, at most AHEAD_BYTES
+    QoS 0 with a window   one write of a window per publisher
+    QoS 1 and 2           two windows per publisher, besides the unacknowledged window
 
-Publishers and subscribers that are ahead or behind together are a `TrafficGroup`: all of a load,
-or a pair. A group that is spread over processes knows by `Counts` how far the others are.
+A `TrafficGroup` has the publishers and subscribers to which a limit applies: all of a load, or one
+pair. If a group is spread over processes, it learns the numbers of the others from `SharedCounts`.
 
-`step` does what can be done now, `finish` sends what was begun and nothing new.
+`step` sends and receives; `finish` receives, and sends only pending bytes.
 """
 
 import ctypes
@@ -28,17 +28,17 @@ AHEAD_SECONDS: Final = 0.1
 AHEAD_BYTES: Final = 1 << 18
 AHEAD_AT_FIRST: Final = 64
 
-# A publisher with a rate may be so late; what it could not send before is not made up for.
+# A publisher with a rate catches up with at most this delay.
 LATE_SECONDS: Final = 1.0
 
 POLL_SECONDS: Final = 0.01
-# What an epoll can wait for at the least.
-SHORTEST: Final = 0.001
-# Without a word for so long, what is missing is not waited for any more.
+# The shortest timeout of an epoll.
+SHORTEST_WAIT: Final = 0.001
+# After this time without activity, missing messages are no longer awaited.
 DRAIN_TIMEOUT: Final = 5.0
 TICK_SECONDS: Final = 0.5
 
-# The columns of Counts.
+# The columns of SharedCounts.
 STATE: Final = 0
 CONNECTED: Final = 1
 SENT: Final = 2
@@ -48,8 +48,8 @@ MISSING: Final = 5
 _WIDTH: Final = 6
 
 
-class Counts:
-    """Numbers of all processes: a row for each, written by that process alone and read by all."""
+class SharedCounts:
+    """Counters in shared memory: one row per process, written only by it and read by all."""
 
     def __init__(self, memory: "ctypes.Array[ctypes.c_uint64]", row: int) -> None:
         self._memory = memory
@@ -57,23 +57,23 @@ class Counts:
 
     @staticmethod
     def size(rows: int) -> int:
-        """How many numbers there are."""
+        """The number of counters."""
         return rows * _WIDTH
 
     @staticmethod
-    def alone() -> "Counts":
-        """Those of a process that has no others."""
-        return Counts((ctypes.c_uint64 * Counts.size(1))(), 0)
+    def single() -> "SharedCounts":
+        """The counters of a single process."""
+        return SharedCounts((ctypes.c_uint64 * SharedCounts.size(1))(), 0)
 
     def put(self, column: int, number: int) -> None:
         self._memory[self._start + column] = number
 
     def get(self, column: int) -> int:
-        """The own number."""
+        """A counter of this process."""
         return self._memory[self._start + column]
 
-    def every(self, column: int) -> list[int]:
-        """The numbers of all."""
+    def column(self, column: int) -> list[int]:
+        """A counter of all processes."""
         return self._memory[column::_WIDTH]
 
     def total(self, column: int) -> int:
@@ -81,81 +81,81 @@ class Counts:
 
 
 class TrafficGroup:
-    """Publishers that are no further ahead of their subscribers than they should be."""
+    """Publishers that share a limit for how far they are ahead of their subscribers."""
 
     def __init__(
         self,
         load: Load,
         publishers: list[Publisher],
-        counts: Counts,
+        counts: SharedCounts,
         *,
         pair: Subscriber | None,
         size: int,
-        sharers: int,
+        publishing_processes: int,
     ) -> None:
         self.publishers = publishers
-        # Their only subscriber, if its messages are theirs and no one else's.
+        # Of a pair: the subscriber.
         self.pair = pair
         self.counts = counts
         self.fan_out = load.fan_out
         self.size = size
-        # How many processes have publishers of this group.
-        self.sharers = sharers
+        # The number of processes that have publishers of this group.
+        self.publishing_processes = publishing_processes
         everybody = 1 if pair else load.publishers
-        # Messages in a write and messages under way, 0 for as many as the broker takes.
+        # Messages per write, and in transit; 0: as many as the broker accepts.
         self.write = 0 if load.qos else load.window or 0
         self.limit = 2 * load.acknowledgements * everybody if load.qos else self.write * everybody
-        # Messages that will not be waited for any more.
-        self.forgiven = 0
+        # Messages that are no longer awaited.
+        self.written_off = 0
         self.turn = 0
         self.began = time.monotonic()
 
     def delivered(self) -> int:
-        """Messages that have come to all their subscribers, or were passed over."""
+        """Messages that all their subscribers have received or skipped."""
         if self.pair is not None:
             return self.pair.received + self.pair.missing
         return (self.counts.total(RECEIVED) + self.counts.total(MISSING)) // self.fan_out
 
     def under_way(self) -> int:
-        """Messages that have not."""
+        """Messages that are sent but not delivered."""
         sent = self.publishers[0].sent if self.pair is not None else self.counts.total(SENT)
         return sent - self.delivered()
 
-    def forgive(self) -> None:
-        """What is under way now will not come."""
-        self.forgiven = self.under_way() if self.fan_out else 0
+    def write_off(self) -> None:
+        """Stop waiting for the messages that are in transit now."""
+        self.written_off = self.under_way() if self.fan_out else 0
 
     def send(self) -> int:
-        """Send what may be sent; how many messages that was."""
-        room, least = self._room()
-        if room < least:
+        """Send what the limits permit, and return the number of messages."""
+        allowance, minimum = self._allowance()
+        if allowance < minimum:
             return 0
-        room = left = max(1, room // self.sharers)
-        share = self.write or -(-room // len(self.publishers))
+        allowance = left = max(1, allowance // self.publishing_processes)
+        share = self.write or -(-allowance // len(self.publishers))
         for _ in self.publishers:
             publisher = self.publishers[self.turn]
             self.turn = (self.turn + 1) % len(self.publishers)
             left -= publisher.send(min(share, left))
             if not left:
                 break
-        return room - left
+        return allowance - left
 
-    def _room(self) -> tuple[int, int]:
-        """How many more messages may be under way, and how many are worth a write."""
-        most = max(1, AHEAD_BYTES // self.size)
+    def _allowance(self) -> tuple[int, int]:
+        """How many more messages may be sent, and how many are worth a write."""
+        by_size = max(1, AHEAD_BYTES // self.size)
         if not self.fan_out:
-            return most * len(self.publishers), 1
-        limit, least = self.limit, self.write or 1
+            return by_size * len(self.publishers), 1
+        limit, minimum = self.limit, self.write or 1
         if not limit:
             rate = self.delivered() / (time.monotonic() - self.began)
-            limit = min(most, max(AHEAD_AT_FIRST, int(rate * AHEAD_SECONDS)))
-            # A few at a time would be another load.
-            least = -(-limit // 4)
-        return min(limit, limit - self.under_way() + self.forgiven), least
+            limit = min(by_size, max(AHEAD_AT_FIRST, int(rate * AHEAD_SECONDS)))
+            # Do not send a few messages at a time: that would be a different load.
+            minimum = -(-limit // 4)
+        return min(limit, limit - self.under_way() + self.written_off), minimum
 
 
 class TrafficPace:
-    """Turns at an even rate. A turn is one message of one publisher; they take turns."""
+    """Lets publishers take turns at an even rate. A turn is one message of one publisher."""
 
     def __init__(self, publishers: list[Publisher], rate: float) -> None:
         self._publishers = publishers
@@ -167,7 +167,7 @@ class TrafficPace:
             publisher.allowed = 0
 
     def allow(self) -> list[Publisher]:
-        """Those whose turn has come since the last time; they may send now."""
+        """Permit a message to each publisher whose turn has come, and return these publishers."""
         elapsed = time.monotonic() - self.began
         late = int((elapsed - LATE_SECONDS) * self._per_second)
         first = max(self._turns, late)
@@ -179,9 +179,9 @@ class TrafficPace:
         return chosen
 
     def wait(self) -> float:
-        """Seconds to the next turn that an epoll can wait for; below that nobody sleeps."""
+        """Seconds until the next turn; 0 if that is too short for an epoll."""
         seconds = self.began + (self._turns + 1) / self._per_second - time.monotonic()
-        return seconds if seconds >= 2 * SHORTEST else 0.0
+        return seconds if seconds >= 2 * SHORTEST_WAIT else 0.0
 
 
 class Traffic:
@@ -193,15 +193,15 @@ class Traffic:
         links: Links,
         publishers: dict[int, Publisher],
         subscribers: dict[int, Subscriber],
-        counts: Counts,
+        counts: SharedCounts,
         *,
         size: int,
-        sharers: int = 1,
+        publishing_processes: int = 1,
         timeout: float = DRAIN_TIMEOUT,
     ) -> None:
-        """Clients have the numbers that the load gives them; both ends of a pair are here.
+        """Clients are numbered as in the load; both clients of a pair are in one process.
 
-        `size` is that of a packet, `sharers` the number of processes that have publishers.
+        `size` is the packet size, `publishing_processes` the number of processes with publishers.
         """
         self.load = load
         self.links = links
@@ -212,47 +212,56 @@ class Traffic:
         self.timeout = timeout
         self.sent = 0
         self.acknowledged = 0
-        # Deliveries, each once; there should be `fan_out` of each message.
+        # Deliveries without duplicates; there should be `fan_out` of each message.
         self.received = 0
-        # Deliveries that were passed over: later messages came before them, or in their place.
+        # Deliveries that were skipped: a later message has arrived.
         self.missing = 0
         self._groups: list[TrafficGroup] = []
-        # By the number of the connection: who it is, and the pair it belongs to.
+        # By file descriptor: the client, and its pair.
         self._publishers = {each.link.number: each for each in publishers.values()}
         self._subscribers = {each.link.number: each for each in subscribers.values()}
         self._pairs: dict[int, TrafficGroup] = {}
         if load.shape == PAIRS:
             for number, publisher in publishers.items():
                 pair = subscribers[number]
-                group = TrafficGroup(load, [publisher], counts, pair=pair, size=size, sharers=1)
+                group = TrafficGroup(
+                    load, [publisher], counts, pair=pair, size=size, publishing_processes=1
+                )
                 self._pairs[publisher.link.number] = self._pairs[pair.link.number] = group
                 self._groups.append(group)
         elif publishers:
             everybody = list(publishers.values())
             self._groups = [
-                TrafficGroup(load, everybody, counts, pair=None, size=size, sharers=sharers)
+                TrafficGroup(
+                    load,
+                    everybody,
+                    counts,
+                    pair=None,
+                    size=size,
+                    publishing_processes=publishing_processes,
+                )
             ]
-        # Pairs of which something may be sent; of a group that has no pair that is always so.
-        self._awake = dict.fromkeys(self._pairs.values())
+        # Pairs that may be able to send.
+        self._ready_pairs = dict.fromkeys(self._pairs.values())
         self._pace: TrafficPace | None = None
         if load.rate is not None and publishers:
             self._pace = TrafficPace(list(publishers.values()), load.rate)
-        # Nobody tells a publisher at QoS 0 without subscribers when to go on, and nobody wakes us
-        # when others receive what was sent here.
+        # Without subscribers, nothing wakes a publisher at QoS 0: do not wait. And nothing wakes
+        # this process if subscribers of other processes receive: wait only briefly.
         self._wait = POLL_SECONDS if self.fan_out or load.qos else 0.0
         if len(subscribers) < load.subscribers:
-            self._wait = SHORTEST
-        # When the last message was sent, acknowledged or received here, and whether everybody
-        # has waited long enough for the next.
-        self.moved = 0.0
-        self.is_still = False
-        self._done = 0
-        self._seen: tuple[int, ...] = ()
+            self._wait = SHORTEST_WAIT
+        # When this process last sent or received, and whether all processes have been idle for
+        # `timeout`.
+        self.last_activity = 0.0
+        self.is_idle = False
+        self._done_count = 0
+        self._last_totals: tuple[int, ...] = ()
         self.start()
 
     def start(self) -> None:
-        """Time begins now."""
-        self.began = self.moved = self._ticked = self._seen_at = time.monotonic()
+        """Start the clock."""
+        self.began = self.last_activity = self._ticked = self._totals_changed_at = time.monotonic()
         for group in self._groups:
             group.began = self.began
         if self._pace is not None:
@@ -264,26 +273,26 @@ class Traffic:
         if self._pace is not None:
             for publisher in self._pace.allow():
                 if self._pairs:
-                    self._awake[self._pairs[publisher.link.number]] = None
+                    self._ready_pairs[self._pairs[publisher.link.number]] = None
             wait = min(wait, self._pace.wait())
         if self._pairs:
-            awake, self._awake = self._awake, {}
-            for group in awake:
+            ready, self._ready_pairs = self._ready_pairs, {}
+            for group in ready:
                 self.sent += group.send()
         elif self._groups:
             self.sent += self._groups[0].send()
         self._exchange(wait)
 
     def finish(self) -> None:
-        """Receive, and send what was begun."""
+        """Receive, and send pending bytes."""
         self._exchange(POLL_SECONDS)
 
     def end(self) -> None:
-        """Nothing new will be sent: only from now on it matters how long nothing comes."""
-        self._seen_at, self.is_still = time.monotonic(), False
+        """Nothing new will be sent: the idle time counts from now."""
+        self._totals_changed_at, self.is_idle = time.monotonic(), False
 
     def _exchange(self, wait: float) -> None:
-        """Wait for something to come, and take it."""
+        """Wait for events, and process them."""
         publishers, subscribers = self._publishers, self._subscribers
         for number, events in self.links.epoll.poll(wait):
             if events & select.EPOLLOUT:
@@ -297,47 +306,47 @@ class Traffic:
                 else:
                     self.acknowledged += publishers[number].receive()
             if self._pairs:
-                self._awake[self._pairs[number]] = None
+                self._ready_pairs[self._pairs[number]] = None
         self.counts.put(SENT, self.sent)
         self.counts.put(ACKNOWLEDGED, self.acknowledged)
         self.counts.put(RECEIVED, self.received)
         self.counts.put(MISSING, self.missing)
         now = time.monotonic()
         done = self.sent + self.acknowledged + self.received
-        if done != self._done:
-            self._done, self.moved = done, now
+        if done != self._done_count:
+            self._done_count, self.last_activity = done, now
         if now - self._ticked >= TICK_SECONDS:
             self._ticked = now
             self._tick(now)
 
     def _tick(self, now: float) -> None:
-        """From time to time: keep connections alive, and see whether anything goes on."""
+        """Send keep-alive pings, and check for activity."""
         for link in self.links.by_number.values():
-            # [MQTT-3.2.2-21] What waits to be sent is a sign of life, too.
+            # [MQTT-3.2.2-21] Pending bytes keep a connection alive, too.
             if link.keep_alive and now - link.pinged >= link.keep_alive / 2 and not link.is_full:
                 link.pinged = now
                 link.send(PINGREQ)
-        seen = tuple(self.counts.total(column) for column in (SENT, ACKNOWLEDGED, RECEIVED))
-        if seen != self._seen:
-            self._seen, self._seen_at, self.is_still = seen, now, False
-        elif now - self._seen_at >= self.timeout:
-            self._seen_at, self.is_still = now, True
-            self._stand_still()
+        totals = tuple(self.counts.total(column) for column in (SENT, ACKNOWLEDGED, RECEIVED))
+        if totals != self._last_totals:
+            self._last_totals, self._totals_changed_at, self.is_idle = totals, now, False
+        elif now - self._totals_changed_at >= self.timeout:
+            self._totals_changed_at, self.is_idle = now, True
+            self._handle_idle()
 
-    def _stand_still(self) -> None:
-        """Nothing has moved for long: see whether the broker owes something."""
+    def _handle_idle(self) -> None:
+        """After `timeout` without activity: raise if the broker has stalled; else write off."""
         if any(link.is_full for link in self.links.by_number.values()):
             raise LinkError(f"has read nothing for {self.timeout:g} s")
         if self.load.qos and self.acknowledged < self.sent:
             raise LinkError(f"has acknowledged nothing for {self.timeout:g} s")
         for group in self._groups:
-            group.forgive()
-        self._awake = dict.fromkeys(self._pairs.values())
+            group.write_off()
+        self._ready_pairs = dict.fromkeys(self._pairs.values())
 
-    def part(self, prefix: str) -> None:
-        """Delete what is retained, hear all that is still to come, and say goodbye.
+    def disconnect(self, prefix: str) -> None:
+        """Delete retained messages, receive what is still in transit, and disconnect.
 
-        What the broker has sent before its PINGRESP comes before it.
+        A PINGRESP arrives after everything that the broker sent before it.
         """
         for number, publisher in self.publishers.items():
             if self.load.retain and (self.load.shape == PAIRS or number == 0):

@@ -1,11 +1,11 @@
-"""The processes of a load: they connect, start together, stop together, and tell what they saw.
+"""The worker processes of a load: they connect, start together, stop together, and report.
 
-    parent   WAIT ─ all are READY ─▶ GO ─ a fault or Ctrl-C ─▶ STOP ─ Ctrl-C again ─▶ ends them
-    worker   connects ─▶ READY ─ GO ─▶ sends ─ all is sent, time is over, or STOP ─▶ EMPTY
-             ─ all are EMPTY, and all is there or nothing comes any more ─▶ reports
+    parent   WAIT ─ all READY ─▶ GO ─ a fault or Ctrl-C ─▶ STOP ─ Ctrl-C again ─▶ terminates them
+    worker   connects ─▶ READY ─ GO ─▶ sends ─ everything sent, time over, or STOP ─▶ EMPTY
+             ─ all EMPTY, and everything received or idle ─▶ reports
 
-Clients are shared out in turn; both ends of a pair are in one process. Counts are in memory that
-all processes see; reports come through a pipe. A worker ends if its parent is gone.
+Clients are assigned to processes in turn; both clients of a pair are in one process. Counters are
+in shared memory; reports are sent through a pipe. A worker ends if its parent has died.
 """
 
 import ctypes
@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Final
 
-from semel.lab.load.account import DeliveryAccount, Latencies
+from semel.counts import count
 from semel.lab.load.clients import Publisher, Subscriber
+from semel.lab.load.delivery_tracker import DeliveryTracker, Latencies
 from semel.lab.load.description import PAIRS, PLANT, Load
 from semel.lab.load.links import LinkError, Links
-from semel.lab.load.result import Got, Result
+from semel.lab.load.result import Result, SubscriberResult
 from semel.lab.load.traffic import (
     ACKNOWLEDGED,
     CONNECTED,
@@ -33,13 +34,19 @@ from semel.lab.load.traffic import (
     RECEIVED,
     SENT,
     STATE,
-    Counts,
+    SharedCounts,
     Traffic,
 )
-from semel.lab.load.wire import LARGEST_PACKET_ID, PacketLayout, Stamped, encode_connect, layout_of
+from semel.lab.load.wire import (
+    LARGEST_PACKET_ID,
+    PacketLayout,
+    StampedPackets,
+    encode_connect,
+    layout_of,
+)
 from semel.mqtt import ConnAck
 
-# States of the parent, which has the last row of the counts, and of a worker.
+# States of the parent, in the last row of the counters, and of a worker.
 WAIT: Final = 0
 GO: Final = 1
 STOP: Final = 2
@@ -53,7 +60,7 @@ START_SECONDS: Final = 0.005
 
 @dataclass(frozen=True)
 class Target:
-    """A broker, and who we are to it."""
+    """The address of a broker, and the credentials to use."""
 
     host: str
     port: int
@@ -66,15 +73,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Job:
-    """A load and the broker that gets it; it ends after a time, or with a number of messages.
+    """A load, its broker, and when to stop: after a time, or a number of messages.
 
-    `prefix` begins all topics and client identifiers, so that no two jobs meet.
+    All topics and client identifiers begin with `prefix` and `name`, so that jobs do not interfere.
     """
 
     load: Load
     target: Target
     prefix: str = "semel-load"
-    # Of the publishers; None: until all have sent `messages` each.
+    # How long publishers send; None: until each has sent `messages`.
     seconds: float | None = None
     messages: int | None = None
     processes: int = 1
@@ -86,13 +93,13 @@ class Job:
         return f"{self.prefix}/{self.name}"
 
     def layout(self) -> PacketLayout:
-        """How its packets look. Raises `Violation` if there can be no such packets."""
+        """The layout of its packets. Raises `Violation` if they would be invalid."""
         load = self.load
         name = load.topic_name(self.topic_prefix, 0)
         return layout_of(load.version, name, load.payload, load.qos)
 
     def connect_packet(self, role: str, number: int) -> bytes:
-        """The CONNECT of a client. Raises `Violation` if there can be none."""
+        """The CONNECT of a client. Raises `Violation` if it would be invalid."""
         return encode_connect(
             self.load.version,
             f"{self.prefix}-{self.name}-{role}{number}",
@@ -105,7 +112,7 @@ class Job:
         return range(process, self.load.publishers, self.processes)
 
     def subscribers_of(self, process: int) -> range:
-        # Where the publishers leave off; but a pair stays together.
+        # Continue after the last publisher; but a pair stays together.
         skip = 0 if self.load.shape == PAIRS else self.load.publishers
         first = (process - skip) % self.processes
         return range(first, self.load.subscribers, self.processes)
@@ -113,16 +120,16 @@ class Job:
 
 @dataclass
 class WorkerReport:
-    """What a worker has seen."""
+    """The counts of a worker."""
 
     # By publisher.
     sent: dict[int, int] = field(default_factory=dict)
     acknowledged: int = 0
     # By subscriber: received, duplicated, out of order.
-    got: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    received: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     latencies: Latencies = field(default_factory=Latencies)
     connecting: Latencies = field(default_factory=Latencies)
-    # Of the first message and of the last, if it came so far.
+    # The times of the first and the last message.
     began: float | None = None
     ended: float = 0.0
     cpu_seconds: float = 0.0
@@ -131,29 +138,29 @@ class WorkerReport:
 
 @dataclass(frozen=True)
 class LoadProgress:
-    """Where a load stands."""
+    """The progress of a load."""
 
     connected: int
     clients: int
-    # Since the first message, None before.
+    # Since the first message; None before it.
     seconds: float | None
     sent: int
     received: int
-    # Deliveries that are still to come; those that were passed over may come, too.
+    # Deliveries that are expected, without those that were skipped.
     under_way: int
 
 
 class LoadStopped(Exception):
-    """The load was stopped before all were connected."""
+    """The load was stopped before all clients were connected."""
 
 
 # --- a worker -------------------------------------------------------------------------------------
 
 
 class Worker:
-    """One process: its part of the clients, from their connections to the report."""
+    """One worker process: its clients, from their connections to the report."""
 
-    def __init__(self, job: Job, number: int, counts: Counts) -> None:
+    def __init__(self, job: Job, number: int, counts: SharedCounts) -> None:
         self.job = job
         self.number = number
         self.counts = counts
@@ -162,7 +169,7 @@ class Worker:
         self._polled_at = time.monotonic()
 
     def work(self) -> WorkerReport:
-        """All of it; what the broker does wrong is in the report."""
+        """Run, and return the report, which includes faults of the broker."""
         target = self.job.target
         traffic: Traffic | None = None
         try:
@@ -178,11 +185,11 @@ class Worker:
         except LinkError as fault:
             self.report.fault = f"{target} {fault}"
         if traffic is not None:
-            self._tell(traffic)
+            self._fill_report(traffic)
         return self.report
 
     def _poll(self) -> None:
-        """Without a parent this process ends."""
+        """End this process if its parent has died."""
         now = time.monotonic()
         if now - self._polled_at >= POLL_SECONDS:
             self._polled_at = now
@@ -190,9 +197,9 @@ class Worker:
                 raise SystemExit
 
     def _command(self) -> int:
-        """What the parent wants."""
+        """The state of the parent."""
         self._poll()
-        return self.counts.every(STATE)[-1]
+        return self.counts.column(STATE)[-1]
 
     def _connect(self, links: Links) -> Traffic:
         job, load = self.job, self.job.load
@@ -202,15 +209,15 @@ class Worker:
         for number in job.publishers_of(self.number):
             link, answer = links.open(job.connect_packet("p", number))
             window = window_of(load, answer, layout)
-            source = Stamped(load, job.topic_prefix, number)
+            source = StampedPackets(load, job.topic_prefix, number)
             publishers[number] = Publisher(link, source, qos=load.qos, window=window)
             publishers[number].left = job.messages
             self._note_connected(link.connect_ns)
         for number in job.subscribers_of(self.number):
             filters = load.topic_filters(job.topic_prefix, number)
             link, _ = links.open(job.connect_packet("s", number), filters, load.qos)
-            account = DeliveryAccount(load.lanes(number), self.report.latencies)
-            subscribers[number] = Subscriber(link, layout, account)
+            tracker = DeliveryTracker(load.lanes(number), self.report.latencies)
+            subscribers[number] = Subscriber(link, layout, tracker)
             self._note_connected(link.connect_ns)
         return Traffic(
             load,
@@ -219,12 +226,12 @@ class Worker:
             subscribers,
             self.counts,
             size=layout.size,
-            sharers=sum(1 for each in range(job.processes) if job.publishers_of(each)),
+            publishing_processes=sum(1 for each in range(job.processes) if job.publishers_of(each)),
             timeout=job.timeout,
         )
 
     def _note_connected(self, nanoseconds: int) -> None:
-        """One more client; no others if they are not wanted any more."""
+        """Count a connected client. Raises LoadStopped if the load was stopped."""
         self.report.connecting.add(nanoseconds)
         self.counts.put(CONNECTED, self.counts.get(CONNECTED) + 1)
         if self._command() == STOP:
@@ -244,43 +251,47 @@ class Worker:
                 traffic.step()
             self.counts.put(STATE, EMPTY)
             traffic.end()
-            while not (self._is_complete() or traffic.is_still):
+            while not (self._is_complete() or traffic.is_idle):
                 traffic.finish()
                 self._poll()
         finally:
-            self.report.ended = traffic.moved
+            self.report.ended = traffic.last_activity
             self.report.cpu_seconds = time.process_time() - cpu
-        traffic.part(job.topic_prefix)
+        traffic.disconnect(job.topic_prefix)
 
     def _is_complete(self) -> bool:
-        """Whether all has been sent, acknowledged and received, everywhere."""
-        if set(self.counts.every(STATE)[:-1]) != {EMPTY}:
+        """Whether all processes have sent, acknowledged and received everything."""
+        if set(self.counts.column(STATE)[:-1]) != {EMPTY}:
             return False
         sent = self.counts.total(SENT)
         if self.job.load.qos and self.counts.total(ACKNOWLEDGED) < sent:
             return False
         return self.counts.total(RECEIVED) == sent * self.job.load.fan_out
 
-    def _tell(self, traffic: Traffic) -> None:
+    def _fill_report(self, traffic: Traffic) -> None:
         self.report.sent = {number: each.sent for number, each in traffic.publishers.items()}
         self.report.acknowledged = traffic.acknowledged
         for number, subscriber in traffic.subscribers.items():
-            account = subscriber.account
-            assert account is not None
-            self.report.got[number] = (account.received, account.duplicated, account.out_of_order)
+            tracker = subscriber.tracker
+            assert tracker is not None
+            self.report.received[number] = (
+                tracker.received,
+                tracker.duplicated,
+                tracker.out_of_order,
+            )
 
 
 def window_of(load: Load, answer: ConnAck, layout: PacketLayout) -> int:
-    """How many messages a publisher may have without an answer; a broker that can not take it."""
+    """The window of a publisher. Raises LinkError if the broker does not support the load."""
     limits = answer.properties
     if limits.maximum_qos is not None and load.qos > limits.maximum_qos:
-        raise LinkError(f"takes QoS {limits.maximum_qos} at the most")
+        raise LinkError(f"accepts at most QoS {limits.maximum_qos}")
     if load.retain and limits.retain_available == 0:
-        raise LinkError("takes no retained messages")
+        raise LinkError("does not support retained messages")
     if load.shape == PLANT and limits.wildcard_subscription_available == 0:
-        raise LinkError("takes no wildcard subscriptions")
+        raise LinkError("does not support wildcard subscriptions")
     if limits.maximum_packet_size is not None and layout.size > limits.maximum_packet_size:
-        raise LinkError(f"takes packets of {limits.maximum_packet_size} bytes at the most")
+        raise LinkError(f"accepts packets of at most {count(limits.maximum_packet_size, 'byte')}")
     return min(load.acknowledgements, limits.receive_maximum or LARGEST_PACKET_ID)
 
 
@@ -290,7 +301,7 @@ def work(
     """The main function of a worker process."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    report = Worker(job, number, Counts(memory, number)).work()
+    report = Worker(job, number, SharedCounts(memory, number)).work()
     connection.send(report)
     connection.close()
 
@@ -299,11 +310,11 @@ def work(
 
 
 class Interrupts:
-    """Ctrl-C, counted instead of raised; workers do not notice it at all."""
+    """Counts Ctrl-C instead of raising it; workers ignore it."""
 
     def __init__(self) -> None:
         self.count = 0
-        # Inherited by processes that are started before `catch`.
+        # Processes that are started before `catch` inherit this.
         self._before = signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def catch(self) -> None:
@@ -317,14 +328,14 @@ class Interrupts:
 
 
 def run(job: Job, on_progress: Callable[[LoadProgress], None] | None = None) -> Result:
-    """Put a load on a broker, and wait for its end.
+    """Run a load, and return its result.
 
-    Ctrl-C stops it early, with the result of what there is; twice, without one. To be called in
-    the main thread, which gets signals.
+    Ctrl-C stops it early, with the result so far; a second Ctrl-C raises KeyboardInterrupt. Must be
+    called in the main thread, which gets signals.
     """
     context = multiprocessing.get_context("spawn")
-    memory = context.RawArray(ctypes.c_uint64, Counts.size(job.processes + 1))
-    counts = Counts(memory, job.processes)
+    memory = context.RawArray(ctypes.c_uint64, SharedCounts.size(job.processes + 1))
+    counts = SharedCounts(memory, job.processes)
     workers: dict[Connection, multiprocessing.process.BaseProcess] = {}
     interrupts = Interrupts()
     try:
@@ -348,12 +359,12 @@ def run(job: Job, on_progress: Callable[[LoadProgress], None] | None = None) -> 
 
 def gather(
     job: Job,
-    counts: Counts,
+    counts: SharedCounts,
     connections: list[Connection],
     interrupts: Interrupts,
     on_progress: Callable[[LoadProgress], None] | None,
 ) -> list[WorkerReport]:
-    """Start all when all are ready, stop all when one has failed, until all have reported."""
+    """Start the workers when all are ready, stop them when one fails, and collect reports."""
     reports: list[WorkerReport] = []
     began: float | None = None
     while connections:
@@ -363,7 +374,7 @@ def gather(
             try:
                 report = ready.recv()
             except EOFError:
-                report = WorkerReport(fault="a process of the load generator has ended")
+                report = WorkerReport(fault="a process of the load generator died")
             reports.append(report)
             if report.fault:
                 counts.put(STATE, STOP)
@@ -371,7 +382,7 @@ def gather(
             raise KeyboardInterrupt
         if interrupts.count:
             counts.put(STATE, STOP)
-        if began is None and set(counts.every(STATE)[:-1]) == {READY}:
+        if began is None and set(counts.column(STATE)[:-1]) == {READY}:
             began = time.monotonic()
             if counts.get(STATE) == WAIT:
                 counts.put(STATE, GO)
@@ -380,7 +391,7 @@ def gather(
     return reports
 
 
-def progress_of(job: Job, counts: Counts, began: float | None) -> LoadProgress:
+def progress_of(job: Job, counts: SharedCounts, began: float | None) -> LoadProgress:
     sent, received = counts.total(SENT), counts.total(RECEIVED)
     return LoadProgress(
         connected=counts.total(CONNECTED),
@@ -393,13 +404,13 @@ def progress_of(job: Job, counts: Counts, began: float | None) -> LoadProgress:
 
 
 def result_of(job: Job, reports: list[WorkerReport], *, interrupted: bool) -> Result:
-    """All reports as one."""
+    """The result from the reports of all workers."""
     result = Result(job.load, job.processes, interrupted=interrupted)
     sent: dict[int, int] = {}
-    got: dict[int, tuple[int, int, int]] = {}
+    received: dict[int, tuple[int, int, int]] = {}
     for report in reports:
         sent.update(report.sent)
-        got.update(report.got)
+        received.update(report.received)
         result.acknowledged += report.acknowledged
         result.latencies.merge(report.latencies)
         result.connecting.merge(report.connecting)
@@ -412,6 +423,7 @@ def result_of(job: Job, reports: list[WorkerReport], *, interrupted: bool) -> Re
         result.seconds = max(ended for _, ended in times) - min(began for began, _ in times)
     expected = job.load.expected([sent.get(each, 0) for each in range(job.load.publishers)])
     result.subscribers = [
-        Got(number, count, *got.get(number, (0, 0, 0))) for number, count in enumerate(expected)
+        SubscriberResult(number, expected_count, *received.get(number, (0, 0, 0)))
+        for number, expected_count in enumerate(expected)
     ]
     return result

@@ -1,4 +1,4 @@
-"""What has to be true when everything has come to rest."""
+"""What must be true when everything has come to rest."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from tests.simulation.world import World
 
 
 def check(world: World) -> None:
-    """Every promise that the world can be asked about."""
+    """Check every guarantee that can be checked at the end."""
     _check_record(world)
     for client in world.clients:
         _check_publisher(world, client)
@@ -19,25 +19,25 @@ def check(world: World) -> None:
         lost += _check_subscriber(world, client)
     lost += _check_shared(world)
     if lost > world.dropped:
-        raise Broken(f"{lost} messages are missing, and {world.dropped} were counted as dropped")
+        raise Broken(f"{lost} messages are missing, but {world.dropped} were counted as dropped")
     for client in world.clients:
         _check_replays(world, client)
         _check_once(client)
         if not world.plan.bounded:
-            _check_own_account(world, client)
+            _check_by_clients_alone(world, client)
     _check_disk(world)
 
 
 def _check_record(world: World) -> None:
-    """Streams are dense, and have each accepted message once, in the order of commits."""
+    """Streams have no gaps, and have each accepted message once, in commit order."""
     ledger = world.ledger
     for sealer, (name, topic_filter) in zip(world.sealers, world.plan.streams, strict=True):
         rows = sealer.record(world.database)
         numbers = [row[0] for row in rows]
         if numbers != list(range(1, len(rows) + 1)):
-            raise Broken(f"stream {name} is not dense: {numbers}")
+            raise Broken(f"stream {name} has gaps: {numbers}")
         wanted = [each for each in ledger.accepted if matches(topic_filter, each.topic)]
-        # Wills that are due in the same tick have no order among the other messages.
+        # Wills that are due in the same tick are not ordered relative to other messages.
         ordinary = [(row[1], row[3]) for row in rows if not row[2].startswith("w/")]
         accepted = [(each.client, each.payload) for each in wanted if not each.is_will]
         if ordinary != accepted:
@@ -45,7 +45,7 @@ def _check_record(world: World) -> None:
         wills = Counter(row[3] for row in rows if row[2].startswith("w/"))
         due = Counter(each.payload for each in wanted if each.is_will)
         if wills != due:
-            raise Broken(f"stream {name} has the wills {wills}, and {due} were due")
+            raise Broken(f"stream {name} has the wills {wills}, but {due} were due")
         if any(count > 1 for count in wills.values()):
             raise Broken(f"stream {name} has a will twice: {wills}")
 
@@ -54,8 +54,8 @@ def _difference(name: str, wanted: list[tuple[str, bytes]], found: list[tuple[st
     missing = Counter(wanted) - Counter(found)
     surplus = Counter(found) - Counter(wanted)
     if not missing and not surplus:
-        return f"{name} has its messages in another order than they were accepted in"
-    return f"{name} has not {_shown(missing)}, and has too much {_shown(surplus)}"
+        return f"{name} has its messages in a different order than they were accepted"
+    return f"{name} lacks {_shown(missing)}, and has {_shown(surplus)} in addition"
 
 
 def _shown(messages: Counter[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
@@ -63,9 +63,9 @@ def _shown(messages: Counter[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
 
 
 def _check_publisher(world: World, client: Client) -> None:
-    """What a publisher was told is true, by its own account."""
+    """Every acknowledgement that a publisher received is true."""
     if not world.sealers:
-        # What nobody asked for need not last.
+        # Without a stream, messages without subscribers need not be durable.
         return
     accepted = Counter(each.payload for each in world.ledger.accepted)
     recorded = Counter(row[3] for row in world.sealers[0].record(world.database))
@@ -77,15 +77,15 @@ def _check_publisher(world: World, client: Client) -> None:
             raise Broken(f"{what} was never acknowledged")
         for count in (accepted[sent.payload], recorded[sent.payload]):
             if sent.acked_at and not count:
-                raise Broken(f"{what} was acknowledged, and is lost")
+                raise Broken(f"{what} was acknowledged, but is lost")
             if sent.qos == 2 and count > 1:
                 raise Broken(f"{what} was accepted {count} times")
             if sent.qos == 2 and sent.refused and count:
-                raise Broken(f"{what} was refused, and accepted all the same")
+                raise Broken(f"{what} was refused, but accepted nevertheless")
 
 
 def _check_subscriber(world: World, client: Client) -> int:
-    """Deliveries of the session that it has now. How many are missing."""
+    """Check the deliveries of its current session, and return how many are missing."""
     ledger = world.ledger
     facts = ledger.sessions.get(client.name)
     if facts is None:
@@ -121,18 +121,18 @@ def _check_subscriber(world: World, client: Client) -> int:
                 )
             continue
         if message.expires_at is not None:
-            # The one that came may be another than the one that went first.
+            # The copy that arrived may be another than the one that was sent first.
             continue
-        # [MQTT-4.6.0-6] order is kept for each publisher and topic.
+        # [MQTT-4.6.0-6] order is kept per publisher and topic.
         line = (message.client, message.topic)
         if place < places.get(line, -1):
-            raise Broken(f"{client.name} got {message.payload[:20]!r} out of its order")
+            raise Broken(f"{client.name} got {message.payload[:20]!r} out of order")
         places[line] = place
     return missing
 
 
 def _check_replays(world: World, client: Client) -> None:
-    """A new subscription brings what is retained, unless that was replaced, or a crash came."""
+    """A new subscription gets retained messages, unless they were replaced or a crash came."""
     ledger = world.ledger
     facts = ledger.sessions.get(client.name)
     if facts is None or world.plan.bounded:
@@ -143,14 +143,14 @@ def _check_replays(world: World, client: Client) -> None:
         if kept is None or kept[0] != replay.payload or kept[2] is not None:
             continue
         if len(ledger.by_payload[replay.payload]) > 1:
-            # Its publisher sent it again, and so replaced it by itself.
+            # Its publisher sent it again, which replaced it.
             continue
         if replay.qos and replay.crashes == ledger.crashes and replay.payload not in got:
             raise Broken(f"{client.name} did not get {replay.payload[:20]!r}, which is retained")
 
 
 def _check_once(client: Client) -> None:
-    """Over all its sessions, a client gets no QoS 2 message twice."""
+    """A client gets no QoS 2 message twice, in all its sessions."""
     counts = Counter(
         each.payload for each in client.got if each.qos == 2 and each.payload and not each.retain
     )
@@ -167,7 +167,7 @@ def _first_times(got: list[Got]) -> dict[bytes, int]:
 
 
 def _check_shared(world: World) -> int:
-    """Of a shared subscription, one member gets each message. How many are missing."""
+    """One member of a shared subscription gets each message; how many are missing."""
     ledger = world.ledger
     got: Counter[bytes] = Counter()
     for client in world.clients:
@@ -189,10 +189,10 @@ def _check_shared(world: World) -> int:
     return missing
 
 
-def _check_own_account(world: World, client: Client) -> None:
-    """What the clients alone know: who had its SUBACK before a message was sent gets it.
+def _check_by_clients_alone(world: World, client: Client) -> None:
+    """A client that had its SUBACK before a message was sent gets the message.
 
-    No ledger, no database: the account of the publisher against that of the subscriber.
+    This uses neither ledger nor database, only what publishers and subscribers have recorded.
     """
     got = {(each.life, each.payload) for each in client.got}
     for held in client.held:
@@ -218,7 +218,7 @@ def _check_own_account(world: World, client: Client) -> None:
 
 
 def _check_disk(world: World) -> None:
-    """Nothing is left open, and what stays is what it should be."""
+    """No exchange is open, and the database has the expected contents."""
     world.check_tables()
     ask = world.database.connection.execute
     for table in ("delivery", "delivery_extra", "shared_payload", "inbound", "will"):
@@ -236,13 +236,13 @@ def _check_disk(world: World) -> None:
         if message[2] is None or message[2] > now or topic in retained
     }
     if retained != kept:
-        raise Broken(f"on disk is retained {retained}, and not {kept}")
+        raise Broken(f"retained on disk is {retained} instead of {kept}")
     _check_sessions(world, ledger)
     broker = world.broker
     if broker.connections:
         raise Broken(f"{len(broker.connections)} connections are left open")
     if not broker.router.commit.is_empty() or not broker.pressure.is_idle():
-        raise Broken("the broker has not done all that it wanted to")
+        raise Broken("the broker has unfinished work")
     for client, state in broker.router.sessions.items():
         session = state.session
         if len(session.backlog) or session.in_flight or session.inbound_size:
@@ -265,4 +265,4 @@ def _check_sessions(world: World, ledger: Ledger) -> None:
         if facts.stored
     }
     if found != wanted:
-        raise Broken(f"on disk are the sessions {found}, and not {wanted}")
+        raise Broken(f"the sessions on disk are {found} instead of {wanted}")

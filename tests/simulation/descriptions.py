@@ -1,10 +1,10 @@
-"""Packets and commits in a few words, for a trace."""
+"""Short descriptions of packets and commits for a trace."""
 
 from semel.mqtt import Connect, Packet, Publish, Subscribe
 from semel.store.commit import Commit
 
 
-def described(packet: Packet) -> str:
+def describe_packet(packet: Packet) -> str:
     """A packet in a few words."""
     name = type(packet).__name__
     if isinstance(packet, Publish):
@@ -18,14 +18,14 @@ def described(packet: Packet) -> str:
         clean = " clean" if packet.clean_start else ""
         return f"CONNECT{clean}"
     if isinstance(packet, Subscribe):
-        wanted = ", ".join(f"{each.topic_filter} at {each.qos}" for each in packet.subscriptions)
-        return f"SUBSCRIBE {packet.packet_id} {wanted}"
+        filters = ", ".join(f"{each.topic_filter} at {each.qos}" for each in packet.subscriptions)
+        return f"SUBSCRIBE {packet.packet_id} {filters}"
     return f"{name.upper()} {getattr(packet, 'packet_id', '')}".rstrip()
 
 
-def listed(commit: Commit) -> str:
-    """What is in a commit, in a few words."""
-    parts = [f"{len(commit.packets)} wait"]
+def describe_commit(commit: Commit) -> str:
+    """The contents of a commit in a few words."""
+    parts = [f"{len(commit.packets)} packets wait"]
     for name in ("changes", "sessions", "ended", "subscriptions", "wills", "retained", "records"):
         count = len(getattr(commit, name))
         if count:

@@ -3,12 +3,12 @@
 from semel.mqtt import MQTT5, Connect, Properties, Will
 from tests.broker.by_hand import Link
 
-LASTING = Properties(session_expiry_interval=600)
+DURABLE = Properties(session_expiry_interval=600)
 
 
-def connect_lasting(client: Link, client_id: str = "w", *, will: Will | None = None) -> bool:
-    """Begin or resume a session that is kept; whether it was there."""
-    properties = LASTING if client.version == MQTT5 else Properties()
+def connect_durable(client: Link, client_id: str = "w", *, will: Will | None = None) -> bool:
+    """Begin or resume a durable session; returns whether it existed."""
+    properties = DURABLE if client.version == MQTT5 else Properties()
     client.send(
         Connect(
             client_id,

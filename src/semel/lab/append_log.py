@@ -1,7 +1,7 @@
-"""A list that grows in one thread, and is read and waited for in others.
+"""An append-only list that other threads can read and wait on.
 
-Each item gets the next number, from 0. The list is bounded: when it has more items, or larger ones,
-than it may, the first are forgotten. Numbers go on, so that what was forgotten is not counted anew.
+Items are numbered from 0. The list is bounded by items and bytes: beyond either limit it discards
+the oldest items. Numbers are never reused.
 """
 
 import asyncio
@@ -13,29 +13,29 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-# What one list keeps: items, and bytes in them.
+# Default limits of a list.
 MOST_ITEMS: Final = 100_000
 MOST_BYTES: Final = 256 * 1024 * 1024
 
-# How long somebody waits for something that a test is sure of, in seconds.
+# The default timeout of a test that waits for something, in seconds.
 TIMEOUT_SECONDS: Final = 10.0
 
 
 class _Waiter(Generic[T]):
-    """Somebody who waits for the `left`th item from now on that is wanted."""
+    """Waits for the `left`th further item that matches."""
 
-    def __init__(self, wanted: Callable[[T], bool], left: int) -> None:
-        self.wanted = wanted
+    def __init__(self, matches: Callable[[T], bool], left: int) -> None:
+        self.matches = matches
         self.left = left
         self.future: Future[T] = Future()
 
     def check(self, item: T) -> bool:
-        """Whether the waiting is over with this one."""
+        """Whether this item completes the wait."""
         try:
-            if self.wanted(item):
+            if self.matches(item):
                 self.left -= 1
         except Exception as problem:
-            # It is whoever waits who asked in this way.
+            # The predicate is the caller's: so is its exception.
             if self.future.set_running_or_notify_cancel():
                 self.future.set_exception(problem)
             return True
@@ -46,8 +46,8 @@ class _Waiter(Generic[T]):
         return True
 
 
-class Growing(Generic[T]):
-    """The list. `most_items` and `most_bytes` are its bounds."""
+class AppendLog(Generic[T]):
+    """The list, limited to `most_items` and `most_bytes`."""
 
     def __init__(self, *, most_items: int = MOST_ITEMS, most_bytes: int = MOST_BYTES) -> None:
         self._lock = threading.Lock()
@@ -56,40 +56,40 @@ class Growing(Generic[T]):
         self._most_items = most_items
         self._most_bytes = most_bytes
         self._waiters: list[_Waiter[T]] = []
-        self.forgotten = 0
+        self.discarded = 0
 
     def __len__(self) -> int:
-        """How many there have been."""
+        """The number of items ever added."""
         with self._lock:
-            return self.forgotten + len(self._items)
+            return self.discarded + len(self._items)
 
     def add(self, make: Callable[[int], T], size: int = 0) -> T:
-        """Append what `make` makes of its number; `size` bytes are in it."""
+        """Append the item that `make` returns for its number; `size` is its size in bytes."""
         with self._lock:
-            item = make(self.forgotten + len(self._items))
+            item = make(self.discarded + len(self._items))
             self._items.append((item, size))
             self._bytes += size
             while len(self._items) > self._most_items or (
                 self._bytes > self._most_bytes and len(self._items) > 1
             ):
                 self._bytes -= self._items.popleft()[1]
-                self.forgotten += 1
-            going = [waiter for waiter in self._waiters if not waiter.future.cancelled()]
-            self._waiters = [waiter for waiter in going if not waiter.check(item)]
+                self.discarded += 1
+            active = [waiter for waiter in self._waiters if not waiter.future.cancelled()]
+            self._waiters = [waiter for waiter in active if not waiter.check(item)]
         return item
 
     def items(self, first: int = 0) -> list[T]:
-        """All that are kept, from the one with this number on."""
+        """The items that are still kept, from number `first` on."""
         with self._lock:
             return self._from(first)
 
     def _from(self, first: int) -> list[T]:
-        skipped = max(0, first - self.forgotten)
-        return [item for at, (item, _) in enumerate(self._items) if at >= skipped]
+        start = max(0, first - self.discarded)
+        return [item for at, (item, _) in enumerate(self._items) if at >= start]
 
-    def watch(self, wanted: Callable[[T], bool], *, first: int = 0, count: int = 1) -> "Future[T]":
-        """The `count`th item that is wanted, from number `first` on, when it is there."""
-        waiter = _Waiter(wanted, count)
+    def watch(self, matches: Callable[[T], bool], *, first: int = 0, count: int = 1) -> "Future[T]":
+        """A future of the `count`th matching item from number `first` on."""
+        waiter = _Waiter(matches, count)
         with self._lock:
             for item in self._from(first):
                 if waiter.check(item):
@@ -98,30 +98,37 @@ class Growing(Generic[T]):
         return waiter.future
 
 
-def block(future: "Future[T]", timeout: float, unmet: Callable[[], str], instead: str) -> T:
-    """Wait in a thread. Raises TimeoutError in the words of `unmet`, and RuntimeError where it
-    would stop an event loop: the program that is waited for may run in it."""
+def wait_blocking(
+    future: "Future[T]", timeout: float, describe_timeout: Callable[[], str], async_name: str
+) -> T:
+    """Block until the future is done. Raises TimeoutError with the text of `describe_timeout`.
+
+    Raises RuntimeError if an event loop runs in this thread, because it would block that loop,
+    and the program under test may run in it.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
-        raise RuntimeError(f"an event loop runs in this thread: write `await {instead}(…)`")
+        raise RuntimeError(f"an event loop runs in this thread: use `await {async_name}(…)`")
     try:
         return future.result(timeout)
     except TimeoutError:
         if not future.cancel():
             return future.result()
-        raise TimeoutError(unmet()) from None
+        raise TimeoutError(describe_timeout()) from None
 
 
-async def follow(future: "Future[T]", timeout: float, unmet: Callable[[], str]) -> T:
-    """The same for a coroutine, whose event loop goes on."""
+async def await_future(
+    future: "Future[T]", timeout: float, describe_timeout: Callable[[], str]
+) -> T:
+    """Like `wait_blocking`, for a coroutine."""
     waiting = asyncio.wrap_future(future)
     try:
         done, _ = await asyncio.wait((waiting,), timeout=timeout)
         if not done:
-            raise TimeoutError(unmet())
+            raise TimeoutError(describe_timeout())
         return waiting.result()
     finally:
         waiting.cancel()

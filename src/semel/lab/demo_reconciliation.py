@@ -1,17 +1,20 @@
-"""The account of a demo: what a fleet published, what the record has, what the table has.
+"""Reconciles what a fleet published with the rows of the record and of the table.
 
-Every message has two names, and both are looked at. Device and counter are in its payload, and so
-tell what a row *is*; node and seq tell *where* it is in the record, and have to be the same in the
-table. And since a message is a function of the fleet's seed, its topic and its bytes are compared.
+Every message is identified in two ways, and both are checked. Its payload has device and counter,
+which say which message a row *is*; node and seq say *where* it is in the record, and must be the
+same in the table. Because a message is a function of the fleet's seed, topic and payload are
+compared too.
 
-    lost       messages that are complete at their publisher, and in no row of the table
-    duplicated    rows of the table beyond the first of the same device and counter
+    lost        messages that are complete at their publisher, but in no row of the table
+    duplicated  rows of the table beyond the first with the same device and counter
 
-Without a landing the record is the end, and the same is asked of its rows. The totals agree if
-nothing is lost or duplicated, and nothing else is wrong: a message that is not complete at its
-publisher, for then there is nothing to be lost; a row that nobody sent, or with other bytes, or of
-which record and table do not say the same. Three bytes are in memory for each message
-of the fleet, and nine for each row of the record; MOST_MESSAGES bounds them.
+Without a landing, the rows of the record are checked instead of those of the table. The verdict
+holds if nothing is lost or duplicated and there is no other fault, such as a message that is not
+complete at its publisher, a row that nobody sent or whose bytes differ, or a row that differs
+between record and table.
+
+Memory: three bytes per message of the fleet and nine per row of the record. MOST_MESSAGES limits
+both.
 """
 
 from array import array
@@ -23,14 +26,14 @@ from semel.lab.fleet.devices import Devices, read_name
 from semel.lab.fleet.journal import BEGIN, DONE, REFUSED, JournalLine
 
 MOST_MESSAGES: Final = 10_000_000
-# So many faults are put into words; the others are counted.
+# The maximum number of faults that are described; further ones are counted.
 SHOWN_FAULTS: Final = 10
-# A count of one byte goes no further.
+# The largest count in one byte.
 MOST_TIMES: Final = 255
-# The row is no message of this fleet.
+# Marks a row that is not a message of this fleet.
 FOREIGN: Final = -1
 
-# What is known of a message at its publisher.
+# The state of a message at its publisher.
 NOT_BEGUN: Final = 0
 BEGUN: Final = 1
 COMPLETE: Final = 2
@@ -38,17 +41,17 @@ COMPLETE: Final = 2
 
 @dataclass(frozen=True)
 class Verdict:
-    """The account in numbers, and the first faults in words."""
+    """The totals, and the first faults as sentences."""
 
     published: int
     redelivered: int
     recorded: int
-    # None: nothing was to be landed
+    # None: there was no landing.
     landed: int | None
     lost: int
     duplicated: int
     faults: tuple[str, ...]
-    # Faults that are not among these.
+    # Faults that are not listed.
     more_faults: int
 
     @property
@@ -65,7 +68,7 @@ class Verdict:
 
 
 class NodeRows:
-    """Which message is at each seq of a node, and how often the table has that seq."""
+    """For each seq of a node: its message, and whether the table has it."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -74,10 +77,10 @@ class NodeRows:
 
 
 class Reconciliation:
-    """Takes in journal, record and table, in this order, and judges."""
+    """Takes the journal, the record and the table, in this order, and reaches a verdict."""
 
     def __init__(self, devices: Devices, count: int, *, lands: bool = True) -> None:
-        """`count` messages were to be published, and landed; without `lands`, recorded."""
+        """`count` is the number of messages to publish; `lands`: the table is checked."""
         assert count <= MOST_MESSAGES
         self._lands = lands
         self._devices = devices
@@ -91,104 +94,106 @@ class Reconciliation:
         self._faults: list[str] = []
         self._more = 0
 
-    def blame(self, sentence: str) -> None:
-        """Something is wrong."""
+    def add_fault(self, sentence: str) -> None:
+        """Add a fault to the verdict."""
         if len(self._faults) < SHOWN_FAULTS:
             self._faults.append(sentence)
         else:
             self._more += 1
 
-    # --- taking in --------------------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------------
 
-    def take_journal(self, lines: Iterable[JournalLine]) -> None:
-        """What the publishers know."""
+    def add_journal(self, lines: Iterable[JournalLine]) -> None:
+        """Add what the publishers know."""
         for word, device, counter in lines:
             index = self._devices.index_of(device, counter)
             if index >= self._count:
-                self.blame(f"{self._label(index)} was published, and nobody asked for it")
+                self.add_fault(f"{self._label(index)} was published, but not requested")
             elif word == BEGIN:
                 self._published[index] = max(self._published[index], BEGUN)
             elif word == DONE:
                 self._published[index] = COMPLETE
             elif word == REFUSED:
-                self.blame(f"{self._label(index)} was refused by the broker")
+                self.add_fault(f"{self._label(index)} was refused by the broker")
 
-    def take_record(self, node: str, first: int, rows: Iterable[tuple[int, str, bytes]]) -> None:
-        """The record of a node: seq, topic and payload, dense from `first` on."""
+    def add_record(self, node: str, first: int, rows: Iterable[tuple[int, str, bytes]]) -> None:
+        """Add the record of a node: seq, topic and payload, without gaps from `first` on."""
         found = self._nodes[node] = NodeRows()
         found.first = first
         for seq, topic, payload in rows:
             if seq != first + len(found.messages):
-                self.blame(f"the record of node {node} goes on with row {seq} after a gap")
+                self.add_fault(f"the record of node {node} has a gap before row {seq}")
                 found.messages.extend([FOREIGN] * (seq - first - len(found.messages)))
-            index = self._identified(topic, payload, f"record, node {node}, row {seq}")
+            index = self._identify(topic, payload, f"record, node {node}, row {seq}")
             found.messages.append(index)
             self._recorded_rows += 1
             if index != FOREIGN:
                 self._recorded[index] = min(self._recorded[index] + 1, MOST_TIMES)
         found.landed = bytearray(len(found.messages))
 
-    def take_landed(self, rows: Iterable[tuple[str, int, str, bytes]]) -> None:
-        """The rows of the table, in any order: node, seq, topic and payload."""
+    def add_landed(self, rows: Iterable[tuple[str, int, str, bytes]]) -> None:
+        """Add rows of the table, in any order: node, seq, topic and payload."""
         for node, seq, topic, payload in rows:
             self._landed_rows += 1
             where = f"node {node}, row {seq}"
-            index = self._identified(topic, payload, f"table, {where}")
+            index = self._identify(topic, payload, f"table, {where}")
             if index != FOREIGN:
                 self._landed[index] = min(self._landed[index] + 1, MOST_TIMES)
-            of_node = self._nodes.get(node)
-            place = -1 if of_node is None else seq - of_node.first
-            if of_node is None or not 0 <= place < len(of_node.messages):
-                self.blame(f"the table has {where}, which the record has not")
+            node_rows = self._nodes.get(node)
+            offset = -1 if node_rows is None else seq - node_rows.first
+            if node_rows is None or not 0 <= offset < len(node_rows.messages):
+                self.add_fault(f"the table has {where}, which is not in the record")
                 continue
-            if of_node.messages[place] != index:
-                self.blame(f"{where} is another message in the table than in the record")
-            if of_node.landed[place]:
-                self.blame(f"the table has {where} more than once")
-            of_node.landed[place] = 1
+            if node_rows.messages[offset] != index:
+                self.add_fault(f"{where} is a different message in the table than in the record")
+            if node_rows.landed[offset]:
+                self.add_fault(f"the table has {where} more than once")
+            node_rows.landed[offset] = 1
 
-    def _identified(self, topic: str, payload: bytes, where: str) -> int:
-        """Which message a row is, byte for byte; FOREIGN is blamed for it."""
+    def _identify(self, topic: str, payload: bytes, where: str) -> int:
+        """The index of the message in a row, or FOREIGN. Adds a fault if the row is wrong."""
         try:
             index = self._devices.index_of(*read_name(payload))
         except ValueError as problem:
-            self.blame(f"{where}: this is no message of the fleet ({problem})")
+            self.add_fault(f"{where}: not a message of the fleet ({problem})")
             return FOREIGN
         if index >= self._count or self._published[index] == NOT_BEGUN:
-            self.blame(f"{where}: {self._label(index)} was never published")
+            self.add_fault(f"{where}: {self._label(index)} was never published")
             return FOREIGN
         if self._devices.message(index) != (topic, payload):
-            self.blame(f"{where}: {self._label(index)} has not the topic and bytes it had")
+            self.add_fault(f"{where}: {self._label(index)} differs from what was published")
         return index
 
     def _label(self, index: int) -> str:
         device, counter = self._devices.name_of(index)
         return f"message {counter} of {self._devices.all[device].name}"
 
-    # --- reconciling ------------------------------------------------------------------------------
+    # --- verdict ----------------------------------------------------------------------------------
 
     def reconcile(self, redelivered: int, *, unknown: int = 0) -> Verdict:
         """The verdict. `redelivered` was counted on the wire.
 
-        A fleet that was killed does not know of up to `unknown` messages that it has begun.
+        If the fleet was killed, up to `unknown` messages may be begun but not complete.
         """
         published = self._published.count(COMPLETE)
         not_begun = self._published.count(NOT_BEGUN)
         if not_begun:
-            self.blame(f"{not_begun:,} of {self._count:,} messages were not published")
+            self.add_fault(f"{not_begun:,} of {self._count:,} messages were not published")
         if self._count - not_begun - published > unknown:
             begun = self._count - not_begun - published
-            self.blame(f"{begun:,} of {self._count:,} messages are not complete at their publisher")
+            self.add_fault(
+                f"{begun:,} of {self._count:,} messages are not complete at their publisher"
+            )
         lost = duplicated = 0
         at_the_end = self._landed if self._lands else self._recorded
         for index in range(self._count):
             is_complete = self._published[index] == COMPLETE
-            times = at_the_end[index]
-            duplicated += max(0, times - 1)
-            lost += is_complete and not times
+            copies = at_the_end[index]
+            duplicated += max(0, copies - 1)
+            lost += is_complete and not copies
             fault = self._fault(index, is_complete=is_complete)
             if fault is not None:
-                self.blame(f"{self._label(index)} {fault}")
+                self.add_fault(f"{self._label(index)} {fault}")
         return Verdict(
             published=published,
             redelivered=redelivered,
@@ -201,14 +206,14 @@ class Reconciliation:
         )
 
     def _fault(self, index: int, *, is_complete: bool) -> str | None:
-        """What is wrong with a message."""
+        """The fault of a message, if it has one."""
         recorded, landed = self._recorded[index], self._landed[index]
         if is_complete and not recorded and not landed:
-            return "is complete at its publisher, and not recorded"
+            return "is complete at its publisher, but not recorded"
         if recorded > 1:
-            return f"is {recorded} times in the record"
+            return f"is in the record {recorded} times"
         if landed > 1:
-            return f"is {landed} times in the table"
+            return f"is in the table {landed} times"
         if self._lands and recorded and not landed:
-            return "is recorded, and not landed"
+            return "is recorded, but not landed"
         return None

@@ -1,8 +1,8 @@
-"""The broker in the process of a test: started, stopped, killed, and asked what it knows.
+"""The broker in the process of a test: start, stop, kill, and inspect it.
 
-It is the server of `semel broker`, as it is. The store is a temporary folder, in memory where there
-is one. An acknowledgement means that the operating system has it: no more could survive the end of
-a broker that is in this process. All of it belongs to one event loop.
+It is the unmodified server of `semel broker`. Its store is in a temporary directory, in memory if
+possible. The store is not fsynced: this process cannot simulate a power loss anyway. Everything
+belongs to one event loop.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from semel.broker.router import OWN_TOPICS
 from semel.broker.server import Server
 from semel.broker.session_state import SessionState
 from semel.broker.settings import BrokerSettings
-from semel.lab.inside import PEER, Insider
+from semel.lab.in_process_client import PEER, InProcessClient
 from semel.mqtt import Connect, Message, Properties, Publish, check_levels
 from semel.mqtt.message import received_message
 from semel.mqtt.packet_types import DISCONNECT, PACKET_NAMES
@@ -38,19 +38,19 @@ from semel.mqtt.topics import quoted
 from semel.store.opening import Opened, open_store
 from semel.store.settings import OS, StoreSettings
 
-# The client identifier of the connection by which a test publishes and listens.
+# The client identifier of the test's own connection.
 TEST_CLIENT: Final = "semel-test"
 
-# How often the store is asked whether it has written, in seconds.
+# How often to check whether the store has written, in seconds.
 POLL_SECONDS: Final = 0.001
 
-# A folder in memory, where a store is made in 5 ms and not in 50, and the room that it must have.
-IN_MEMORY: Final = "/dev/shm"
-ROOM_IN_MEMORY: Final = 1024**3
+# A directory in memory, where a store is created in 5 ms instead of 50, and the space it needs.
+MEMORY_DIRECTORY: Final = "/dev/shm"
+REQUIRED_BYTES: Final = 1024**3
 
 
 class Users(Authority):
-    """Who may connect, by user name and password; whoever may, may do everything."""
+    """Authenticates clients by user name and password; permits them everything."""
 
     def __init__(self, passwords: Mapping[str, str | bytes]) -> None:
         self.passwords = {
@@ -61,17 +61,19 @@ class Users(Authority):
     def connect(self, packet: Connect, peer: str) -> int:
         if peer == PEER:
             return SUCCESS
-        wanted = None if packet.user_name is None else self.passwords.get(packet.user_name)
-        if wanted is None or packet.password != wanted:
+        password = None if packet.user_name is None else self.passwords.get(packet.user_name)
+        if password is None or packet.password != password:
             return BAD_USER_NAME_OR_PASSWORD
         return SUCCESS
 
 
 @dataclass(frozen=True)
-class SessionFacts:
-    """A session, as it is when asked for. `expiry_interval` is in seconds, 0xFFFFFFFF for ever;
-    `queued` counts the messages that wait to be sent to it, without those that were and are not
-    acknowledged; `topic_filters` are its subscriptions."""
+class SessionSnapshot:
+    """The state of a session at the time of the call.
+
+    `expiry_interval` is in seconds, 0xFFFFFFFF for never; `queued` counts the messages that have
+    not been sent yet; `topic_filters` are its subscriptions.
+    """
 
     client_id: str
     is_connected: bool
@@ -80,20 +82,22 @@ class SessionFacts:
     topic_filters: tuple[str, ...]
 
 
-def _place() -> str | None:
-    """Where to make the folder of a store: in memory, if there is room and nobody said otherwise by
-    TMPDIR; None: where temporary folders are made."""
-    if os.environ.get("TMPDIR") or not os.access(IN_MEMORY, os.W_OK | os.X_OK):
+def _memory_directory() -> str | None:
+    """The parent directory of a store: in memory, if there is space and TMPDIR is not set.
+
+    None: the default for temporary directories.
+    """
+    if os.environ.get("TMPDIR") or not os.access(MEMORY_DIRECTORY, os.W_OK | os.X_OK):
         return None
     try:
-        room = shutil.disk_usage(IN_MEMORY).free
+        free = shutil.disk_usage(MEMORY_DIRECTORY).free
     except OSError:
         return None
-    return IN_MEMORY if room >= ROOM_IN_MEMORY else None
+    return MEMORY_DIRECTORY if free >= REQUIRED_BYTES else None
 
 
-class Hosted:
-    """One broker after another, on the same store or on none."""
+class EmbeddedBroker:
+    """Runs one broker after another, on the same store or without one."""
 
     def __init__(
         self,
@@ -103,7 +107,7 @@ class Hosted:
         store: bool,
         on_message: Callable[[Message], None],
     ) -> None:
-        # The test's own connection and session are not counted against the program.
+        # The test's own connection and session do not count against the limits.
         self.settings = replace(
             settings,
             maximum_connections=min(settings.maximum_connections + 1, 1_000_000),
@@ -111,63 +115,64 @@ class Hosted:
         )
         self.authority = authority
         self.on_message = on_message
-        self.folder = TemporaryDirectory(prefix="semel-test-", dir=_place()) if store else None
+        self.folder = (
+            TemporaryDirectory(prefix="semel-test-", dir=_memory_directory()) if store else None
+        )
         self.server: Server | None = None
         self._opened: Opened | None = None
-        self._insider: Insider | None = None
-        # How often the store has been forgotten.
-        self._life = 0
+        self._client: InProcessClient | None = None
+        # Counts the times that the store was replaced by an empty one.
+        self._store_number = 0
 
-    # --- its life ---------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     async def start(self, *, forget: bool = False) -> tuple[str, int]:
-        """Run a broker; where it listens. `forget`: with an empty store."""
+        """Start a broker, and return its address. `forget`: with an empty store."""
         if forget:
-            self._life += 1
+            self._store_number += 1
         store = streams = None
         if self.folder is not None:
-            data = Path(self.folder.name, str(self._life))
+            data = Path(self.folder.name, str(self._store_number))
             self._opened = open_store(StoreSettings(data=data, durability=OS), [])
             store, streams = self._opened.store, self._opened.streams
         try:
             self.server = Server(self.settings, self.authority, store, streams)
             address = await self.server.start()
-            self._insider = Insider(self.server, self._received)
-            await self._insider.connect(TEST_CLIENT)
-            await self._insider.subscribe("#")
+            self._client = InProcessClient(self.server, self._handle_publish)
+            await self._client.connect(TEST_CLIENT)
+            await self._client.subscribe("#")
         except BaseException:
             await self.kill()
             raise
         return address
 
-    def _received(self, packet: Publish) -> None:
+    def _handle_publish(self, packet: Publish) -> None:
         assert self.server is not None
         self.on_message(received_message(packet, packet.topic_name, self.server.now()))
 
     async def stop(self) -> None:
-        """Let the broker end as it should: clients are told, and what is to last is on disk."""
-        server, insider = self.server, self._insider
-        if server is None or insider is None:
+        """Shut the broker down: clients get DISCONNECT, and the store is complete."""
+        server, client = self.server, self._client
+        if server is None or client is None:
             return
         for peer in server.peers.values():
             peer.pause()
-        # What the store has been given is answered first, as the server itself would see to.
-        await self._written()
-        # The test's own connection is the last to go: so it gets the wills of the others.
+        # Wait for pending commits, so that their acknowledgements are sent, as the server does.
+        await self._wait_until_written()
+        # The test's own connection closes last, so that it gets the wills of the others.
         for connection in list(server.broker.connections.values()):
-            if connection.is_connected and connection is not insider.connection:
+            if connection.is_connected and connection is not client.connection:
                 server.broker.disconnect(connection, SERVER_SHUTTING_DOWN, server.now())
         server.tick()
-        await self._written()
-        await insider.close()
+        await self._wait_until_written()
+        await client.close()
         await server.stop()
         self._close_store()
 
     async def kill(self) -> None:
-        """Let it end without a word, in the middle of whatever it does.
+        """End the broker abruptly, as kill -9 would.
 
-        What the store was given before is written, as a disk goes on when a process dies; but
-        nobody is told any more.
+        Writes that the store has accepted complete, but nobody is told about them.
         """
         server = self.server
         if server is None:
@@ -175,7 +180,7 @@ class Hosted:
             return
         for peer in list(server.peers.values()):
             if peer.transport is not None:
-                # From here on, what happens to the connection is no longer the broker's business.
+                # The broker must not notice that the connection ends.
                 peer.transport.set_protocol(asyncio.Protocol())
                 peer.transport.abort()
         server.peers.clear()
@@ -185,38 +190,38 @@ class Hosted:
             server.sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await server.sweeper
-        await self._written()
+        await self._wait_until_written()
         while server.scheduled:
             await asyncio.sleep(0)
-        await self._written()
+        await self._wait_until_written()
         self._close_store()
 
     def is_writing(self) -> bool:
-        """Whether the store has not yet all that it was given."""
+        """Whether the store has unfinished writes."""
         if self.server is None or self.server.failure is not None or self._opened is None:
             return False
         return bool(self._opened.store.sizes)
 
-    async def _written(self) -> None:
-        """Wait until the store has what it was given; nobody may be giving it more."""
+    async def _wait_until_written(self) -> None:
+        """Wait until the store has finished its writes; there must be no new ones."""
         while self.is_writing():
             await asyncio.sleep(POLL_SECONDS)
 
     def _close_store(self) -> None:
         self.server = None
-        self._insider = None
+        self._client = None
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
 
     def clean_up(self) -> None:
-        """Delete the folder."""
+        """Delete the store's directory."""
         if self.folder is not None:
             self.folder.cleanup()
 
-    # --- what it does -----------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------------
 
-    def running(self) -> Server:
+    def running_server(self) -> Server:
         """The server. Raises RuntimeError if it is down."""
         if self.server is None:
             raise RuntimeError("the broker is stopped: call start() first")
@@ -225,79 +230,81 @@ class Hosted:
     async def publish(
         self, topic_name: str, payload: bytes, qos: int, *, retain: bool, properties: Properties
     ) -> None:
-        """Publish as the test. Raises NotTaken, Violation, and ValueError."""
-        server = self.running()
-        assert self._insider is not None
+        """Publish a message of the test. Raises RequestFailed, Violation and ValueError."""
+        server = self.running_server()
+        assert self._client is not None
         if properties.has(TOPIC_ALIAS) or properties.has(SUBSCRIPTION_IDENTIFIER):
-            raise ValueError("topic_alias and subscription_identifiers are no part of a message")
+            raise ValueError("topic_alias and subscription_identifiers are not part of a message")
         if topic_name.startswith((OWN_TOPICS, STREAM_TOPICS)):
-            raise ValueError(f"{quoted(topic_name)} is the broker's own: nobody publishes there")
+            raise ValueError(f"{quoted(topic_name)} is reserved for the broker")
         check_levels(topic_name, self.settings.topic_levels)
-        await self._insider.publish(topic_name, payload, qos, retain=retain, properties=properties)
-        # At QoS 0 nothing is awaited: let it leave now.
+        await self._client.publish(topic_name, payload, qos, retain=retain, properties=properties)
+        # At QoS 0 there is no acknowledgement to await: send it now.
         server.tick()
 
     def connection_of(self, client_id: str) -> Connection:
         """The connection of a client. Raises LookupError if it has none."""
-        server = self.running()
+        server = self.running_server()
         state = server.broker.router.sessions.get(client_id)
         connection = None if state is None else server.broker.connections.get(state.connection)
         if connection is None:
-            raise LookupError(f"no client {quoted(client_id)} is connected; {self._connected()}")
+            raise LookupError(
+                f"no client {quoted(client_id)} is connected; {self._list_connected()}"
+            )
         return connection
 
-    def _connected(self) -> str:
-        names = [facts.client_id for facts in self.sessions() if facts.is_connected]
-        return f"connected are {', '.join(map(quoted, names))}" if names else "nobody is"
+    def _list_connected(self) -> str:
+        names = [session.client_id for session in self.sessions() if session.is_connected]
+        return f"connected: {', '.join(map(quoted, names)) or 'none'}"
 
     def disconnect(self, client_id: str, reason: int) -> None:
-        """End a connection by the broker. Raises ValueError for what no server may say."""
+        """Disconnect a client. Raises ValueError if a server may not send this reason code."""
         if reason not in REASONS_5[DISCONNECT] or reason in DISCONNECT_ONLY_CLIENT:
             name = PACKET_NAMES[DISCONNECT]
-            raise ValueError(f"0x{reason:02x} is no reason code of a server's {name}")
-        server = self.running()
+            raise ValueError(f"0x{reason:02x} is not a reason code of a server's {name}")
+        server = self.running_server()
         server.broker.disconnect(self.connection_of(client_id), reason, server.now())
         server.tick()
 
     async def take_over(self, client_id: str, *, clean_start: bool) -> None:
-        """Connect with the client identifier of a client that is connected, and leave again."""
+        """Take over the session of a connected client, and disconnect again."""
         self.connection_of(client_id)
-        await self._visit(self._session(client_id), clean_start=clean_start)
+        await self._connect_briefly(self._session(client_id), clean_start=clean_start)
 
-    async def expire(self, client_id: str, before: Callable[[], None]) -> None:
-        """Let a session be over; `before` is called at once if its client is connected."""
+    async def expire(self, client_id: str, cut_client: Callable[[], None]) -> None:
+        """End a session; `cut_client` is called first if its client is connected."""
         state = self._session(client_id)
         if state.connection:
-            before()
-        await self._visit(state, clean_start=True)
+            cut_client()
+        await self._connect_briefly(state, clean_start=True)
 
-    async def _visit(self, state: SessionState, *, clean_start: bool) -> None:
-        """A connection of the test that has a session for a moment."""
-        visitor = Insider(self.running())
+    async def _connect_briefly(self, state: SessionState, *, clean_start: bool) -> None:
+        """Connect to a session, and disconnect again."""
+        client = InProcessClient(self.running_server())
         expiry_interval = 0 if clean_start else state.expiry_interval
         try:
-            await visitor.connect(
+            await client.connect(
                 state.client_id, clean_start=clean_start, expiry_interval=expiry_interval
             )
         finally:
-            await visitor.close()
+            await client.close()
 
     def _session(self, client_id: str) -> SessionState:
-        state = self.running().broker.router.sessions.get(client_id)
+        state = self.running_server().broker.router.sessions.get(client_id)
         if state is None or client_id == TEST_CLIENT:
-            names = ", ".join(quoted(facts.client_id) for facts in self.sessions())
+            names = ", ".join(quoted(session.client_id) for session in self.sessions())
             raise LookupError(
-                f"no session {quoted(client_id)}; " + (f"there are {names}" if names else "none is")
+                f"there is no session {quoted(client_id)}; sessions: {names or 'none'}"
             )
         return state
 
-    # --- what it knows ----------------------------------------------------------------------------
+    # --- sessions ---------------------------------------------------------------------------------
 
-    def sessions(self) -> list[SessionFacts]:
-        """All sessions but the test's own."""
-        router = self.running().broker.router
+    def sessions(self) -> list[SessionSnapshot]:
+        """All sessions except the test's own."""
+        router = self.running_server().broker.router
         return [
-            SessionFacts(
+            SessionSnapshot(
                 state.client_id,
                 is_connected=state.connection > 0,
                 expiry_interval=state.expiry_interval,
