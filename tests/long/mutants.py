@@ -56,8 +56,8 @@ JUDGES: Final = frozenset(
 # Modules that judge in every line.
 WHOLE: Final = frozenset(
     (
-        *("exchange.py", "session.py", "session_restore.py", "backlog.py", "trace.py"),
-        *("side.py", "packet_ids.py", "message.py"),
+        *("exchange.py", "session.py", "session_restore.py", "session_exchanges.py"),
+        *("backlog.py", "trace.py", "side.py", "packet_ids.py", "message.py"),
     )
 )
 # Modules whose constants and tables are facts of the standard.

@@ -25,6 +25,7 @@ from semel.mqtt import (
 from semel.mqtt.delivery import ASSIGNED, ENDS, FINISHED, FREED, QUEUED, RELEASED, STORED, Change
 from semel.mqtt.reasons import NOT_AUTHORIZED, PACKET_IDENTIFIER_NOT_FOUND
 from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.session_exchanges import open_exchanges
 from semel.mqtt.session_restore import restore_exchanges
 from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, SENT_QOS_1, SENT_QOS_2
 from semel.mqtt.side import RELEASED as RELEASED_STAGE
@@ -887,7 +888,7 @@ def test_the_open_exchanges_of_a_session_are_what_the_next_exchange_must_know() 
     published(session, b"2", b"3", qos=2)
     session.receive_pubrec(PubRec(3))
     receive(session, 9, qos=2)
-    assert session.open_exchanges(CLIENT, SERVER) == [
+    assert open_exchanges(session, CLIENT, SERVER) == [
         (CLIENT, 1, SENT_QOS_1),
         (CLIENT, 2, SENT_QOS_2),
         (CLIENT, 3, RELEASED_STAGE),
@@ -901,7 +902,7 @@ def test_a_sender_may_repeat_in_its_own_order_whatever_order_we_kept() -> None:
     receive(session, 5, qos=2)
     receive(session, 3, qos=2)
     session.disconnect(0.0, NEVER_EXPIRES)
-    exchange = Exchange(session.open_exchanges(SERVER, CLIENT))
+    exchange = Exchange(open_exchanges(session, SERVER, CLIENT))
     exchange.observe(CLIENT, Connect("a", clean_start=False, properties=Properties()), 0)
     exchange.observe(SERVER, ConnAck(session_present=True), 0)
     for packet_id in (5, 3):

@@ -57,6 +57,7 @@ from semel.mqtt.reasons import (
     SUCCESS,
 )
 from semel.mqtt.session import NEVER_EXPIRES, Outgoing, Session
+from semel.mqtt.session_exchanges import open_exchanges
 from semel.mqtt.session_restore import restore_backlog, restore_exchanges
 from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.violation import Violation
@@ -284,7 +285,7 @@ class Core:
         has_session = self.has_state and not clean_start
         carried = self._inbox.connecting(has_session)
         if has_session:
-            carried.extend(self.session.open_exchanges(CLIENT, SERVER))
+            carried.extend(open_exchanges(self.session, CLIENT, SERVER))
         self._exchange = Exchange(carried)
         self._decoder = Decoder(greeting.version, maximum_packet_size=greeting.maximum_packet_size)
         self._connection += 1
