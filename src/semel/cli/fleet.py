@@ -372,7 +372,7 @@ def make_client(connection: ConnectionOptions, state: State, number: int, qos: i
             reconnect=BACKOFF,
             # What is not acknowledged need not be kept.
             outbox=state.outbox(number) if qos else None,
-            opening=opening_of(connection),
+            connector=opening_of(connection),
         )
     except (Violation, BadAddress) as problem:
         raise Failure(str(problem)) from None
@@ -479,7 +479,7 @@ async def leave(connection: ConnectionOptions, client: Client, *, keep: bool) ->
                 password=connection.password,
                 tls=tls_context(connection),
                 timeout=PURGE_SECONDS,
-                opening=opening_of(connection),
+                connector=opening_of(connection),
             )
 
 
