@@ -374,7 +374,7 @@ def test_user_name_and_password_come_from_the_url_options_or_the_environment(
         ((), "Missing argument 'URL'"),
         (("127.0.0.1",), "the address has no scheme"),
         (("mqtts://127.0.0.1",), "a load needs mqtt://host:port, not mqtts"),
-        (("mqtt://127.0.0.1:x",), "comes a port"),
+        (("mqtt://127.0.0.1:x",), "the port after the host"),
         (("mqtt://127.0.0.1/topic",), "ends after the port"),
         (("mqtt://h", "--scenario", "no-such"), "'no-such' is not one of"),
         (("mqtt://h", "--duration", "1", "--count", "1"), "--duration and --count"),
