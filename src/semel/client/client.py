@@ -102,26 +102,19 @@ class Client:
             if version != MQTT5 and outbox is None:
                 # [3.1.1 §3.1.2.4] a session that outlives its connection never expires
                 session_expiry = 0
-        given: list[PropertyItem] = [(SESSION_EXPIRY_INTERVAL, session_expiry)]
+        own: list[PropertyItem] = [(SESSION_EXPIRY_INTERVAL, session_expiry)]
         if receive_maximum is not None:
-            given.append((RECEIVE_MAXIMUM, receive_maximum))
+            own.append((RECEIVE_MAXIMUM, receive_maximum))
         if maximum_packet_size is not None:
-            given.append((MAXIMUM_PACKET_SIZE, maximum_packet_size))
-        if version == MQTT5:
-            properties = Properties([*given, *properties.items])
-        else:
-            # In 3.1.1 they are not sent, but checked all the same.
-            Properties(given)
-        if authentication is not None:
-            method: PropertyItem = (AUTHENTICATION_METHOD, authentication.method)
-            properties = Properties([*properties.items, method])
+            own.append((MAXIMUM_PACKET_SIZE, maximum_packet_size))
+        method = None if authentication is None else authentication.method
         self._parameters = ConnectParameters(
             version,
             keep_alive=keep_alive,
             user_name=self.address.user_name if user_name is None else user_name,
             password=self.address.password if password is None else password,
             will=will,
-            properties=properties,
+            properties=_connect_properties(version, own, properties, method),
             session_expiry=session_expiry,
             maximum_packet_size=maximum_packet_size,
         )
@@ -650,6 +643,18 @@ class Client:
         if self._link is not None:
             for listener in self._open_dispatcher().all_listeners():
                 listener.fail(problem)
+
+
+def _connect_properties(
+    version: int, own: list[PropertyItem], more: Properties, method: str | None
+) -> Properties:
+    """The properties of CONNECT: `own`, those of the program, and the authentication method."""
+    # Check them in 3.1.1 too, where they are not sent.
+    checked = Properties(own)
+    properties = Properties([*checked.items, *more.items]) if version == MQTT5 else more
+    if method is not None:
+        properties = Properties([*properties.items, (AUTHENTICATION_METHOD, method)])
+    return properties
 
 
 def _subscription(given: str | Subscription) -> Subscription:

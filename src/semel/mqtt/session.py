@@ -13,8 +13,8 @@ As sender                               As receiver (Method B: the identifier is
               │
               └─ PUBREC ─▶ PUBREL
 
-DUP is decided here and nowhere else: 0 when a PUBLISH leaves for the first time, 1 when a new
-connection sends it again [MQTT-3.3.1-1]. PUBACKs, PUBRECs and PUBRELs leave in the order that
+DUP is decided here and nowhere else: 0 when a PUBLISH is sent for the first time, 1 when a new
+connection sends it again [MQTT-3.3.1-1]. PUBACKs, PUBRECs and PUBRELs are sent in the order that
 [MQTT-4.6.0-2] to [MQTT-4.6.0-4] demand, however the owner's `accept` calls are ordered.
 
 Every durable change is a `Change`, and each kind is made in one place: the changes of a session add
@@ -165,7 +165,7 @@ class Session:
         receive_maximum: int = DEFAULT_RECEIVE_MAXIMUM,
         maximum_packet_size: int = LARGEST_PACKET,
     ) -> None:
-        """Begin or resume the session on a new connection; the limits are the peer's.
+        """Start or resume the session on a new connection; the limits are the peer's.
 
         [MQTT-4.4.0-1] PUBRELs are sent again at once, in the order of their PUBRECs; PUBLISH
         packets by `poll`, in the order first sent and within the Receive Maximum.
