@@ -33,12 +33,16 @@ COMPILED = (
     "src/semel/store/write_batch.py",
     "src/semel/store/store.py",
     "src/semel/store/streams.py",
+    "src/semel/client/awaiting_commit.py",
+    "src/semel/client/connect_parameters.py",
+    "src/semel/client/connection_end.py",
     "src/semel/client/core.py",
     "src/semel/client/events.py",
-    "src/semel/client/greeting.py",
     "src/semel/client/inbox.py",
     "src/semel/client/keep_alive.py",
     "src/semel/client/received.py",
+    "src/semel/client/recording.py",
+    "src/semel/client/stored_session.py",
     "src/semel/client/subscriptions.py",
 )
 INTERPRETED = (

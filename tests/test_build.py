@@ -20,7 +20,19 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 # What is compiled of these rooms.
 STORE = ("commit", "row_checksums", "row_flags", "rows", "store", "streams", "write_batch")
-CLIENT = ("core", "events", "greeting", "inbox", "keep_alive", "received", "subscriptions")
+CLIENT = (
+    "awaiting_commit",
+    "connect_parameters",
+    "connection_end",
+    "core",
+    "events",
+    "inbox",
+    "keep_alive",
+    "received",
+    "recording",
+    "stored_session",
+    "subscriptions",
+)
 SENTENCE = "semel: built without compiled modules, because "
 
 can_build = all(importlib.util.find_spec(tool) for tool in ("build", "mypyc", "setuptools"))

@@ -178,7 +178,7 @@ def test_a_signal_lets_it_finish_and_the_record_is_there(
     broker: Serving, number: int, program: tuple[str, ...], tmp_path: Path
 ) -> None:
     with ingesting(tmp_path, url_of(broker), *common(tmp_path), program=program) as made:
-        made.says("is recorded, at QoS 2")
+        made.says("at QoS 2")
         publish(broker, "a", "b", "c")
         until_sealed(default_data(tmp_path), 3)
         assert made.end(number) == 0
@@ -198,7 +198,7 @@ def test_a_broker_that_refuses_5_0_is_used_with_3_1_1_and_its_session_goes_on(
         arguments = (f"mqtt://127.0.0.1:{old.port}", *common(tmp_path))
         with ingesting(tmp_path, *arguments) as made:
             made.says("the broker refused MQTT 5.0; connecting with MQTT 3.1.1")
-            made.says("is recorded, at QoS 2")
+            made.says("at QoS 2")
             publish(broker, "a", "b")
             until_sealed(default_data(tmp_path), 2)
             assert made.end() == 0
@@ -206,7 +206,7 @@ def test_a_broker_that_refuses_5_0_is_used_with_3_1_1_and_its_session_goes_on(
         assert old.levels == [5, 4, 4]
         publish(broker, "c")
         with ingesting(tmp_path, *arguments) as made:
-            made.says("its session goes on")
+            made.says("session resumed")
             publish(broker, "d")
             until_sealed(default_data(tmp_path), 4)
             assert made.end() == 0
@@ -222,13 +222,13 @@ def test_a_broker_that_learns_5_0_goes_on_with_the_session_of_3_1_1(
         OldServer(broker.address[1]) as old,
         ingesting(tmp_path, f"mqtt://127.0.0.1:{old.port}", *common(tmp_path), *data) as made,
     ):
-        made.says("is recorded, at QoS 2")
+        made.says("at QoS 2")
         publish(broker, "a")
         until_sealed(tmp_path / "data", 1)
         assert made.end() == 0
     publish(broker, "b")
     with ingesting(tmp_path, url_of(broker), *common(tmp_path), *data) as made:
-        made.says("its session goes on")
+        made.says("session resumed")
         until_sealed(tmp_path / "data", 2)
         assert made.end() == 0
         assert "refused" not in made.said
@@ -241,14 +241,14 @@ def test_a_version_that_was_chosen_is_not_given_up(broker: Serving, tmp_path: Pa
         assert "refused" in refused(tmp_path, url, *common(tmp_path, "-V", "5"))
         assert old.levels == [5]
         with ingesting(tmp_path, url, *common(tmp_path, "--mqtt-version", "3.1.1")) as made:
-            made.says("is recorded, at QoS 2")
+            made.says("at QoS 2")
             assert made.end() == 0
         assert 5 not in old.levels[1:]
 
 
 def test_counters_are_printed_every_second_and_at_the_end(broker: Serving, tmp_path: Path) -> None:
     with ingesting(tmp_path, url_of(broker), *common(tmp_path), "--json") as made:
-        made.says("is recorded, at QoS 2")
+        made.says("at QoS 2")
         publish(broker, "a", "b")
         until_sealed(default_data(tmp_path), 2)
         end = time.monotonic() + PATIENCE
@@ -279,7 +279,7 @@ def test_a_program_that_reads_no_more_counters_lets_it_finish(
     arguments = (url_of(broker), *common(tmp_path), "--json")
     with ingesting(tmp_path, *arguments, stdout=write) as made:
         os.close(write)
-        made.says("is recorded, at QoS 2")
+        made.says("at QoS 2")
         publish(broker, "a")
         until_sealed(default_data(tmp_path), 1)
         os.close(read)
@@ -330,7 +330,7 @@ def test_settings_may_be_in_a_file_and_the_environment(tmp_path: Path) -> None:
         )
         environment = {"SEMEL_INGEST_PASSWORD": "open sesame"}
         with ingesting(tmp_path, "--config", str(file), environment=environment) as made:
-            made.says("is recorded, at QoS 2")
+            made.says("at QoS 2")
             assert made.end() == 0
     assert (tmp_path / "root" / "plant" / "n1").is_dir()
 
@@ -363,7 +363,7 @@ def test_bad_credentials_end_it_and_are_not_shown(tmp_path: Path) -> None:
             f"mqtt://ann@{where}",
             *common(tmp_path, "--password-file", str(right)),
         ) as made:
-            made.says("is recorded, at QoS 2")
+            made.says("at QoS 2")
             assert made.end() == 0
 
 
@@ -375,13 +375,13 @@ def test_a_session_of_another_store_ends_it_unless_it_may_be_given_up(
         return (url_of(broker), *common(tmp_path, "--client-id", "plant", "--data", data))
 
     with ingesting(tmp_path, *arguments("first")) as made:
-        made.says("is recorded, at QoS 2")
+        made.says("at QoS 2")
         assert made.end() == 0
     sentence = refused(tmp_path, *arguments("second"))
-    assert "the server has a session of this client" in sentence
+    assert "the server has a session for this client" in sentence
     assert "--start-clean begins a new session" in sentence
     with ingesting(tmp_path, *arguments("second"), "--start-clean") as made:
-        made.says("is recorded, at QoS 2")
+        made.says("at QoS 2")
         publish(broker, "a")
         until_sealed(tmp_path / "second", 1)
         assert made.end() == 0
@@ -394,7 +394,7 @@ def test_a_session_of_another_store_ends_it_unless_it_may_be_given_up(
 
 def test_a_second_one_on_the_same_folder_is_refused(broker: Serving, tmp_path: Path) -> None:
     with ingesting(tmp_path, url_of(broker), *common(tmp_path)) as made:
-        made.says("is recorded, at QoS 2")
+        made.says("at QoS 2")
         beside = tmp_path / "beside"
         beside.mkdir()
         sentence = refused(beside, url_of(broker), *common(tmp_path))
@@ -402,7 +402,7 @@ def test_a_second_one_on_the_same_folder_is_refused(broker: Serving, tmp_path: P
         # For another stream below the same root there is another folder.
         other = (url_of(broker), *common(tmp_path)[:3], "yard", *common(tmp_path)[4:])
         with ingesting(beside, *other) as second:
-            second.says("is recorded, at QoS 2")
+            second.says("at QoS 2")
             assert second.end() == 0
         assert made.end() == 0
 
@@ -412,10 +412,10 @@ def test_what_is_wrong_with_its_arguments_is_told_at_once(tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert str(result.exception).splitlines() == [
         "4 settings are invalid:",
-        "  say where the broker is: mqtt://host[:port]",
-        "  say what to take: --topic FILTER, which may be repeated",
-        "  say what the stream is called: --stream NAME",
-        "  say where segments are to be kept: --root DIR, or an object store",
+        "  no broker is given: its address is mqtt://host[:port]",
+        "  no topic is given: use --topic FILTER, once or several times",
+        "  no stream is given: name it with --stream NAME",
+        "  no root is given: use --root with the directory or object store for segments",
     ]
     sentence = refused(tmp_path, "mqtt://localhost", *common(tmp_path, "--qos", "3"))
     assert 'flag --qos: [ingest] qos is "3", but must be an integer, from 0 to 2' in sentence

@@ -11,7 +11,7 @@ import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from semel.client.core import Core
+from semel.client.core import ClientCore
 from semel.client.received import Incoming
 from semel.mqtt import (
     CLIENT,
@@ -190,7 +190,7 @@ class Schedule:
         self.world.core.subscribe(Subscription("down", 2), NO_PROPERTIES)
 
     @property
-    def core(self) -> Core:
+    def core(self) -> ClientCore:
         return self.world.core
 
     # --- what can happen --------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Schedule:
                 data += encode(packet, self.world.version)
         if data:
             self.core.receive(data, self.world.now)
-            assert self.core.ending is None, self.core.ending.why
+            assert self.core.connection_end is None, self.core.connection_end.why
 
     def do_acknowledge(self) -> None:
         if self.open:
@@ -296,7 +296,7 @@ class Schedule:
                     self.server.take(wire.popleft())
             wire.clear()
         self.server.is_serving = False
-        self.core.lost(self.world.now)
+        self.core.on_connection_lost(self.world.now)
 
     def do_crash(self) -> None:
         if self.is_delicate:
@@ -385,7 +385,7 @@ class Schedule:
         return (
             kept is not None
             and self.core.is_connected
-            and self.core.is_safe
+            and self.core.is_committed
             and not (len(session.backlog) or session.in_flight)
             and not (kept.queue or kept.sent or kept.received)
             and not (self.wires[0] or self.wires[1])

@@ -4,9 +4,9 @@
 the same tables: what was not applied is lost, and the connection is.
 """
 
-from semel.client.core import Core
+from semel.client.connect_parameters import ConnectParameters
+from semel.client.core import ClientCore
 from semel.client.events import PublishOutcome
-from semel.client.greeting import Greeting
 from semel.client.received import Incoming
 from semel.mqtt import (
     MQTT5,
@@ -106,7 +106,7 @@ class World:
             properties = Properties(
                 session_expiry_interval=self.session_expiry, receive_maximum=self.receive_maximum
             )
-        greeting = Greeting(
+        parameters = ConnectParameters(
             self.version,
             keep_alive=self.keep_alive,
             user_name=None,
@@ -119,17 +119,17 @@ class World:
         if self.stream:
             row = self.database.stream(self.stream)
             recorded = Stream(row.id, row.name, "#", row.last_seq)
-        self.core = Core(
-            greeting,
+        self.core = ClientCore(
+            parameters,
             "c",
             run=f"run{self.runs}",
             store=self.store if self.lasts else Store(),
-            number=SESSION if self.lasts else 0,
+            store_id=SESSION if self.lasts else 0,
             stream=recorded,
         )
         self.again = self.core.restore() if self.lasts else []
         if keep:
-            self.core.subscriptions.keep()
+            self.core.subscriptions.adopt_session()
         self.decoder = Decoder(self.version)
         self.tick()
 
@@ -183,13 +183,13 @@ class World:
 
     def receive_bytes(self, data: bytes) -> list[Packet]:
         # As a link does: what came when the connection was over is not looked at.
-        if self.core.ending is None:
+        if self.core.connection_end is None:
             self.core.receive(data, self.now)
         return self.tick() + self.tick()
 
     def cut(self) -> None:
         """The network connection is gone."""
-        self.core.lost(self.now)
+        self.core.on_connection_lost(self.now)
         assert self.tick() == []
 
     def crash(self, *, keep: bool = True) -> list[Incoming]:
@@ -215,7 +215,7 @@ class World:
         del self.store.held[:count]
         if commits:
             self.database.apply(commits)
-            self.core.committed(len(commits), self.now)
+            self.core.on_committed(len(commits), self.now)
         return self.tick()
 
     def rows(self, question: str) -> list[tuple[object, ...]]:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from semel.broker.settings import BrokerSettings
-from semel.client.ingest import Ingest, IngestPlan, make_plan
+from semel.client.ingest import Ingest
+from semel.client.ingest_plan import IngestPlan, make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.mqtt import MQTT5, MQTT311
 from semel.store.care import describe

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from semel.client.address import parse_address
-from semel.client.opening import open_transport
+from semel.client.connector import open_transport
 from semel.client.transport import Transport
 
 # Generous: it only ends what would hang.

@@ -144,9 +144,9 @@ def test_the_path_of_a_unix_address_is_that_of_the_socket(url: str, path: str) -
 
 
 NO_SPACE = "an address has no spaces or control characters; a space is written %20"
-HEX = "is followed by two hex digits, and itself written %25"
-NOT_ASCII = "the path of a WebSocket address is ASCII, the rest in percent form"
-NO_PORT = "after the host and a colon comes a port, from 1 to 65535"
+HEX = "is not followed by two hex digits; a % itself is written %25"
+NOT_ASCII = "the path of a WebSocket address is ASCII; other characters are percent-encoded"
+NO_PORT = "the port after the host is not a number from 1 to 65535"
 BRACKETS = "an IPv6 address is written in brackets: [::1]:1883"
 SLASH = "a /, ? or # in a user name or password is written %2F, %3F or %23"
 
@@ -158,8 +158,8 @@ SLASH = "a /, ? or # in a user name or password is written %2F, %3F or %23"
         ("localhost", f"the address has no scheme; it is {FORM}"),
         ("localhost:1883", f"the address has no scheme; it is {FORM}"),
         ("mqtt:host", f"the address has no scheme; it is {FORM}"),
-        ("http://h", f"no scheme 'http'; an address is {FORM}"),
-        ("://h", f"no scheme ''; an address is {FORM}"),
+        ("http://h", f"unknown scheme 'http'; an address is {FORM}"),
+        ("://h", f"unknown scheme ''; an address is {FORM}"),
         ("mqtt ://h", NO_SPACE),
         (" mqtt://h", NO_SPACE),
         ("mqtt://h ", NO_SPACE),
@@ -180,24 +180,24 @@ SLASH = "a /, ? or # in a user name or password is written %2F, %3F or %23"
         ("mqtt://h:1.5", NO_PORT),
         ("mqtt://h:٣", NO_PORT),
         ("mqtt://h:" + "9" * 5000, NO_PORT),
-        ("mqtt://h:0", "no port 0; a port is a number from 1 to 65535"),
-        ("mqtt://h:65536", "no port 65536; a port is a number from 1 to 65535"),
+        ("mqtt://h:0", "port 0 is not a number from 1 to 65535"),
+        ("mqtt://h:65536", "port 65536 is not a number from 1 to 65535"),
         ("mqtt://::1", BRACKETS),
         ("mqtt://::1:1883", BRACKETS),
-        ("mqtt://[::1", "the bracket after the IPv6 address is missing: [::1]:1883"),
+        ("mqtt://[::1", "the closing bracket of the IPv6 address is missing: [::1]:1883"),
         ("mqtt://[::1]1883", "only :port may follow the bracket of an IPv6 address: [::1]:1883"),
         ("mqtt://[h]", "only an IPv6 address is written in brackets: [::1]:1883"),
         ("mqtt://[]", "only an IPv6 address is written in brackets: [::1]:1883"),
         ("mqtt://[::1]:", NO_PORT),
-        ("mqtt://[::g]", "'::g' is no IPv6 address"),
-        ("mqtt://[1:2:3]", "'1:2:3' is no IPv6 address"),
-        ("mqtt://a..b", "'a..b' is no host name"),
-        ("mqtt://.a", "'.a' is no host name"),
-        ("mqtt://-a", "'-a' is no host name"),
-        ("mqtt://a-", "'a-' is no host name"),
-        ("mqtt://a%20b", "'a%20b' is no host name"),
-        ("mqtt://a,b", "'a,b' is no host name"),
-        ("mqtt://" + "a" * 64, f"'{'a' * 64}' is no host name"),
+        ("mqtt://[::g]", "'::g' is not an IPv6 address"),
+        ("mqtt://[1:2:3]", "'1:2:3' is not an IPv6 address"),
+        ("mqtt://a..b", "'a..b' is not a host name"),
+        ("mqtt://.a", "'.a' is not a host name"),
+        ("mqtt://-a", "'-a' is not a host name"),
+        ("mqtt://a-", "'a-' is not a host name"),
+        ("mqtt://a%20b", "'a%20b' is not a host name"),
+        ("mqtt://a,b", "'a,b' is not a host name"),
+        ("mqtt://" + "a" * 64, f"'{'a' * 64}' is not a host name"),
         (
             "mqtt://a%@h",
             f"a % in the user name {HEX}",
@@ -207,19 +207,19 @@ SLASH = "a /, ? or # in a user name or password is written %2F, %3F or %23"
             f"a % in the password {HEX}",
         ),
         ("ws://h/%zz", f"a % in the path {HEX}"),
-        ("mqtt://%ff@h", "the user name is not UTF-8 when its percent forms are decoded"),
-        ("unix:/%ff", "the path of the socket is not UTF-8 when its percent forms are decoded"),
-        ("mqtt://h/topic", "a mqtt address ends with its port; topics are given apart"),
-        ("mqtts://h?x", "a mqtts address ends with its port; topics are given apart"),
-        ("mqtt://h#x", "a mqtt address ends with its port; topics are given apart"),
+        ("mqtt://%ff@h", "the user name is not UTF-8 after percent-decoding"),
+        ("unix:/%ff", "the path of the socket is not UTF-8 after percent-decoding"),
+        ("mqtt://h/topic", "a mqtt address ends after the port; give topics separately"),
+        ("mqtts://h?x", "a mqtts address ends after the port; give topics separately"),
+        ("mqtt://h#x", "a mqtt address ends after the port; give topics separately"),
         ("mqtt://ann:pass/word@h", SLASH),
         ("mqtt://ann:12/34@h", SLASH),
         ("mqtt://ann:pass?word@h:1883", SLASH),
-        ("ws://h/a#b", "a WebSocket address has no part after a #, which is written %23"),
+        ("ws://h/a#b", "a WebSocket address has no fragment; a # in the path is written %23"),
         ("unix:", "the path of the socket is missing; the address is unix:path"),
         ("unix://", "a unix address has no host; it is unix:path or unix:///path"),
         ("unix://host/path", "a unix address has no host; it is unix:path or unix:///path"),
-        ("unix:/a%00b", "the path of a socket has no null character in it"),
+        ("unix:/a%00b", "the path of a socket must not contain a null character"),
     ],
 )
 def test_what_is_no_address_is_one_sentence(url: str, sentence: str) -> None:
@@ -297,7 +297,7 @@ def test_an_address_with_a_topic_gives_both(url: str, shown: str, topic: str) ->
         ("mqtt://h?a/b", "the topic is missing; with one the address is mqtt://host[:port]/topic"),
         ("mqtt://h:x/t", NO_PORT),
         ("mqtt://a b/t", NO_SPACE),
-        ("unix:/x", "a unix address has no place for a topic; give the topic apart"),
+        ("unix:/x", "a unix address cannot include a topic; give the topic separately"),
     ],
 )
 def test_an_address_without_its_topic_is_one_sentence(url: str, sentence: str) -> None:
@@ -316,13 +316,13 @@ def test_an_address_can_be_made_of_its_parts() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (("tcp", "h", 1), f"no scheme 'tcp'; an address is {FORM}"),
+        (("tcp", "h", 1), f"unknown scheme 'tcp'; an address is {FORM}"),
         (("mqtt", "", 1), f"the host is missing; an address is {FORM}"),
-        (("mqtt", "a b", 1), "'a b' is no host name"),
-        (("mqtt", "[::1]", 1), "'[::1]' is no IPv6 address"),
-        (("mqtt", "h", 0), "no port 0; a port is a number from 1 to 65535"),
+        (("mqtt", "a b", 1), "'a b' is not a host name"),
+        (("mqtt", "[::1]", 1), "'[::1]' is not an IPv6 address"),
+        (("mqtt", "h", 0), "port 0 is not a number from 1 to 65535"),
         (("mqtt", "h", 1, "/x"), "a mqtt address has no path"),
-        (("ws", "h", 1), "the path of a WebSocket address begins with a slash"),
+        (("ws", "h", 1), "the path of a WebSocket address starts with a slash"),
         (("ws", "h", 1, "/ x"), NO_SPACE),
         (("ws", "h", 1, "/x\r\nHost: y"), NO_SPACE),
         (
@@ -330,8 +330,8 @@ def test_an_address_can_be_made_of_its_parts() -> None:
             NOT_ASCII,
         ),
         (("unix", "", 0), "the path of the socket is missing; the address is unix:path"),
-        (("unix", "h", 0, "x"), "a unix address has a path, and neither host nor port"),
-        (("unix", "", 1, "x"), "a unix address has a path, and neither host nor port"),
+        (("unix", "h", 0, "x"), "a unix address has a path, but no host or port"),
+        (("unix", "", 1, "x"), "a unix address has a path, but no host or port"),
     ],
 )
 def test_an_address_that_exists_is_valid(given: tuple, sentence: str) -> None:

@@ -543,7 +543,7 @@ def test_session_present_without_a_session_of_ours_closes() -> None:
             client = Client(server.url, client_id="a", clean_start=False, session_expiry=100)
             with pytest.raises(Disconnected, match=r"MQTT-3\.2\.2-4") as caught:
                 await client.connect()
-            assert not caught.value.is_passing
+            assert not caught.value.is_temporary
             visit = await server.visit()
             assert [type(packet) for packet in await visit.end()] == [Disconnect]
 

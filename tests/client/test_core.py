@@ -194,10 +194,10 @@ def test_several_commits_at_once_let_everything_leave_in_order() -> None:
     for payload in (b"a", b"b", b"c"):
         world.publish(payload)
     assert len(world.store.held) == 3
-    assert not world.core.is_safe
+    assert not world.core.is_committed
     assert publishes(world.settle(2)) == [(b"a", 1, False), (b"b", 2, False)]
     assert publishes(world.settle()) == [(b"c", 3, False)]
-    assert world.core.is_safe
+    assert world.core.is_committed
 
 
 # --- connections that end -------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_a_greeting_of_a_connection_that_is_gone_greets_nobody(version: int) -> 
     world.receive(ConnAck())
     world.cut()
     world.settle()
-    assert world.core.greeting is None
+    assert world.core.connack is None
     assert not world.core.is_connected
 
 
@@ -363,7 +363,7 @@ def test_what_waits_is_kept_when_the_server_breaks_a_rule(lasts: bool) -> None:
         world.publish(payload)
     left = world.receive_bytes(encode(PubAck(1), MQTT5) + NONSENSE)
     assert [type(packet) for packet in left] == [Disconnect]
-    assert world.core.ending is not None
+    assert world.core.connection_end is not None
     # Of `a` that it is done, of the others nothing: they are sent on the next connection.
     assert [(each.number, each.violation) for each in world.outcomes] == [(1, None)]
     world.cut()
@@ -641,4 +641,4 @@ def test_a_pingreq_need_not_wait_for_the_store() -> None:
     world.core.sweep(world.now, is_reading=True)
     assert [type(packet).__name__ for packet in world.take()] == ["PingReq"]
     assert world.receive(PingResp()) == []
-    assert world.core.ending is None
+    assert world.core.connection_end is None

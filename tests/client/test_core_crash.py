@@ -458,8 +458,8 @@ def test_a_server_that_has_a_session_which_the_client_has_not_is_left() -> None:
     world.publish(b"a")
     world.open(clean_start=False)
     world.receive(ConnAck(session_present=True))
-    assert world.core.ending is not None
-    assert "MQTT-3.2.2-4" in world.core.ending.why
+    assert world.core.connection_end is not None
+    assert "MQTT-3.2.2-4" in world.core.connection_end.why
     assert not world.core.is_connected
     world.cut()
     assert publishes(world.connect()) == [(b"a", 1, False)]

@@ -105,7 +105,7 @@ def test_a_rule_that_the_server_broke_is_named() -> None:
             text = str(problem)
             assert "QOS_NOT_3" in text
             assert "MQTT-3.3.1-4" in text
-            assert not problem.is_passing
+            assert not problem.is_temporary
 
     run(main())
 
@@ -122,7 +122,7 @@ def test_a_connection_that_is_lost_is_told_as_that() -> None:
                 await anext(client.messages())
             problem = caught.value
             assert (problem.violation, problem.reason) == (None, None)
-            assert problem.is_passing
+            assert problem.is_temporary
             assert isinstance(problem, ConnectionError)
             assert isinstance(problem, OSError)
 

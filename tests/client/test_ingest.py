@@ -11,7 +11,8 @@ import pytest
 
 from semel.broker.settings import BrokerSettings
 from semel.client.errors import Disconnected
-from semel.client.ingest import Ingest, IngestPlan
+from semel.client.ingest import Ingest
+from semel.client.ingest_plan import IngestPlan
 from semel.mqtt import Publish
 from semel.store.schema import Unusable
 from semel.store.settings import StoreSettings
@@ -59,7 +60,7 @@ def test_messages_of_every_qos_are_rows_as_they_came(
     async def main() -> None:
         plan = plan_of(url_of(port), tmp_path, "plant/#", "yard/+", version=version)
         async with ingesting(plan) as work:
-            await said(caplog, "is recorded, at QoS 2", 2)
+            await said(caplog, "at QoS 2", 2)
             await send(port, ("plant/0", "a", 0), ("plant/1", "b", 1), ("plant/2", "c", 2))
             await send(port, ("yard/0", "d", 2), ("elsewhere", "e", 2), ("plant", "", 1))
             await until(lambda: work.counters.stored == 5)
@@ -95,14 +96,14 @@ def test_what_comes_while_nobody_ingests_is_there_afterwards(
     async def main() -> None:
         plan = plan_of(url_of(port), tmp_path, version=version)
         async with ingesting(plan) as work:
-            await said(caplog, "is recorded, at QoS 2")
+            await said(caplog, "at QoS 2")
             await send(port, ("plant/1", "a", 2))
             await until(lambda: work.counters.stored == 1)
-        assert "a session begins" in caplog.text
+        assert "new session" in caplog.text
         await send(port, ("plant/1", "b", 1), ("plant/1", "c", 2))
         async with ingesting(plan) as work:
             await until(lambda: work.counters.stored == 3)
-        assert "its session goes on" in caplog.text
+        assert "session resumed" in caplog.text
 
     with served(kind, tmp_path) as port:
         run(main())
@@ -118,14 +119,14 @@ def test_a_changed_list_of_topics_is_applied_to_the_session(
 ) -> None:
     async def main() -> None:
         async with ingesting(plan_of(url_of(port), tmp_path, "plant/a", "plant/b")):
-            await said(caplog, "is recorded, at QoS 2", 2)
+            await said(caplog, "at QoS 2", 2)
         caplog.clear()
         async with ingesting(plan_of(url_of(port), tmp_path, "plant/b", "plant/c")) as work:
-            await said(caplog, "plant/a is not asked for any more")
-            await said(caplog, "plant/c is recorded, at QoS 2")
+            await said(caplog, "unsubscribed from plant/a")
+            await said(caplog, "subscribed to plant/c at QoS 2")
             await send(port, ("plant/a", "a", 2), ("plant/b", "b", 2), ("plant/c", "c", 2))
             await until(lambda: work.counters.stored == 2)
-        assert "its session goes on" in caplog.text
+        assert "session resumed" in caplog.text
 
     with served(kind, tmp_path) as port:
         run(main())
@@ -142,7 +143,7 @@ def test_ingesters_of_one_group_get_each_message_once_together(
     async def main() -> None:
         first, second = (plan_of(url_of(port), each, share="g") for each in folders)
         async with ingesting(first) as one, ingesting(second) as two:
-            await said(caplog, "$share/g/plant/# is recorded, at QoS 2", 2)
+            await said(caplog, "subscribed to $share/g/plant/# at QoS 2", 2)
             await send(port, *(("plant/1", name, 2) for name in names))
             await until(lambda: one.counters.stored + two.counters.stored >= len(names))
 
@@ -164,13 +165,15 @@ def test_a_session_that_another_store_began_is_not_taken_without_a_word(
 
     async def main() -> None:
         async with ingesting(plan("lost")):
-            await said(caplog, "is recorded, at QoS 2")
+            await said(caplog, "at QoS 2")
         await send(port, ("plant/1", "kept by the broker", 2))
-        with pytest.raises(Disconnected, match="the server has a session of this client") as caught:
+        with pytest.raises(
+            Disconnected, match="the server has a session for this client"
+        ) as caught:
             await Ingest(plan("new")).run()
         assert caught.value.is_final
         async with ingesting(plan("new"), start_clean=True) as work:
-            await said(caplog, "is recorded, at QoS 2", 2)
+            await said(caplog, "at QoS 2", 2)
             await send(port, ("plant/1", "new", 2))
             await until(lambda: work.counters.stored == 1)
         # From then on the session is ours.
@@ -192,12 +195,12 @@ def test_a_session_that_the_broker_keeps_for_less_long_is_warned_of(
 ) -> None:
     async def main() -> None:
         async with ingesting(plan_of(url_of(port), tmp_path)):
-            await said(caplog, "is recorded, at QoS 2")
+            await said(caplog, "at QoS 2")
 
     settings = BrokerSettings(port=0, sys_interval=0.0, maximum_session_expiry=expiry)
     with served("semel", tmp_path, settings) as port:
         run(main())
-    warning = "the broker keeps the session for 60 s without a connection, not for ever"
+    warning = "the broker keeps the session for 60 s without a connection, not forever"
     assert (warning in caplog.text) == (expiry == 60)
 
 
@@ -207,7 +210,7 @@ def test_a_lower_qos_than_was_asked_for_is_warned_of(
 ) -> None:
     async def main() -> None:
         async with ingesting(plan_of(url_of(port), tmp_path)) as work:
-            await said(caplog, "the broker grants plant/# QoS 1, not the 2 asked for")
+            await said(caplog, "subscribed to plant/# at QoS 1, not 2 as requested")
             await send(port, ("plant/1", "a", 1))
             await until(lambda: work.counters.stored == 1)
 
@@ -222,7 +225,7 @@ def test_retained_messages_come_once_with_a_new_subscription(
         await send(port, ("plant/1", "old", 1), retain=True)
         for _ in range(2):
             async with ingesting(plan_of(url_of(port), tmp_path)) as work:
-                await said(caplog, "is recorded, at QoS 2")
+                await said(caplog, "at QoS 2")
                 await until(lambda: work.counters.stored >= 1)
             caplog.clear()
 
@@ -281,7 +284,7 @@ def test_while_too_much_is_not_sealed_nothing_is_read_and_nothing_is_lost(
 
     async def main() -> None:
         async with ingesting(plan_of(url_of(port), tmp_path, store=kept)) as work:
-            await said(caplog, "is recorded, at QoS 2")
+            await said(caplog, "at QoS 2")
             await send(port, *(("plant/1", name, 2) for name in names[:150]))
             await until(lambda: work.counters.store == "behind")
             taken = work.counters.received
@@ -322,7 +325,7 @@ def test_a_store_that_is_behind_by_what_it_was_given_is_not_given_more(
             ingesting(plan_of(server.url, tmp_path, store=kept)) as work,
         ):
             visit = await server.visit()
-            await said(caplog, "is recorded, at QoS 2")
+            await said(caplog, "at QoS 2")
             visit.send(*(Publish("plant/1", b"x" * 1000) for _ in range(count)))
             while work.counters.stored < count:
                 # Two looks: what is written between them is not counted twice.
@@ -345,7 +348,7 @@ def test_a_disk_that_is_full_holds_it_up_until_there_is_space(
 
     async def main() -> None:
         async with ingesting(plan_of(url_of(port), small_disk, store=kept)) as work:
-            await said(caplog, "is recorded, at QoS 2")
+            await said(caplog, "at QoS 2")
             filler = fill(small_disk)
             await send(port, *(("plant/1", name, 2) for name in names))
             await until(lambda: work.counters.store == "full")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.client.ingest import IngestPlan, do_overlap, make_plan
+from semel.client.ingest_plan import IngestPlan, do_overlap, make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.settings import SettingsError
 from semel.store.settings import StoreSettings
@@ -21,27 +21,27 @@ def plan_from(folder: Path, **changes: object) -> IngestPlan:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"url": None}, "say where the broker is"),
+        ({"url": None}, "no broker is given"),
         ({"url": "host"}, "the address has no scheme"),
-        ({"topic": ()}, "say what to take: --topic FILTER"),
+        ({"topic": ()}, "no topic is given: use --topic FILTER"),
         ({"topic": ("a/#/b",)}, "--topic a/#/b: HASH_IS_LAST_LEVEL"),
         ({"topic": ("$share/g",)}, r"--topic \$share/g: SHARE_NAME_BEFORE_FILTER"),
-        ({"topic": ("$share/g/a",), "share": "h"}, "it names a group already"),
+        ({"topic": ("$share/g/a",), "share": "h"}, "it already names a share"),
         ({"share": "a/b"}, "must be a name without /"),
-        ({"share": "+"}, "is no topic filter"),
-        ({"stream": None}, "say what the stream is called"),
+        ({"share": "+"}, "is not a topic filter"),
+        ({"stream": None}, "no stream is given"),
         ({"stream": "Plant"}, "lowercase letters"),
         ({"qos": 3}, "from 0 to 2"),
         ({"session_expiry": 0}, "session_expiry is 0"),
-        ({"cafile": Path("x")}, "cafile is for TLS, which mqtts:// and wss:// ask for"),
+        ({"cafile": Path("x")}, "cafile needs TLS: use an mqtts:// or wss:// address"),
         ({"url": "mqtts://host", "cafile": Path("x")}, "cafile 'x': No such file"),
         ({"password_file": Path("nowhere")}, "--password-file nowhere: No such file"),
-        ({"password": "a", "password_file": Path(__file__)}, "give one of them"),
-        ({"mqtt_version": "3.1.1", "password": "secret"}, "no CONNECT can be made of this"),
-        ({"root": None}, "say where segments are to be kept"),
+        ({"password": "a", "password_file": Path(__file__)}, "give only one"),
+        ({"mqtt_version": "3.1.1", "password": "secret"}, "these settings make an invalid CONNECT"),
+        ({"root": None}, "no root is given"),
         ({"root": "ftp://x/y"}, "is not a root"),
-        ({"root": "s3://bucket/x?region=r"}, "say by --data where the store is"),
-        ({"durability": "memory"}, "keeps nothing"),
+        ({"root": "s3://bucket/x?region=r"}, "the directory of the store with --data"),
+        ({"durability": "memory"}, "does not survive a restart"),
     ],
 )
 def test_settings_that_make_no_plan_are_told_in_a_sentence(
@@ -73,8 +73,11 @@ def test_a_plan_has_what_the_settings_say(tmp_path: Path) -> None:
     )
     assert [each.topic_filter for each in plan.subscriptions] == ["$share/g/a", "$share/g/b/#"]
     assert {each.qos for each in plan.subscriptions} == {1}
-    assert (plan.greeting.user_name, plan.greeting.password) == ("ann", b"s\xffcret")
-    assert plan.greeting.session_expiry == 60
+    assert (plan.connect_parameters.user_name, plan.connect_parameters.password) == (
+        "ann",
+        b"s\xffcret",
+    )
+    assert plan.connect_parameters.session_expiry == 60
     assert plan.stream.retain_for == 3600
     assert plan.store.data == tmp_path / "root" / ".semel-ingest" / "plant"
     assert plan.warnings == ()
@@ -87,8 +90,8 @@ def test_a_plan_has_what_the_settings_say(tmp_path: Path) -> None:
 def test_a_plan_warns_of_what_its_author_may_not_mean(tmp_path: Path) -> None:
     found = plan_from(tmp_path, topic=("a/#", "a/b", "c"), share="g", mqtt_version="3.1.1")
     assert [words.split(":")[0] for words in found.warnings] == [
-        "MQTT 3.1.1 cannot say how long the broker is to keep the session",
-        "MQTT 3.1.1 knows no shared subscriptions",
+        "MQTT 3.1.1 cannot request a session expiry",
+        "MQTT 3.1.1 has no shared subscriptions",
         "$share/g/a/# and $share/g/a/b overlap",
     ]
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from semel.client.errors import Disconnected, Refused
-from semel.client.ingest import Ingest, make_plan
+from semel.client.ingest import Ingest
+from semel.client.ingest_plan import make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.mqtt import (
     MQTT5,
@@ -273,7 +274,7 @@ def test_a_store_that_fails_ends_it_and_acknowledges_nothing_more(tmp_path: Path
                 connection.execute("ALTER TABLE record RENAME TO lost")
             visit.send(Publish("plant/1", b"a", 1, 1))
             assert await visit.end() == []
-            with pytest.raises(Disconnected, match="the store cannot be used any more"):
+            with pytest.raises(Disconnected, match="the store can no longer be used"):
                 await running
 
     run(main())
@@ -302,7 +303,7 @@ def test_a_disconnect_that_no_retry_cures_ends_it_after_three_connections(
             )
             for _ in range(3):
                 await part(server, reason)
-            sentence = f"0x{reason:02x}, {words}.* 3 connections in a row.*subscribe to plant/#"
+            sentence = f"0x{reason:02x}, {words}.* 3 connections in a row.*subscription to plant/#"
             with pytest.raises(Disconnected, match=sentence):
                 await running
             assert len(server.visits) == 3

@@ -79,9 +79,9 @@ def test_a_store_that_fails_ends_the_client_in_words(tmp_path: Path) -> None:
             await client.connect()
             visit = await server.visit()
             change(tmp_path, "ALTER TABLE delivery RENAME TO lost")
-            with pytest.raises(Disconnected, match="the store cannot be used any more"):
+            with pytest.raises(Disconnected, match="the store can no longer be used"):
                 await client.publish("t", b"x", 1, until="stored")
-            with pytest.raises(Disconnected, match="the store cannot be used any more"):
+            with pytest.raises(Disconnected, match="the store can no longer be used"):
                 await client.publish("t", b"x", 1)
             assert not client.connected
             await visit.until(lambda: visit.ended)
@@ -202,7 +202,7 @@ def test_a_stored_message_that_the_server_refuses_is_counted_and_told(
             visit.send(PubAck(1, reason))
             await until(lambda: not client.counters.in_flight)
             assert (client.counters.sent, client.counters.refused) == (1 - refused, refused)
-        told = [each for each in caplog.messages if "that nobody waits for" in each]
+        told = [each for each in caplog.messages if "that no task awaits" in each]
         assert len(told) == refused
         assert all("0x97, quota exceeded" in each for each in told)
 

@@ -403,7 +403,7 @@ def test_a_client_id_that_another_takes_is_lost(peer: Peer) -> None:
                 await asyncio.wait_for(anext(first.messages()), 20)
             if peer.name == "semel" and version == MQTT5:
                 assert caught.value.reason == 0x8E
-                assert not caught.value.is_passing
+                assert not caught.value.is_temporary
             await second.publish("still/there", qos=1)
 
     for version in peer.versions:

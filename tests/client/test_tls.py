@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from semel.client.address import parse_address
-from semel.client.opening import open_transport
+from semel.client.connector import open_transport
 from semel.client.tls import TlsError, make_context
 from semel.client.transport import CannotConnect, Transport
 from tests.client.certificates import PASSWORD, Certificates
@@ -139,7 +139,7 @@ def test_the_oldest_version_can_be_said(
 
 @pytest.mark.parametrize("given", ["tlsv1.1", "ssl3", "", "1.4", ssl.TLSVersion.MAXIMUM_SUPPORTED])
 def test_there_is_no_other_version(given: str | ssl.TLSVersion) -> None:
-    with pytest.raises(TlsError, match=r"minimum_version: there is tlsv1\.2 and tlsv1\.3, not"):
+    with pytest.raises(TlsError, match=r"minimum_version: tlsv1\.2 or tlsv1\.3, not"):
         make_context(minimum_version=given)
 
 
@@ -149,7 +149,7 @@ def test_ciphers_are_openssls(files: Certificates) -> None:
     with pytest.raises(TlsError) as caught:
         make_context(ciphers="NONSENSE")
     assert str(caught.value) == (
-        "ciphers: OpenSSL knows none of 'NONSENSE'; `openssl ciphers` lists its names"
+        "ciphers: OpenSSL has none of 'NONSENSE'; `openssl ciphers` lists their names"
     )
 
 
@@ -187,24 +187,24 @@ def test_files_that_fit_make_a_context(files: Certificates, options: dict[str, A
     [
         ({"cafile": "no.pem"}, "cafile '{}/no.pem': No such file or directory"),
         ({"cafile": "."}, "cafile '{}': Is a directory"),
-        ({"cafile": "ca.key"}, "cafile '{}/ca.key': no certificate in PEM form"),
-        ({"cafile": "server.ext"}, "cafile '{}/server.ext': no certificate in PEM form"),
-        ({"capath": "no"}, "capath '{}/no': no such folder"),
-        ({"capath": "ca.pem"}, "capath '{}/ca.pem': no such folder"),
+        ({"cafile": "ca.key"}, "cafile '{}/ca.key': not a certificate in PEM format"),
+        ({"cafile": "server.ext"}, "cafile '{}/server.ext': not a certificate in PEM format"),
+        ({"capath": "no"}, "capath '{}/no': no such directory"),
+        ({"capath": "ca.pem"}, "capath '{}/ca.pem': no such directory"),
         ({"certfile": "no.pem"}, "certfile '{}/no.pem': No such file or directory"),
-        ({"certfile": "server.ext"}, "certfile '{}/server.ext': no certificate in PEM form"),
-        ({"certfile": "client.pem"}, "certfile '{}/client.pem': no private key in PEM form"),
+        ({"certfile": "server.ext"}, "certfile '{}/server.ext': not a certificate in PEM format"),
+        ({"certfile": "client.pem"}, "certfile '{}/client.pem': not a private key in PEM format"),
         (
             {"certfile": "client.pem", "keyfile": "no.key"},
             "keyfile '{}/no.key': No such file or directory",
         ),
         (
             {"certfile": "client.pem", "keyfile": "client.ext"},
-            "keyfile '{}/client.ext': no private key in PEM form",
+            "keyfile '{}/client.ext': not a private key in PEM format",
         ),
         (
             {"certfile": "client.key", "keyfile": "client.key"},
-            "certfile '{}/client.key': no certificate in PEM form",
+            "certfile '{}/client.key': not a certificate in PEM format",
         ),
         (
             {"certfile": "client.pem", "keyfile": "server.key"},
@@ -212,19 +212,19 @@ def test_files_that_fit_make_a_context(files: Certificates, options: dict[str, A
         ),
         (
             {"certfile": "client.pem", "keyfile": "locked.key"},
-            "keyfile '{}/locked.key': the key is encrypted, and no password is given",
+            "keyfile '{}/locked.key': the key is encrypted: give its password",
         ),
         (
             {"certfile": "client.pem", "keyfile": "locked.key", "password": "wrong"},
-            "keyfile '{}/locked.key': the password does not open the key",
+            "keyfile '{}/locked.key': the password does not decrypt the key",
         ),
         (
             {"certfile": "client.pem", "keyfile": "locked.key", "password": "ü" * 513},
-            "password: that of a key has at most 1024 bytes",
+            "password: at most 1024 bytes",
         ),
         (
             {"keyfile": "client.key"},
-            "keyfile is given without certfile, and a key alone proves nothing",
+            "keyfile is given without certfile: give both",
         ),
     ],
 )
@@ -265,7 +265,7 @@ def test_a_folder_of_authorities_is_trusted_like_a_file(
 
 UNTRUSTED = (
     "TLS: certificate verify failed: self-signed certificate in certificate chain "
-    "(cafile or capath says whom to trust)"
+    "(cafile or capath sets the trusted certificates)"
 )
 
 
@@ -332,8 +332,8 @@ def test_a_client_without_the_certificate_that_is_demanded_hears_so(
         assert await heard.end() in (
             "TLS: tlsv13 alert certificate required",
             # If asyncio has to write in the same moment.
-            "connection reset by peer before it said anything; "
-            "it may want a certificate (certfile)",
+            "connection reset by peer before it sent anything; "
+            "it may require a certificate (certfile)",
         )
 
     on_loop(main())
@@ -347,7 +347,7 @@ def test_a_server_without_tls_is_not_spoken_to(
         told = await refusal(f"mqtts://localhost:{broker.plain}", tls=context)
         assert told in (
             "connection reset by peer",
-            "the peer closed the connection in the handshake of TLS",
+            "the peer closed the connection during the TLS handshake",
         )
 
     on_loop(main())
@@ -415,7 +415,7 @@ def test_the_servers_end_is_told(on_loop: Run, files: Certificates) -> None:
             await reader.readexactly(3)
             writer.transport.abort()
 
-        said = " before it said anything; it may want a certificate (certfile)"
+        said = " before it sent anything; it may require a certificate (certfile)"
         for handler, data, why in (
             (close, b"one", None),
             (cut, b"", "connection reset by peer" + said),
@@ -481,16 +481,16 @@ def test_the_server_hears_which_name_and_which_protocol_is_meant(
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "TLS: wrong version number, so what listens there may not speak TLS",
+            "TLS: wrong version number: the server may not use TLS on this port",
         ),
         (
             bytes(200),
-            "TLS: wrong version number, so what listens there may not speak TLS",
+            "TLS: wrong version number: the server may not use TLS on this port",
         ),
         # An alert of TLS: handshake failure.
         (bytes.fromhex("15030300020228"), "TLS: sslv3 alert handshake failure"),
-        (b"", "the peer closed the connection in the handshake of TLS"),
-        (b"\x16\x03", "the peer closed the connection in the handshake of TLS"),
+        (b"", "the peer closed the connection during the TLS handshake"),
+        (b"\x16\x03", "the peer closed the connection during the TLS handshake"),
     ],
 )
 def test_a_server_that_does_not_shake_hands_is_one_sentence(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from semel.client.address import BadAddress, parse_address
-from semel.client.opening import open_transport
+from semel.client.connector import open_transport
 from semel.client.transport import HIGH_WATER, LOW_WATER, CannotConnect, Transport, connect_first
 from tests.client.listening import (
     Heard,
@@ -437,7 +437,9 @@ def test_why_there_is_no_connection_is_one_sentence(on_loop: Run, tmp_path: Path
         assert told == f"cannot connect to mqtt://ann@localhost:{port}: connection refused"
         told = await refusal("mqtt://nobody.invalid")
         begin = "cannot connect to mqtt://nobody.invalid:1883: "
-        assert told.startswith((begin + "there is no host", begin + "the name cannot be looked up"))
+        assert told.startswith(
+            (begin + "host not found", begin + "the host name cannot be resolved")
+        )
         missing = tmp_path / "missing"
         told = await refusal(f"unix:{missing}")
         assert told == f"cannot connect to unix:{missing}: no such file or directory"
@@ -475,7 +477,7 @@ def test_a_context_for_tls_is_refused_where_there_is_no_tls(on_loop: Run) -> Non
             with pytest.raises(BadAddress) as caught:
                 await open_transport(address, Heard(), tls=context)
             assert str(caught.value) == (
-                f"a context for TLS is given, but {address.scheme} is without: use mqtts or wss"
+                f"a TLS context is given, but {address.scheme} has no TLS: use mqtts or wss"
             )
 
     on_loop(main())

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from semel.client.address import parse_address
-from semel.client.opening import open_transport
+from semel.client.connector import open_transport
 from semel.client.tls import make_context
 from semel.client.transport import HIGH_WATER
 from tests.client.certificates import NEEDS_OPENSSL, Certificates
 from tests.client.listening import PATIENCE, Heard, run, serving
 from tests.client.websocket_server import shake_hands
 
-UNREAD = "the peer did not read the end within 5 s of closing"
+UNREAD = "the peer did not read the rest within 5 s of closing"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from semel.client.address import parse_address
-from semel.client.opening import open_transport
+from semel.client.connector import open_transport
 from semel.client.tls import make_context
 from semel.client.transport import CannotConnect
 from tests.client.certificates import Certificates

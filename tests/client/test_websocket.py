@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from semel.client.address import parse_address
-from semel.client.opening import open_transport
+from semel.client.connector import open_transport
 from semel.client.tls import make_context
 from semel.client.transport import CannotConnect, Transport
 from tests.client.certificates import Certificates
@@ -108,7 +108,7 @@ def test_a_listener_that_is_not_for_websocket_is_refused(on_loop: Run, broker: B
     async def main() -> None:
         told = await refusal(broker.mqtt)
         assert told in (
-            "WebSocket: the server closed the connection in the handshake",
+            "WebSocket: the server closed the connection during the handshake",
             "WebSocket: connection reset by peer",
         )
 
@@ -157,7 +157,7 @@ def test_mqtt_is_offered_and_nothing_else(on_loop: Run, rest: str, path: str, ho
     on_loop(main())
 
 
-NOT_SELECTED = 'WebSocket: the server did not select the sub-protocol "mqtt" [MQTT-6.0.0-4]'
+NOT_SELECTED = 'WebSocket: the server did not select the subprotocol "mqtt" [MQTT-6.0.0-4]'
 ACCEPT = "WebSocket: invalid Sec-WebSocket-Accept header: "
 
 
@@ -165,9 +165,9 @@ ACCEPT = "WebSocket: invalid Sec-WebSocket-Accept header: "
     ("changes", "why"),
     [
         ({"Sec_WebSocket_Protocol": None}, NOT_SELECTED),
-        ({"Sec_WebSocket_Protocol": "mqttv3.1"}, f"{NOT_SELECTED}, but mqttv3.1"),
-        ({"Sec_WebSocket_Protocol": "MQTT"}, f"{NOT_SELECTED}, but MQTT"),
-        ({"Sec_WebSocket_Protocol": "mqtt, amqp"}, f"{NOT_SELECTED}, but mqtt, amqp"),
+        ({"Sec_WebSocket_Protocol": "mqttv3.1"}, f"{NOT_SELECTED}, but selected mqttv3.1"),
+        ({"Sec_WebSocket_Protocol": "MQTT"}, f"{NOT_SELECTED}, but selected MQTT"),
+        ({"Sec_WebSocket_Protocol": "mqtt, amqp"}, f"{NOT_SELECTED}, but selected mqtt, amqp"),
         ({"Sec_WebSocket_Accept": "bm8="}, f"{ACCEPT}bm8="),
         ({"Sec_WebSocket_Accept": None}, "WebSocket: missing Sec-WebSocket-Accept header"),
         ({"Upgrade": None}, "WebSocket: missing Upgrade header"),
@@ -209,7 +209,7 @@ def test_an_answer_to_the_rules_is_accepted(on_loop: Run, changes: dict[str, Any
     on_loop(main())
 
 
-CLOSED_EARLY = "WebSocket: the server closed the connection in the handshake"
+CLOSED_EARLY = "WebSocket: the server closed the connection during the handshake"
 
 
 @pytest.mark.parametrize(
@@ -230,13 +230,13 @@ CLOSED_EARLY = "WebSocket: the server closed the connection in the handshake"
         (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n", CLOSED_EARLY),
         (
             b"\x20\x02\0\0\r\n",
-            "WebSocket: the answer is not HTTP: invalid HTTP status line:  \ufffd\ufffd\ufffd",
+            "WebSocket: the response is not HTTP: invalid HTTP status line:  \ufffd\ufffd\ufffd",
         ),
         (
             b"SSH-2.0-x\r\n",
-            "WebSocket: the answer is not HTTP: invalid HTTP status line: SSH-2.0-x",
+            "WebSocket: the response is not HTTP: invalid HTTP status line: SSH-2.0-x",
         ),
-        (b"x" * 100_000, "WebSocket: the answer is not HTTP: line too long"),
+        (b"x" * 100_000, "WebSocket: the response is not HTTP: line too long"),
     ],
 )
 def test_what_is_no_answer_is_one_sentence(on_loop: Run, answer: bytes, why: str) -> None:
@@ -304,7 +304,7 @@ def test_without_the_package_there_is_one_sentence_and_mqtt_still_works() -> Non
 import asyncio, sys
 sys.modules["websockets"] = None
 from semel.client.address import parse_address
-from semel.client.opening import open_transport
+from semel.client.connector import open_transport
 from semel.client.transport import CannotConnect
 from semel.extras import MissingExtra
 for url in ("ws://127.0.0.1:1", "wss://127.0.0.1:1", "mqtt://127.0.0.1:1"):

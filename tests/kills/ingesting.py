@@ -462,7 +462,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _: None) -
             broker.start()
             broker.serve_seconds()
             ingester.start()
-            ingester.says("is recorded, at QoS 2")
+            ingester.says("at QoS 2")
             with Load(port) as load:
                 cutter.is_cutting = plan.cuts > 0
                 while result.kills < plan.kills or cutter.cuts < plan.cuts:

@@ -279,7 +279,7 @@ class Run:
     def is_recording(self) -> bool:
         assert self.recorder.running.poll() is None, self.recorder.tail()
         log = self.recorder.log
-        return log.exists() and "is recorded, at QoS 2" in log.read_text(errors="replace")
+        return log.exists() and "at QoS 2" in log.read_text(errors="replace")
 
     def start_landing(self) -> Landing:
         """Start it, if none is there."""

@@ -57,7 +57,7 @@ def started(broker: Broker, ingester: Ingester) -> Iterator[None]:
         broker.start()
         broker.serve_seconds()
         ingester.start()
-        ingester.says("is recorded, at QoS 2")
+        ingester.says("at QoS 2")
         yield
     finally:
         left = ingester.end()
@@ -138,7 +138,7 @@ def test_a_broker_that_forgets_its_sessions_leaves_a_note_before_which_row(tmp_p
         broker.start()
         broker.serve_seconds()
         ingester.says("messages may be missing before row 21 of stream plant")
-        ingester.says("is recorded, at QoS 2", 2)
+        ingester.says("at QoS 2", 2)
         publish(broker, sent, 20)
         ingester.reaches(40)
         assert ingester.terminate() == 0

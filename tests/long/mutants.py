@@ -55,8 +55,8 @@ CHECK_FUNCTIONS: Final = frozenset(
 # Modules that are mutated everywhere.
 WHOLE: Final = frozenset(
     (
-        *("exchange.py", "session.py", "session_restore.py", "backlog.py", "trace.py"),
-        *("side.py", "packet_ids.py", "message.py"),
+        *("exchange.py", "session.py", "session_restore.py", "session_exchanges.py"),
+        *("backlog.py", "trace.py", "side.py", "packet_ids.py", "message.py"),
     )
 )
 # Modules whose constants and tables are facts of the standard.

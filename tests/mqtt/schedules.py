@@ -32,6 +32,7 @@ from semel.mqtt import (
     encode,
 )
 from semel.mqtt.session import Outgoing
+from semel.mqtt.session_exchanges import open_exchanges
 from tests.mqtt.snapshots import session_snapshot
 from tests.mqtt.stored_session import restored
 
@@ -100,7 +101,7 @@ class World:
         self.witness = Exchange(self.witness.carry())
         for me in SIDES:
             end = self.ends[me]
-            end.exchange = Exchange(end.session.open_exchanges(me, 1 - me))
+            end.exchange = Exchange(open_exchanges(end.session, me, 1 - me))
         for exchange in (self.witness, self.ends[0].exchange, self.ends[1].exchange):
             exchange.observe(CLIENT, connect, len(encode(connect)))
             exchange.observe(SERVER, connack, len(encode(connack, self.version)))
@@ -277,7 +278,7 @@ def check(world: World) -> None:
         assert world.ends[me].given_up == 0
         assert world.ends[me].session.in_flight == 0
         assert len(world.ends[me].session.backlog) == 0
-        assert world.ends[me].session.open_exchanges(0, 1) == []
+        assert open_exchanges(world.ends[me].session, 0, 1) == []
 
 
 def schedule(seed: int) -> World:

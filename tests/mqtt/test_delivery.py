@@ -1,7 +1,7 @@
 """The parts of a session are plain values."""
 
 from semel.mqtt import Change, Delivery, Message, Receipt
-from semel.mqtt.delivery import ENDS, QUEUED
+from semel.mqtt.delivery import DELIVERY_BYTES, ENDS, QUEUED, number_order, release_order
 from semel.mqtt.properties import NO_PROPERTIES
 
 
@@ -35,3 +35,18 @@ def test_a_delivery_knows_the_shared_subscription_that_brought_it() -> None:
     assert shared.is_of(None)
     assert shared.is_of({"$share/g/t"})
     assert not shared.is_of({"$share/h/t"})
+
+
+def test_a_delivery_takes_memory_until_its_pubrec() -> None:
+    message = Message("t", b"1234", qos=2)
+    delivery = Delivery(1, message, "", 2)
+    assert delivery.memory_size == message.size + DELIVERY_BYTES
+    delivery.message = None
+    assert delivery.memory_size == 0
+
+
+def test_deliveries_are_sorted_by_number_or_by_pubrec() -> None:
+    first, second = (Delivery(number, None, "", 2) for number in (1, 2))
+    first.released, second.released = 9, 8
+    assert sorted((second, first), key=number_order) == [first, second]
+    assert sorted((first, second), key=release_order) == [second, first]

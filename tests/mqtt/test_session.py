@@ -3,14 +3,9 @@
 import pytest
 
 from semel.mqtt import (
-    CLIENT,
     MQTT5,
     MQTT311,
-    SERVER,
-    ConnAck,
-    Connect,
     Delivery,
-    Exchange,
     Message,
     Packet,
     Properties,
@@ -26,8 +21,6 @@ from semel.mqtt.delivery import ASSIGNED, ENDS, FINISHED, FREED, QUEUED, RELEASE
 from semel.mqtt.reasons import NOT_AUTHORIZED, PACKET_IDENTIFIER_NOT_FOUND
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.session_restore import restore_exchanges
-from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, SENT_QOS_1, SENT_QOS_2
-from semel.mqtt.side import RELEASED as RELEASED_STAGE
 from tests.mqtt.schedules import only_packets
 from tests.mqtt.snapshots import session_snapshot
 from tests.mqtt.stored_session import StoredSession, restored
@@ -879,33 +872,6 @@ def test_packets_not_yet_drained_are_lost_with_the_connection() -> None:
     session.poll(0.0)
     session.disconnect(0.0, NEVER_EXPIRES)
     assert session.drain()[1] == []
-
-
-def test_the_open_exchanges_of_a_session_are_what_the_next_exchange_must_know() -> None:
-    session = connected()
-    published(session, b"1", qos=1)
-    published(session, b"2", b"3", qos=2)
-    session.receive_pubrec(PubRec(3))
-    receive(session, 9, qos=2)
-    assert session.open_exchanges(CLIENT, SERVER) == [
-        (CLIENT, 1, SENT_QOS_1),
-        (CLIENT, 2, SENT_QOS_2),
-        (CLIENT, 3, RELEASED_STAGE),
-        (SERVER, 9, RECEIVED | PLACE_UNKNOWN),
-    ]
-
-
-def test_a_sender_may_repeat_in_its_own_order_whatever_order_we_kept() -> None:
-    """[MQTT-4.6.0-1]: 5 was published before 3, and both were answered in vain"""
-    session = connected()
-    receive(session, 5, qos=2)
-    receive(session, 3, qos=2)
-    session.disconnect(0.0, NEVER_EXPIRES)
-    exchange = Exchange(session.open_exchanges(SERVER, CLIENT))
-    exchange.observe(CLIENT, Connect("a", clean_start=False, properties=Properties()), 0)
-    exchange.observe(SERVER, ConnAck(session_present=True), 0)
-    for packet_id in (5, 3):
-        exchange.observe(CLIENT, Publish("t", b"", 2, packet_id, dup=True), 0)
 
 
 def test_what_an_earlier_connection_sent_takes_and_gives_nothing_of_the_quota() -> None:

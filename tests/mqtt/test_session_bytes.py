@@ -140,8 +140,8 @@ def test_answers_by_number_are_answers(version: int) -> None:
         session.drain()
     for kind, packet_id, packet in answers:
         assert isinstance(packet, PubAck | PubRec | PubRel | PubComp)
-        one.receive_answer(packet)
-        assert two.answered(kind, packet_id)
+        one.receive_ack(packet)
+        assert two.receive_plain_ack(kind, packet_id)
         assert session_snapshot(one) == session_snapshot(two)
     assert drained(one) == drained(two) == [PubRel(2), PubComp(7)]
 
@@ -158,7 +158,7 @@ def test_an_answer_that_nothing_awaits_changes_nothing(kind: int, packet_id: int
     session.receive_pubrec(PubRec(3))
     session.drain()
     before = session_snapshot(session)
-    assert not session.answered(kind, packet_id)
+    assert not session.receive_plain_ack(kind, packet_id)
     assert session_snapshot(session) == before
     assert session.drain() == ([], [])
 

@@ -28,6 +28,7 @@ from semel.mqtt.delivery import (
     Change,
 )
 from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.session_exchanges import open_exchanges
 from semel.mqtt.session_restore import restore_exchanges
 from tests.mqtt.schedules import only_packets
 from tests.mqtt.snapshots import session_snapshot
@@ -61,7 +62,7 @@ def test_what_was_sent_is_sent_again_in_its_order_before_the_backlog(version: in
     complete, again = session.reset()
     assert (numbers(complete), numbers(again)) == ([], [1, 2, 3])
     assert (session.in_flight, len(session.backlog), session.backlog.size) == (0, 4, 8)
-    assert session.open_exchanges(0, 1) == []
+    assert open_exchanges(session, 0, 1) == []
     session.connect(version)
     session.poll(0.0)
     # As new messages: DUP 0, and identifiers of their own.

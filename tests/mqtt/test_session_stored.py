@@ -18,6 +18,7 @@ from semel.mqtt import (
 )
 from semel.mqtt.delivery import ENDS, FINISHED, Change
 from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.session_exchanges import open_exchanges
 from semel.mqtt.session_restore import (
     restore_backlog,
     restore_end,
@@ -136,7 +137,7 @@ def test_what_was_open_is_taken_up_as_it_was() -> None:
         ],
         [5],
     )
-    assert session.open_exchanges(CLIENT, SERVER) == [
+    assert open_exchanges(session, CLIENT, SERVER) == [
         (CLIENT, 7, SENT_QOS_1),
         (CLIENT, 9, RELEASED),
         (CLIENT, 2, RELEASED),

@@ -19,7 +19,7 @@ from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partiti
 
 import semel
 from semel.broker.authority import Authority
-from semel.client.ingest import DATA_FOLDER
+from semel.client.ingest_plan import DATA_FOLDER
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
 from semel.pipeline.live_folder import CONNECTED, CONNECTING, ENDED, FAILED, IngestStatus
 from semel.pipeline.source import MqttSource

@@ -62,13 +62,13 @@ def test_options_mean_what_the_settings_of_ingest_mean() -> None:
     assert [(each.topic_filter, each.qos) for each in plan.subscriptions] == [
         ("$share/group/plant/#", 1)
     ]
-    greeting = plan.greeting
+    greeting = plan.connect_parameters
     assert (plan.client_id, greeting.user_name, greeting.password) == ("one", "ann", b"word")
     assert (greeting.keep_alive, greeting.session_expiry) == (30, 2 * 86_400)
     assert plan.stream.retain_for == 7 * 86_400
     assert (plan.store.data, plan.store.seal_after) == (Path("/store"), 0.25)
     assert wanted.linger == 300.0
-    assert read(BROKER).plan.greeting.session_expiry == NEVER_EXPIRES
+    assert read(BROKER).plan.connect_parameters.session_expiry == NEVER_EXPIRES
 
 
 def test_every_setting_of_ingest_and_store_is_an_option() -> None:
@@ -86,7 +86,7 @@ def test_every_setting_of_ingest_and_store_is_an_option() -> None:
 def test_names_are_the_same_in_small_and_capital_letters() -> None:
     # As Spark gives them.
     lower = read({**BROKER, "keepalive": "7", "CLIENTID": "one"})
-    assert (lower.plan.greeting.keep_alive, lower.plan.client_id) == (7, "one")
+    assert (lower.plan.connect_parameters.keep_alive, lower.plan.client_id) == (7, "one")
 
 
 def test_topics_have_commas_between_them_or_are_a_json_list() -> None:
@@ -97,9 +97,12 @@ def test_topics_have_commas_between_them_or_are_a_json_list() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"topics": "a"}, "option url: say where the broker is: mqtt://host[:port]"),
-        ({"url": "mqtt://host"}, "option topics: say what to take, such as plant/#"),
-        ({**BROKER, "url": "http://host"}, "option url: no scheme 'http'"),
+        (
+            {"topics": "a"},
+            "option url is missing: give the address of the broker, mqtt://host[:port]",
+        ),
+        ({"url": "mqtt://host"}, "option topics is missing: give topic filters, such as plant/#"),
+        ({**BROKER, "url": "http://host"}, "option url: unknown scheme 'http'"),
         ({**BROKER, "url": "host"}, "option url: the address has no scheme"),
         ({**BROKER, "topics": "a/#/b"}, "option topics a/#/b: "),
         ({**BROKER, "topics": "a,,b"}, "option topics is "),
@@ -113,15 +116,15 @@ def test_topics_have_commas_between_them_or_are_a_json_list() -> None:
         ({**BROKER, "share": "a/b"}, "option share is "),
         (
             {**BROKER, "topics": "$share/g/a", "share": "h"},
-            "option topics $share/g/a: it names a group already, and a share is given as well",
+            "option topics $share/g/a: it already names a share, and a share is given as well",
         ),
-        ({**BROKER, "cafile": "/ca"}, "option cafile is for TLS"),
-        ({**BROKER, "tlsVersion": "tlsv1.2"}, "option tlsVersion is for TLS"),
+        ({**BROKER, "cafile": "/ca"}, "option cafile needs TLS"),
+        ({**BROKER, "tlsVersion": "tlsv1.2"}, "option tlsVersion needs TLS"),
         ({**BROKER, "url": "mqtts://host", "cafile": "/no/ca"}, "option cafile '/no/ca': No such"),
         ({**BROKER, "url": "mqtts://host", "cert": "/no/c"}, "option cert '/no/c': No such"),
         ({**BROKER, "url": "mqtts://host", "key": "/k"}, "option key is given without cert"),
         ({**BROKER, "passwordFile": "/no/file"}, "option passwordFile /no/file: No such file"),
-        ({**BROKER, "durability": "memory"}, "option durability memory keeps nothing"),
+        ({**BROKER, "durability": "memory"}, "option durability memory does not survive a restart"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(options: dict[str, str], words: str) -> None:
@@ -140,15 +143,16 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 def test_two_passwords_are_one_too_many(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("word\n")
-    assert read({**BROKER, "passwordFile": str(file)}).plan.greeting.password == b"word"
+    assert read({**BROKER, "passwordFile": str(file)}).plan.connect_parameters.password == b"word"
     both = refused({**BROKER, "passwordFile": str(file), "password": "hidden"})
-    assert both == "option passwordFile is given, and a password as well: give one of them"
+    assert both == "option passwordFile and a password are both given: give only one"
 
 
 def test_a_root_that_is_no_folder_needs_a_folder_for_the_store(tmp_path: Path) -> None:
     # The region keeps pyarrow from asking for it.
     root = "s3://bucket/root?region=eu-north-1"
-    assert refused(BROKER, root).startswith("option data is missing: the root is no folder of")
+    missing = refused(BROKER, root)
+    assert missing.startswith("option data is missing: the root is not a local directory")
     assert read({**BROKER, "data": str(tmp_path)}, root).plan.store.data == tmp_path
     secret = read({**BROKER, "data": str(tmp_path)}, root.replace("bucket", "key:hidden@bucket"))
     assert secret.identity["root"] == "s3://bucket/root"

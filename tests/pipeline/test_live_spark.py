@@ -96,7 +96,9 @@ def test_a_query_over_a_live_broker_gets_each_message_once_over_its_stops(
         query.stop()
         with pytest.raises(Exception, match="option topics") as caught:
             started(spark, tmp_path / "other", {"url": broker.url}, rows)
-        assert sentence_of(caught.value) == ("option topics: say what to take, such as plant/#")
+        assert sentence_of(caught.value) == (
+            "option topics is missing: give topic filters, such as plant/#"
+        )
 
 
 def publish_as(broker: TestBroker, *sent: tuple[str, str, int]) -> None:

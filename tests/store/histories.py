@@ -13,6 +13,7 @@ from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES
 from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.session_exchanges import open_exchanges
 from semel.mqtt.side import CLIENT, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, SERVER
 from semel.store.commit import Commit, RecordedMessage
 
@@ -38,7 +39,7 @@ class Live:
     def opened(self, *stages: int) -> list[int]:
         """Identifiers of exchanges at one of these stages, whoever began them."""
         return [
-            each[1] for each in self.session.open_exchanges(SERVER, CLIENT) if each[2] in stages
+            each[1] for each in open_exchanges(self.session, SERVER, CLIENT) if each[2] in stages
         ]
 
 

@@ -1,10 +1,9 @@
-"""Flags and options of stored rows: what is encoded is what is decoded."""
+"""Flags of stored rows: what is encoded is what is decoded."""
 
 from itertools import product
 
 import pytest
 
-from semel.mqtt.packets.subscribe import Subscription
 from semel.store.row_flags import (
     DUP,
     HAS_EXTRA,
@@ -14,7 +13,6 @@ from semel.store.row_flags import (
     RETAIN,
     delivery_flags,
     received_flags,
-    subscription_from,
 )
 from semel.store.rows import SELECT_DELIVERIES, SELECT_RECORDS
 from semel.store.schema import TABLES
@@ -39,23 +37,6 @@ def test_flags_of_a_delivery(qos: int, retain: bool, has_extra: bool) -> None:
 
 def test_a_released_delivery_keeps_its_qos_only() -> None:
     assert delivery_flags(2, retain=False, has_extra=False) == RELEASED_FLAGS
-
-
-@pytest.mark.parametrize(
-    ("qos", "no_local", "as_published", "handling"),
-    list(product((0, 1, 2), BOOLS, BOOLS, (0, 1, 2))),
-)
-def test_options_of_a_subscription(
-    qos: int, no_local: bool, as_published: bool, handling: int
-) -> None:
-    subscription = Subscription(
-        "a/#",
-        qos,
-        no_local=no_local,
-        retain_as_published=as_published,
-        retain_handling=handling,
-    )
-    assert subscription_from("a/#", subscription.options) == subscription
 
 
 def test_queries_name_every_column_of_their_tables() -> None:

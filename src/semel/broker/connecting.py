@@ -39,6 +39,7 @@ from semel.mqtt.reasons import (
     SESSION_TAKEN_OVER,
 )
 from semel.mqtt.session import Session
+from semel.mqtt.session_exchanges import open_deliveries
 from semel.mqtt.side import CLIENT, SERVER
 from semel.store.store import FULL
 
@@ -210,7 +211,7 @@ class Connecting:
         self._lifetimes.begin(state, terms.expiry_interval, packet.will, address=connection.address)
         self._router.gate.begin_session(state)
         self._router.work += RESUME_WORK * state.session.in_flight
-        exchange = Exchange(state.session.open_deliveries(SERVER))
+        exchange = Exchange(open_deliveries(state.session, SERVER))
         exchange.client.carry_received(state.session.stored_ids)
         exchange.observe(CLIENT, packet, 0)
         connection.exchange = exchange

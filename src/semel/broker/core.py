@@ -415,7 +415,7 @@ class Broker:
         if isinstance(packet, Publish):
             self._publish(connection, state, packet, now)
         elif isinstance(packet, Ack):
-            state.session.receive_answer(packet)
+            state.session.receive_ack(packet)
         elif isinstance(packet, Subscribe):
             self._subscribe(connection, state, packet, now)
         elif isinstance(packet, Unsubscribe):

@@ -244,7 +244,7 @@ class HotPath:
         packet_id: i64 = data[at + 2] << 8 | data[at + 3]
         if not ordinary_answer(connection.exchange, CLIENT, kind, packet_id):
             return False
-        answered = state.session.answered(kind, packet_id)
+        answered = state.session.receive_plain_ack(kind, packet_id)
         assert answered, "what the exchange awaits, the session awaits"
         return True
 

@@ -32,7 +32,7 @@ from semel.cli.mqtt_client import (
     Warnings,
     authentication_of,
     code_of,
-    opening_of,
+    connector_of,
     print_to_stderr,
     refusal,
     tls_context,
@@ -373,7 +373,7 @@ def make_client(connection: ConnectionOptions, state: State, number: int, qos: i
             reconnect=BACKOFF,
             # What is not acknowledged need not be kept.
             outbox=state.outbox(number) if qos else None,
-            opening=opening_of(connection),
+            connector=connector_of(connection),
         )
     except (Violation, BadAddress) as problem:
         raise Failure(str(problem)) from None
@@ -480,7 +480,7 @@ async def leave(connection: ConnectionOptions, client: Client, *, keep: bool) ->
                 password=connection.password,
                 tls=tls_context(connection),
                 timeout=PURGE_SECONDS,
-                opening=opening_of(connection),
+                connector=connector_of(connection),
             )
 
 

@@ -27,7 +27,8 @@ from semel.cli.safe_text import shown_text
 from semel.cli.sections import SECTIONS
 from semel.cli.setting_options import options
 from semel.client.errors import Disconnected, Refused
-from semel.client.ingest import Ingest, IngestCounters, IngestPlan, make_plan
+from semel.client.ingest import Ingest, IngestCounters
+from semel.client.ingest_plan import IngestPlan, make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.counts import count
 from semel.mqtt.violation import Violation

@@ -27,7 +27,7 @@ from semel.cli.packet_lines import PacketLines, tapped
 from semel.cli.safe_text import shown_text
 from semel.client import Client, ClientAuthentication, Disconnected, Refused
 from semel.client.address import BadAddress
-from semel.client.opening import Opening, open_transport
+from semel.client.connector import Connector, open_transport
 from semel.client.tls import TlsError, make_context
 from semel.extras import MissingExtra
 from semel.mqtt import MQTT5, MQTT311, Properties, Violation
@@ -125,9 +125,9 @@ def tls_context(connection: ConnectionOptions) -> ssl.SSLContext | None:
         raise Failure(str(problem)) from None
 
 
-def opening_of(connection: ConnectionOptions) -> Opening:
+def connector_of(connection: ConnectionOptions) -> Connector:
     """How to connect: from the address of -A, and with the packet lines of -d."""
-    opening: Opening = open_transport
+    opening: Connector = open_transport
     if connection.bind_address is not None:
         opening = functools.partial(open_transport, local_host=connection.bind_address)
     if connection.debug:
@@ -178,7 +178,7 @@ def make_client(connection: ConnectionOptions, *, reconnect: bool, outlives_loss
             authentication=authentication_of(given),
             reconnect=reconnect,
             outbox=outbox,
-            opening=opening_of(connection),
+            connector=connector_of(connection),
         )
     except (Violation, BadAddress) as problem:
         raise Failure(str(problem)) from None

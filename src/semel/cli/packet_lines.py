@@ -12,7 +12,7 @@ from typing import Final
 
 from semel.cli.safe_text import shown_text
 from semel.client.address import Address
-from semel.client.opening import Opening
+from semel.client.connector import Connector
 from semel.client.transport import Transport, TransportListener
 from semel.mqtt import (
     PACKET_NAMES,
@@ -130,7 +130,7 @@ class TappedListener:
         self._listener.received(data)
 
 
-def tapped(opening: Opening, lines: PacketLines) -> Opening:
+def tapped(opening: Connector, lines: PacketLines) -> Connector:
     """The same opening, with a line for each packet."""
 
     async def open_tapped(

@@ -1,4 +1,4 @@
-"""An asyncio client for MQTT 3.1.1 and 5.0, with its state on disk if it is wanted there."""
+"""An asyncio client for MQTT 3.1.1 and 5.0, which can keep its state on disk."""
 
 from semel.client.address import Address, BadAddress, parse_address
 from semel.client.authentication import ClientAuthentication

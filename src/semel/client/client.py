@@ -1,4 +1,4 @@
-"""`Client`: what a program uses. See docs/program/client.md.
+"""`Client`: the MQTT client for programs. See docs/program/client.md.
 
 async with Client("mqtt://localhost") as client:
     await client.publish("plant/1/temp", "21.5", qos=2)
@@ -8,7 +8,6 @@ async with Client("mqtt://localhost") as client:
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import ssl
 from collections.abc import Iterable, Iterator
@@ -19,22 +18,24 @@ from typing import Final, Literal, Self
 
 from semel.client.address import Address, BadAddress, parse_address
 from semel.client.authentication import ClientAuthentication
-from semel.client.core import Core
+from semel.client.connect_parameters import ConnectParameters
+from semel.client.connector import Connector, open_transport
+from semel.client.core import ClientCore
 from semel.client.counters import ClientCounters
-from semel.client.distribution import Distribution
-from semel.client.errors import Disconnected, Refused
+from semel.client.dispatcher import MessageDispatcher
+from semel.client.errors import Disconnected
 from semel.client.events import PublishOutcome, SubscriptionAnswer
-from semel.client.greeting import Greeting
 from semel.client.link import BrokerLink
 from semel.client.messages import Channel, MessageListener, Messages, Responses
-from semel.client.opening import Opening, open_transport
-from semel.client.outbox import SESSION, Outbox, made_client_id, open_outbox
+from semel.client.outbox import SESSION, Outbox, make_client_id, open_outbox
+from semel.client.pending_unsubscribes import PendingUnsubscribes
+from semel.client.publications import EXPIRED, Publications
 from semel.client.purge import purge
 from semel.client.received import Incoming, Received
 from semel.client.reconnect import Backoff
 from semel.client.tls import make_context
 from semel.mqtt.message import Message
-from semel.mqtt.packet_types import MQTT5, UNSUBACK
+from semel.mqtt.packet_types import MQTT5
 from semel.mqtt.packets.connack import ConnAck
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
@@ -50,26 +51,21 @@ from semel.mqtt.properties import (
     PropertyItem,
     check_properties_version,
 )
-from semel.mqtt.reasons import FAILURE, NORMAL_DISCONNECTION, SUCCESS
+from semel.mqtt.reasons import NORMAL_DISCONNECTION, SUCCESS
 from semel.store.store import FULL, Store
 
-LOG: Final = logging.getLogger("semel.client")
-
-# What a session outlives its connection by, in seconds, if nobody says: a reconnect, and with an
-# outbox a long week end.
+# The default Session Expiry Interval in seconds: for a reconnect, and with an outbox for a week.
 BRIEF_EXPIRY: Final = 300
 OUTBOX_EXPIRY: Final = 7 * 86_400
-# Bytes of messages that wait to be sent, above which `publish` waits: in memory, on disk.
+# Bytes of messages in the backlog above which `publish` waits: in memory, and on disk.
 MAXIMUM_QUEUED: Final = 64 * 1024 * 1024
 MAXIMUM_STORED: Final = 4 * 1024 * 1024 * 1024
-
-EXPIRED: Final = "the message expired before it could be sent"
 
 Payload = bytes | bytearray | memoryview | str
 
 
 class Client:
-    """One MQTT client: connected while its `async with` block lasts, over all reconnects."""
+    """One MQTT client. Inside `async with` it is connected, and reconnects by itself."""
 
     def __init__(
         self,
@@ -92,72 +88,66 @@ class Client:
         connect_timeout: float = 30.0,
         outbox: str | PathLike[str] | None = None,
         subscriptions: Iterable[str | Subscription] | None = None,
-        opening: Opening = open_transport,
+        connector: Connector = open_transport,
     ) -> None:
-        """Nothing happens before `async with`. Raises Violation and BadAddress."""
+        """Does no I/O: `async with` connects. Raises Violation and BadAddress."""
         self.address = url if isinstance(url, Address) else parse_address(url)
         if tls is not None and not self.address.secure:
-            raise BadAddress(f"{self.address} is not secure: with tls=, use mqtts:// or wss://")
+            raise BadAddress(f"tls= needs a secure address, mqtts:// or wss://, not {self.address}")
         if isinstance(password, str):
             password = password.encode()
-        self._is_brief = session_expiry is None and outbox is None
+        self._ends_session_on_close = session_expiry is None and outbox is None
         if session_expiry is None:
             session_expiry = BRIEF_EXPIRY if outbox is None else OUTBOX_EXPIRY
             if version != MQTT5 and outbox is None:
-                # [3.1.1 §3.1.2.4] a session that outlives its connection would never end
+                # [3.1.1 §3.1.2.4] a session that outlives its connection never expires
                 session_expiry = 0
-        given: list[PropertyItem] = [(SESSION_EXPIRY_INTERVAL, session_expiry)]
+        own: list[PropertyItem] = [(SESSION_EXPIRY_INTERVAL, session_expiry)]
         if receive_maximum is not None:
-            given.append((RECEIVE_MAXIMUM, receive_maximum))
+            own.append((RECEIVE_MAXIMUM, receive_maximum))
         if maximum_packet_size is not None:
-            given.append((MAXIMUM_PACKET_SIZE, maximum_packet_size))
-        if version == MQTT5:
-            properties = Properties([*given, *properties.items])
-        else:
-            # In 3.1.1 they bind nobody but us; what is wrong with them is wrong there, too.
-            Properties(given)
-        if authentication is not None:
-            method: PropertyItem = (AUTHENTICATION_METHOD, authentication.method)
-            properties = Properties([*properties.items, method])
-        self._greeting = Greeting(
+            own.append((MAXIMUM_PACKET_SIZE, maximum_packet_size))
+        method = None if authentication is None else authentication.method
+        self._parameters = ConnectParameters(
             version,
             keep_alive=keep_alive,
             user_name=self.address.user_name if user_name is None else user_name,
             password=self.address.password if password is None else password,
             will=will,
-            properties=properties,
+            properties=_connect_properties(version, own, properties, method),
             session_expiry=session_expiry,
             maximum_packet_size=maximum_packet_size,
         )
         self._client_id = client_id
-        # What is wrong with it is wrong now.
-        self._greeting.connect(client_id or made_client_id(), True, None)
+        # Raise for an invalid CONNECT here, not when it is sent.
+        self._parameters.connect(client_id or make_client_id(), True, None)
         self._clean_start = clean_start
         self._tls = tls
         self._authentication = authentication
         self._backoff = Backoff() if reconnect is True else reconnect or None
         self._timeout = connect_timeout
         self._outbox_path = None if outbox is None else Path(outbox)
-        # What a publication can be waited for.
-        self._ends = ("complete",) if outbox is None else ("complete", "stored")
-        self._list = None if subscriptions is None else [_subscription(s) for s in subscriptions]
-        self._opening = opening
+        # What `publish` can wait for.
+        self._publish_states = ("complete",) if outbox is None else ("complete", "stored")
+        self._subscriptions = (
+            None if subscriptions is None else [_subscription(s) for s in subscriptions]
+        )
+        self._connector = connector
         self._outbox: Outbox | None = None
         self._link: BrokerLink | None = None
         self._counters = ClientCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
         self._connack: ConnAck | None = None
-        self._publishing: dict[int, asyncio.Future[int]] = {}
-        self._storing: dict[int, asyncio.Future[int]] = {}
-        self._unsubscribing: dict[str, list[asyncio.Future[None]]] = {}
-        self._distribution: Distribution | None = None
+        self._publications = Publications()
+        self._unsubscribes = PendingUnsubscribes()
+        self._dispatcher: MessageDispatcher | None = None
+        # Messages sent at QoS 0.
         self._sent = 0
-        self._refused = 0
-        # Requests and re-authentications that are not answered yet.
-        self._expecting = 0
+        # Requests, pings and re-authentications that await an answer.
+        self._awaited_answers = 0
         self._responses: dict[str, Responses] = {}
-        self._response_word = secrets.token_hex(8)
+        self._response_suffix = secrets.token_hex(8)
 
-    # --- its life ---------------------------------------------------------------------------------
+    # --- connect and close ------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -174,14 +164,15 @@ class Client:
     async def connect(self) -> None:
         """Connect. Raises Refused, Disconnected, and Unusable for an outbox.
 
-        With an outbox, a server that cannot be reached is tried again while the program goes on.
+        With an outbox it does not wait for a server that cannot be reached: the client keeps
+        trying in the background.
         """
         if self._link is not None:
-            raise RuntimeError("the client is open already")
+            raise RuntimeError("the client is already open")
         try:
             self._link, again = self._begin()
             self._link.flush()
-            self.arrived(again)
+            self.on_arrived(again)
             await self._link.start(offline=self._outbox is not None)
         except asyncio.CancelledError:
             await self._close(NORMAL_DISCONNECTION, NO_PROPERTIES, at_once=True)
@@ -191,9 +182,9 @@ class Client:
             raise
 
     def _begin(self) -> tuple[BrokerLink, list[Incoming]]:
-        """All but the connection, and messages of an earlier run that are handed out again."""
+        """Prepare the link. Also returns the messages of an earlier run to hand out again."""
         if self._tls is None and self.address.secure:
-            # Reading the system's certificates takes its time: once is enough.
+            # Reading the system's certificates is slow: do it once.
             self._tls = make_context()
         client_id = self._client_id
         store = Store()
@@ -202,22 +193,22 @@ class Client:
             self._outbox = open_outbox(self._outbox_path, client_id)
             client_id = self._outbox.client_id
             store = disk = self._outbox.opened.store
-        elif self._greeting.version != MQTT5 and not client_id:
-            client_id = made_client_id()
-        core = Core(
-            self._greeting,
+        elif self._parameters.version != MQTT5 and not client_id:
+            client_id = make_client_id()
+        core = ClientCore(
+            self._parameters,
             client_id,
             run=secrets.token_hex(6),
             store=store,
-            number=SESSION if disk is not None else 0,
+            store_id=SESSION if disk is not None else 0,
         )
         again = core.restore() if disk is not None else []
-        if self._list is None:
-            core.subscriptions.keep()
+        if self._subscriptions is None:
+            core.subscriptions.adopt_session()
         else:
-            for subscription in self._list:
+            for subscription in self._subscriptions:
                 core.subscribe(subscription, NO_PROPERTIES)
-        self._distribution = Distribution(core.subscriptions.wanted)
+        self._dispatcher = MessageDispatcher(core.subscriptions.requested)
         link = BrokerLink(
             core,
             self.address,
@@ -229,17 +220,17 @@ class Client:
             purge=self._purge,
             store=disk,
             authentication=self._authentication,
-            opening=self._opening,
+            connector=self._connector,
         )
         return link, again
 
     async def close(
         self, reason: int = NORMAL_DISCONNECTION, *, properties: Properties = NO_PROPERTIES
     ) -> None:
-        """Disconnect, and end everything. With reason 0x04 the server publishes the will.
+        """Disconnect and close. With reason 0x04 the server publishes the will.
 
-        Acknowledgements that were given leave first. Whoever waits in `publish` gets Disconnected;
-        with an outbox, the message is sent by the next run.
+        Acknowledgements by the program are sent first. A task that waits in `publish` gets
+        Disconnected; with an outbox, the next run sends the message.
         """
         await self._close(reason, properties, at_once=False)
 
@@ -250,29 +241,29 @@ class Client:
         try:
             if link is not None:
                 expiry = properties.session_expiry_interval
-                if expiry is None and self._is_brief:
+                if expiry is None and self._ends_session_on_close:
                     expiry = 0
                 others = [each for each in properties.items if each[0] != SESSION_EXPIRY_INTERVAL]
                 await link.close(reason, expiry, at_once=at_once, properties=Properties(others))
         finally:
-            if self._distribution is not None:
-                self._distribution.clear()
-                self._distribution = None
+            if self._dispatcher is not None:
+                self._dispatcher.clear()
+                self._dispatcher = None
             self._responses.clear()
             if self._outbox is not None:
                 self._outbox.opened.close()
                 self._outbox = None
 
     async def _purge(self, client_id: str) -> None:
-        # The link asks for it, and may do so for the last time while it is being closed.
+        # Does not use the link, which may be closing when it calls this.
         await purge(
             self.address,
             client_id,
-            user_name=self._greeting.user_name,
-            password=self._greeting.password,
+            user_name=self._parameters.user_name,
+            password=self._parameters.password,
             tls=self._tls,
             timeout=self._timeout,
-            opening=self._opening,
+            connector=self._connector,
         )
 
     def _open(self) -> BrokerLink:
@@ -285,12 +276,12 @@ class Client:
 
     @property
     def client_id(self) -> str:
-        """The client identifier, the one that the server has assigned included."""
+        """The client identifier; the one that the server assigned, if it did."""
         return self._client_id if self._link is None else self._link.core.client_id
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection at this moment."""
+        """Whether the client is connected at the moment."""
         return self._link is not None and self._link.is_connected
 
     @property
@@ -300,22 +291,23 @@ class Client:
 
     @property
     def server(self) -> Properties:
-        """What the server said of itself in its last CONNACK."""
+        """The properties of the server's last CONNACK."""
         return NO_PROPERTIES if self._connack is None else self._connack.properties
 
     @property
     def counters(self) -> ClientCounters:
-        """What has happened so far, or until the client was closed."""
+        """The present counters, or the final ones of a closed client."""
         link = self._link
         if link is None:
             return self._counters
         core = link.core
-        parts = self._parts()
+        publications = self._publications
+        dispatcher = self._open_dispatcher()
         return ClientCounters(
-            self._sent,
-            parts.received,
-            self._refused,
-            parts.dropped,
+            self._sent + publications.acknowledged,
+            dispatcher.received,
+            publications.refused,
+            dispatcher.dropped,
             link.reconnects,
             core.sessions_lost,
             core.resent,
@@ -325,19 +317,19 @@ class Client:
         )
 
     async def reauthenticate(self) -> None:
-        """Authenticate anew by the method that the client was made with (5.0)."""
+        """Authenticate again, by the `authentication` of the client (5.0)."""
         link = self._open()
-        with self._expected(link):
+        with self._awaiting_answer(link):
             await link.reauthenticate()
 
     async def ping(self) -> None:
-        """Wait for the answer to a PINGREQ: the server has read all that was sent before it.
+        """Send PINGREQ and wait for the answer: the server has read all that was sent before it.
 
-        At QoS 0 there is no other sign of that. Raises Disconnected if there is no connection, or
-        it is lost before the answer.
+        At QoS 0 this is the only confirmation. Raises Disconnected if there is no connection, or
+        if it is lost before the answer.
         """
         link = self._open()
-        with self._expected(link):
+        with self._awaiting_answer(link):
             await link.ping()
 
     # --- publishing -------------------------------------------------------------------------------
@@ -354,15 +346,17 @@ class Client:
     ) -> int:
         """Publish a message, and wait until it is sent (QoS 0), or acknowledged (QoS 1 and 2).
 
-        Returns the server's reason code, 0 or 0x10 (nobody had subscribed). Raises Violation,
+        Returns the server's reason code, 0 or 0x10 (no matching subscribers). Raises Violation,
         Refused, Disconnected, and TimeoutError if its Message Expiry Interval passed before it
-        could be sent. Over a reconnect it goes on by itself. `until="stored"` waits only until the
-        outbox has it. Cancelling ends the waiting, and never the message.
+        could be sent. It keeps waiting over a reconnect. `until="stored"` waits only until the
+        outbox has the message. Cancelling ends the wait, but not the delivery.
         """
         link = self._open()
         core = link.core
-        if until not in self._ends:
-            raise ValueError(f"until is {' or '.join(self._ends)}; stored needs outbox=PATH")
+        if until not in self._publish_states:
+            raise ValueError(
+                f"until is {' or '.join(self._publish_states)}; stored needs outbox=PATH"
+            )
         interval = None
         if properties.present:
             check_properties_version(properties.present, core.version)
@@ -387,16 +381,17 @@ class Client:
             return SUCCESS
         if self._is_full(link):
             await link.until(lambda: not self._is_full(link))
-        waiting = self._publishing if until == "complete" else self._storing
+        publications = self._publications
+        waiting = publications.completing if until == "complete" else publications.storing
         number = core.publish(message, link.now())
         outcome: asyncio.Future[int] = link.loop.create_future()
         waiting[number] = outcome
         link.handed_over(message.size)
         if interval is not None:
             link.watch_expiry()
-        if link.is_held:
-            # The answer may be behind what the program does not read.
-            link.hold(False)
+        if link.is_paused_by_reader:
+            # The acknowledgement may be behind messages that the program does not read.
+            link.pause_for_reader(False)
         try:
             return await outcome
         finally:
@@ -404,14 +399,14 @@ class Client:
             self._update_reading(link)
 
     @contextlib.contextmanager
-    def _expected(self, link: BrokerLink) -> Iterator[None]:
-        """An answer of the server is waited for in here: what it sends has to be read."""
-        self._expecting += 1
-        link.hold(False)
+    def _awaiting_answer(self, link: BrokerLink) -> Iterator[None]:
+        """Read from the server while the block awaits an answer of it."""
+        self._awaited_answers += 1
+        link.pause_for_reader(False)
         try:
             yield
         finally:
-            self._expecting -= 1
+            self._awaited_answers -= 1
             self._update_reading(link)
 
     def _is_full(self, link: BrokerLink) -> bool:
@@ -430,16 +425,16 @@ class Client:
         response_topic: str | None = None,
         properties: Properties = NO_PROPERTIES,
     ) -> Received:
-        """Publish a request and wait for its answer [4.10] (5.0). Raises TimeoutError."""
+        """Publish a request and return the response [4.10] (5.0). Raises TimeoutError."""
         link = self._open()
         check_properties_version(1 << RESPONSE_TOPIC, link.core.version)
         correlation = secrets.token_bytes(16)
-        with self._expected(link):
+        with self._awaiting_answer(link):
             async with asyncio.timeout(timeout):
                 await link.until(lambda: link.is_connected)
                 if response_topic is None:
                     prefix = self.server.response_information or "semel/response"
-                    response_topic = f"{prefix}/{self._response_word}"
+                    response_topic = f"{prefix}/{self._response_suffix}"
                 own: list[PropertyItem] = [
                     (RESPONSE_TOPIC, response_topic),
                     (CORRELATION_DATA, correlation),
@@ -455,11 +450,11 @@ class Client:
                     responses.forget(correlation)
 
     def _responses_at(self, topic: str, qos: int, link: BrokerLink) -> Responses:
-        """Answers come by a subscription of their own."""
+        """The listener for responses on this topic, with a subscription of its own."""
         responses = self._responses.get(topic)
         if responses is not None and responses.problem is not None:
-            # It was refused; it may not be again.
-            self._parts().remove(responses)
+            # The server refused the subscription: try again.
+            self._open_dispatcher().remove(responses)
             responses = None
         if responses is None:
             responses = self._responses[topic] = Responses(topic, qos, self)
@@ -478,9 +473,9 @@ class Client:
         retain_handling: int = 0,
         properties: Properties = NO_PROPERTIES,
     ) -> Messages:
-        """Messages of these topic filters, `$share/group/filter` for a shared one.
+        """An iterator over messages of these topic filters; `$share/group/filter` is shared.
 
-        The options are those of filters that are given as text. Raises Violation.
+        The options apply to filters that are given as text. Raises Violation.
         """
         link = self._open()
         if not filters:
@@ -505,200 +500,161 @@ class Client:
     def _listen(self, listener: MessageListener, properties: Properties, link: BrokerLink) -> None:
         for topic_filter, subscription in listener.subscriptions.items():
             link.core.subscribe(subscription, properties)
-            # Whoever was about to unsubscribe need not wait: it is wanted again.
-            self._end_unsubscribing(topic_filter)
-        self._parts().add(listener)
-        # It leaves before whatever the program publishes next.
+            # A task that is unsubscribing from it need not wait: it is requested again.
+            self._unsubscribes.end(topic_filter)
+        self._open_dispatcher().add(listener)
+        # Send SUBSCRIBE before anything that the program publishes next.
         link.flush()
-        link.hold(False)
+        link.pause_for_reader(False)
 
     def messages(self, *, auto_ack: bool = True) -> Messages:
-        """Messages that no iterator of `subscribe` takes, such as those of a resumed session."""
+        """An iterator over messages that no other gets, such as those of a resumed session."""
         self._open()
         channel = Channel((), auto_ack=auto_ack)
-        self._parts().add_other(channel)
+        self._open_dispatcher().add_default(channel)
         return Messages(self, channel)
 
     async def end_subscription(
         self, topic_filter: str, *, properties: Properties = NO_PROPERTIES
     ) -> None:
-        """Unsubscribe from what the session has, whether or not anybody iterates over it."""
+        """Unsubscribe from a filter of the session, whether or not an iterator uses it."""
         link = self._open()
         core = link.core
         known = core.subscriptions
-        if topic_filter not in known.wanted and topic_filter not in known.held:
+        if topic_filter not in known.requested and topic_filter not in known.in_session:
             return
         core.unsubscribe(topic_filter, properties)
         await self._until_unsubscribed([topic_filter], link)
 
-    async def unsubscribe(self, channel: Channel) -> None:
-        """End an iterator, and its subscriptions if no other has them. See `Messages`."""
+    async def unsubscribe_channel(self, channel: Channel) -> None:
+        """End an iterator, and its subscriptions if no other uses them. See `Messages`."""
         link = self._link
         if link is None or link.problem is not None:
             channel.end()
             return
-        filters = self._parts().remove(channel)
+        filters = self._open_dispatcher().remove(channel)
         for topic_filter in filters:
             link.core.unsubscribe(topic_filter)
-        self._parts().take_over(channel)
+        self._open_dispatcher().return_undelivered(channel)
         await self._until_unsubscribed(filters, link)
 
     async def _until_unsubscribed(self, filters: list[str], link: BrokerLink) -> None:
         answers = []
         for topic_filter in filters:
             if link.is_connected:
-                answer: asyncio.Future[None] = link.loop.create_future()
-                self._unsubscribing.setdefault(topic_filter, []).append(answer)
-                answers.append(answer)
+                answers.append(self._unsubscribes.add(topic_filter, link.loop))
         link.flush()
-        link.hold(False)
+        link.pause_for_reader(False)
         try:
             for answer in answers:
                 await answer
         finally:
             self._update_reading(link)
 
-    def let_go(self, channel: Channel) -> None:
-        """The program has let go of an iterator, in any thread and at any moment."""
+    def abandon(self, channel: Channel) -> None:
+        """The program has dropped an iterator; may be called in any thread."""
         link = self._link
         if link is not None and not link.loop.is_closed():
-            link.loop.call_soon_threadsafe(self._abandoned, channel)
+            link.loop.call_soon_threadsafe(self._on_abandoned, channel)
 
-    def _abandoned(self, channel: Channel) -> None:
-        """Its subscriptions stay, for another one."""
-        if self._distribution is not None:
-            self._distribution.remove(channel)
-            self._distribution.unfinished(channel)
-            self._distribution.take_over(channel)
+    def _on_abandoned(self, channel: Channel) -> None:
+        """Give its messages to others; its subscriptions stay."""
+        if self._dispatcher is not None:
+            self._dispatcher.remove(channel)
+            self._dispatcher.return_unfinished(channel)
+            self._dispatcher.return_undelivered(channel)
 
-    def unfinished(self, channel: Channel) -> None:
-        """The program will not finish with the message that it is at."""
-        if self._distribution is not None:
-            self._distribution.unfinished(channel)
+    def return_unfinished(self, channel: Channel) -> None:
+        """Give the message that the program did not finish to another iterator."""
+        if self._dispatcher is not None:
+            self._dispatcher.return_unfinished(channel)
 
-    def taken(self, received: Received) -> None:
-        """A message has left its queue."""
-        if self._distribution is not None:
-            self._distribution.taken(received)
-        if self._link is not None and self._link.is_held:
+    def on_taken(self, received: Received) -> None:
+        """The program has taken a message from its queue."""
+        if self._dispatcher is not None:
+            self._dispatcher.on_taken(received)
+        if self._link is not None and self._link.is_paused_by_reader:
             self._update_reading(self._link)
 
-    def _parts(self) -> Distribution:
-        assert self._distribution is not None
-        return self._distribution
+    def _open_dispatcher(self) -> MessageDispatcher:
+        assert self._dispatcher is not None
+        return self._dispatcher
 
     def _update_reading(self, link: BrokerLink) -> None:
-        """Read no more while the program has more to read than it should, and wants no answer."""
-        is_behind = self._distribution is not None and self._distribution.is_behind
-        if is_behind or link.is_held:
-            link.hold(is_behind and not self._awaits_server(link))
+        """Pause reading while the program is behind, unless it awaits an answer."""
+        is_behind = self._dispatcher is not None and self._dispatcher.is_behind
+        if is_behind or link.is_paused_by_reader:
+            link.pause_for_reader(is_behind and not self._awaits_server(link))
 
     def _awaits_server(self, link: BrokerLink) -> bool:
         return bool(
-            self._publishing
-            or self._unsubscribing
-            or self._expecting
+            self._publications.completing
+            or self._unsubscribes.by_filter
+            or self._awaited_answers
             or not link.core.subscriptions.has_no_open_request
         )
 
-    # --- what the link says -----------------------------------------------------------------------
+    # --- events of the link -----------------------------------------------------------------------
 
     def on_connected(self, packet: ConnAck) -> None:
-        """The connection may be used."""
+        """The server has accepted the connection."""
         self._connack = packet
         if not packet.session_present:
-            # There is nothing to be unsubscribed from.
-            self._end_all_unsubscribing()
+            # A new session has no subscription to end.
+            self._unsubscribes.end_all()
 
-    def arrived(self, messages: list[Incoming]) -> None:
-        """Messages have come, and are safe."""
+    def on_arrived(self, messages: list[Incoming]) -> None:
+        """Messages have arrived and are stored, if there is an outbox."""
         link = self._link
         if link is None:
-            # It is closing, and a commit with messages was on its way: the inbox has them.
+            # A commit completed while the client closes: the inbox has these messages.
             return
-        self._parts().arrived(messages, may_drop=self._awaits_server(link))
+        self._open_dispatcher().on_arrived(messages, may_drop=self._awaits_server(link))
         self._update_reading(link)
 
-    def stored(self, numbers: list[int]) -> None:
-        """Publications are on disk."""
-        for number in numbers:
-            waiting = self._storing.get(number)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(SUCCESS)
+    def on_stored(self, numbers: list[int]) -> None:
+        """The outbox has these publications."""
+        self._publications.on_stored(numbers)
 
     def on_published(self, outcomes: list[PublishOutcome]) -> None:
-        """Publications are complete, or will not be."""
-        for outcome in outcomes:
-            problem = _problem_of(outcome)
-            if problem is None:
-                self._sent += 1
-            else:
-                self._refused += 1
-            waiting = self._publishing.get(outcome.number)
-            if waiting is None or waiting.done():
-                if problem is not None:
-                    LOG.warning("a message that nobody waits for is given up: %s", problem)
-            elif problem is None:
-                waiting.set_result(outcome.reason)
-            else:
-                waiting.set_exception(problem)
+        """Publications are complete, or were given up."""
+        self._publications.on_published(outcomes)
 
-    def answered(self, answers: list[SubscriptionAnswer]) -> None:
-        """SUBSCRIBE and UNSUBSCRIBE are answered."""
+    def on_answered(self, answers: list[SubscriptionAnswer]) -> None:
+        """The server has answered SUBSCRIBE or UNSUBSCRIBE packets."""
         for answer in answers:
-            topic_filter = answer.topic_filter
             if answer.subscribed:
-                for listener in tuple(self._parts().listeners.get(topic_filter, ())):
-                    listener.answered(answer)
-            elif answer.reason < FAILURE:
-                self._end_unsubscribing(topic_filter)
+                listeners = self._open_dispatcher().listeners.get(answer.topic_filter, ())
+                for listener in tuple(listeners):
+                    listener.on_answered(answer)
             else:
-                about = f"to end the subscription to {topic_filter}"
-                problem = Refused(
-                    answer.reason, UNSUBACK, about=about, properties=answer.properties
-                )
-                self._end_unsubscribing(topic_filter, problem)
+                self._unsubscribes.on_answered(answer)
 
     def on_disconnected(self, problem: Exception) -> None:
-        """The connection is gone; another will be tried."""
-        # The server is told of what it has too much when it is there again.
-        self._end_all_unsubscribing()
+        """The connection is lost; the link reconnects."""
+        # The client unsubscribes after the reconnect.
+        self._unsubscribes.end_all()
 
-    def _end_all_unsubscribing(self, problem: Exception | None = None) -> None:
-        for topic_filter in tuple(self._unsubscribing):
-            self._end_unsubscribing(topic_filter, problem)
-
-    def _end_unsubscribing(self, topic_filter: str, problem: Exception | None = None) -> None:
-        for answer in self._unsubscribing.pop(topic_filter, ()):
-            if answer.done():
-                continue
-            if problem is None:
-                answer.set_result(None)
-            else:
-                answer.set_exception(problem)
-
-    def failed(self, problem: Exception) -> None:
-        """There will be no other connection: nobody need wait any more."""
-        for waiting in (*self._publishing.values(), *self._storing.values()):
-            if not waiting.done():
-                waiting.set_exception(problem)
-        # A client that has failed is subscribed to nothing.
-        self._end_all_unsubscribing()
+    def on_failed(self, problem: Exception) -> None:
+        """The link makes no other connection: end every wait."""
+        self._publications.fail(problem)
+        # A client that has failed has no subscriptions.
+        self._unsubscribes.end_all()
         if self._link is not None:
-            for listener in self._parts().everybody():
+            for listener in self._open_dispatcher().all_listeners():
                 listener.fail(problem)
 
 
-def _problem_of(outcome: PublishOutcome) -> Exception | None:
-    """Why a publication was not sent, or not accepted."""
-    if outcome.violation is not None:
-        return outcome.violation
-    if outcome.expired:
-        return TimeoutError(EXPIRED)
-    if outcome.reason < FAILURE:
-        return None
-    about = "the message"
-    return Refused(outcome.reason, outcome.packet_type, about=about, properties=outcome.properties)
+def _connect_properties(
+    version: int, own: list[PropertyItem], more: Properties, method: str | None
+) -> Properties:
+    """The properties of CONNECT: `own`, those of the program, and the authentication method."""
+    # Check them in 3.1.1 too, where they are not sent.
+    checked = Properties(own)
+    properties = Properties([*checked.items, *more.items]) if version == MQTT5 else more
+    if method is not None:
+        properties = Properties([*properties.items, (AUTHENTICATION_METHOD, method)])
+    return properties
 
 
 def _subscription(given: str | Subscription) -> Subscription:
@@ -712,4 +668,4 @@ def _bytes(payload: Payload) -> bytes:
         return payload.encode()
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
-    raise TypeError(f"a payload is bytes or text, not {type(payload).__name__}: encode it first")
+    raise TypeError(f"a payload is bytes or str, not {type(payload).__name__}: encode it first")

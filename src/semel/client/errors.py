@@ -1,15 +1,15 @@
-"""What can go wrong for a program that uses the client, besides a `Violation` of its own."""
+"""The exceptions of the client, besides `Violation`."""
 
 from typing import Final
 
-from semel.client.events import ConnectionEnd
+from semel.client.connection_end import ConnectionEnd
 from semel.mqtt import reasons
 from semel.mqtt.packet_types import CONNACK, MQTT5, PACKET_NAMES
 from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.mqtt.violation import Violation
 
-# [2.4] what each reason code of a failure says
-NAMES: Final = {
+# [2.4] the name of each reason code of a failure
+REASON_NAMES: Final = {
     value: name.lower().replace("_", " ")
     for name, value in vars(reasons).items()
     if isinstance(value, int) and value >= reasons.FAILURE and name != "FAILURE"
@@ -23,8 +23,8 @@ RETURN_CODES: Final = {
     5: "not authorized",
 }
 
-# A server that says one of these may say something else later; after the others it is no use.
-PASSING: Final = frozenset(
+# Reason codes after which another attempt may succeed.
+TEMPORARY_REASONS: Final = frozenset(
     (
         reasons.SERVER_UNAVAILABLE,
         reasons.SERVER_BUSY,
@@ -34,12 +34,12 @@ PASSING: Final = frozenset(
         reasons.REFUSED_SERVER_UNAVAILABLE,
     )
 )
-# A DISCONNECT after which nobody should come back at once, or at all.
-FINAL: Final = frozenset(
+# Reason codes of DISCONNECT after which the client does not reconnect.
+FINAL_REASONS: Final = frozenset(
     (
         reasons.NOT_AUTHORIZED,
         reasons.BANNED,
-        # Whoever took the session over would lose it in turn.
+        # Two clients would take the session over from each other in turn.
         reasons.SESSION_TAKEN_OVER,
         reasons.ADMINISTRATIVE_ACTION,
         reasons.USE_ANOTHER_SERVER,
@@ -48,15 +48,15 @@ FINAL: Final = frozenset(
 )
 
 
-def name_of(reason: int, packet_type: int = 0, version: int = MQTT5) -> str:
-    """A reason code in words."""
+def reason_name(reason: int, packet_type: int = 0, version: int = MQTT5) -> str:
+    """The name of a reason code."""
     if version != MQTT5 and packet_type == CONNACK:
         return RETURN_CODES.get(reason, "unknown return code")
-    return NAMES.get(reason, "success")
+    return REASON_NAMES.get(reason, "success")
 
 
 class Refused(Exception):
-    """The server said no: in which packet, why (its reason code), and what it adds in words."""
+    """The server refused a request: by which packet, its reason code and its Reason String."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Refused(Exception):
         self.version = version
         self.reason_string = properties.reason_string
         self.properties = properties
-        name = name_of(reason, packet_type, version)
+        name = reason_name(reason, packet_type, version)
         detail = f": {self.reason_string}" if self.reason_string else ""
         what = f" {about}" if about else ""
         super().__init__(
@@ -82,7 +82,7 @@ class Refused(Exception):
 
     @property
     def refuses_version(self) -> bool:
-        """Whether the server refused the version of MQTT; a server of 3.1.1 answers in that."""
+        """Whether the server refused the MQTT version; a 3.1.1 server answers in its own."""
         if self.packet_type != CONNACK:
             return False
         if self.version == MQTT5:
@@ -90,13 +90,13 @@ class Refused(Exception):
         return self.reason == reasons.REFUSED_PROTOCOL_VERSION
 
     @property
-    def is_passing(self) -> bool:
-        """Whether the same may be accepted later."""
-        return self.reason in PASSING
+    def is_temporary(self) -> bool:
+        """Whether the server may accept the same request later."""
+        return self.reason in TEMPORARY_REASONS
 
 
 class Disconnected(ConnectionError):
-    """There is no connection: why, and the rule that the server broke, if it did."""
+    """There is no connection: why, and the rule that the server broke, if any."""
 
     def __init__(
         self,
@@ -114,13 +114,13 @@ class Disconnected(ConnectionError):
         self.properties = properties
 
     @property
-    def is_passing(self) -> bool:
+    def is_temporary(self) -> bool:
         """Whether another attempt may succeed."""
-        return not self.is_final and self.violation is None and self.reason not in FINAL
+        return not self.is_final and self.violation is None and self.reason not in FINAL_REASONS
 
 
-def problem_of(ending: ConnectionEnd, version: int) -> Refused | Disconnected:
-    """What a program is told of the end of a connection."""
+def connection_error(ending: ConnectionEnd, version: int) -> Refused | Disconnected:
+    """The exception for the end of a connection."""
     if ending.packet_type == CONNACK:
         return Refused(
             ending.reason,
@@ -131,7 +131,7 @@ def problem_of(ending: ConnectionEnd, version: int) -> Refused | Disconnected:
         )
     why = ending.why
     if ending.packet_type:
-        why += f": 0x{ending.reason:02x}, {name_of(ending.reason)}"
+        why += f": 0x{ending.reason:02x}, {reason_name(ending.reason)}"
         if ending.properties.reason_string:
             why += f" ({ending.properties.reason_string})"
         if ending.properties.server_reference:

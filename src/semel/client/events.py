@@ -1,60 +1,26 @@
-"""What a client's core has to tell: the end of a connection, and what became of requests."""
+"""The outcomes of PUBLISH, SUBSCRIBE and UNSUBSCRIBE."""
 
 from typing import Final, final
 
+from semel.mqtt.codec import check_packet_size, encode
+from semel.mqtt.delivery import Delivery
 from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.mqtt.reasons import SUCCESS
 from semel.mqtt.violation import Violation
 
 
 @final
-class ConnectionEnd:
-    """Why a connection is over: what to tell the program."""
-
-    why: Final[str]
-    # The rule that the server broke.
-    violation: Final[Violation | None]
-    # The packet with which the server ended it, CONNACK or DISCONNECT, and its reason code.
-    packet_type: Final[int]
-    reason: Final[int]
-    properties: Final[Properties]
-    # Another connection would end in the same way.
-    is_final: Final[bool]
-    # Of the packet, if it is another than the client's.
-    version: Final[int]
-
-    def __init__(
-        self,
-        why: str,
-        *,
-        violation: Violation | None = None,
-        packet_type: int = 0,
-        reason: int = SUCCESS,
-        properties: Properties = NO_PROPERTIES,
-        is_final: bool = False,
-        version: int = 0,
-    ) -> None:
-        self.why = why
-        self.violation = violation
-        self.packet_type = packet_type
-        self.reason = reason
-        self.properties = properties
-        self.is_final = is_final
-        self.version = version
-
-
-@final
 class PublishOutcome:
-    """What became of a publication: acknowledged, refused, or not sent at all."""
+    """The outcome of a publication: acknowledged, refused, or not sent."""
 
     number: Final[int]
-    # What answered it, PUBACK, PUBREC or PUBCOMP, and its reason code.
+    # The packet that answered it (PUBACK, PUBREC or PUBCOMP), and its reason code.
     packet_type: Final[int]
     reason: Final[int]
     properties: Final[Properties]
-    # It broke a rule that the server's CONNACK set.
+    # It exceeds a limit that the server's CONNACK set.
     violation: Final[Violation | None]
-    # [MQTT-3.3.2-5] it was given up because its time had passed
+    # [MQTT-3.3.2-5] its Message Expiry Interval passed before it could be sent
     expired: Final[bool]
 
     def __init__(
@@ -75,9 +41,23 @@ class PublishOutcome:
         self.expired = expired
 
 
+def unsent_outcome(delivery: Delivery, now: float, version: int, maximum: int) -> PublishOutcome:
+    """The outcome of a message that the session dropped: expired, or larger than `maximum`."""
+    message = delivery.message
+    assert message is not None
+    if message.is_expired(now):
+        return PublishOutcome(delivery.number, expired=True)
+    size = len(encode(message.publish(1, now, version, dup=False), version))
+    try:
+        check_packet_size(size, maximum, None)
+    except Violation as violation:
+        return PublishOutcome(delivery.number, violation=violation)
+    raise AssertionError("the message could have been sent")
+
+
 @final
 class SubscriptionAnswer:
-    """What became of a SUBSCRIBE or UNSUBSCRIBE."""
+    """The answer to a SUBSCRIBE (`subscribed`) or an UNSUBSCRIBE."""
 
     topic_filter: Final[str]
     subscribed: Final[bool]

@@ -1,9 +1,9 @@
-"""Messages that came in and that the program has not acknowledged yet.
+"""Received messages that the program has not acknowledged yet.
 
-With a store they are in its inbox before the program gets them, and come back from there after a
-restart, each under its key. A message that the server sends again because it has seen no
-acknowledgement is the one that is here: at QoS 2 the session knows its identifier, at QoS 1 this
-file does, from one connection to the next.
+With a store, a message is in its inbox before the program gets it, and is handed out again after a
+restart, with the same key. The client recognizes a message that the server sends again because it
+has not seen an acknowledgement: at QoS 2 the session knows its identifier, and at QoS 1 the inbox
+knows it from one connection to the next.
 """
 
 from collections.abc import Callable
@@ -24,20 +24,20 @@ from semel.store.store import Store
 
 @final
 class Inbox:
-    """Of one client."""
+    """The inbox of one client."""
 
     _session: Final[Session]
     _subscriptions: Final[ClientSubscriptions]
-    # Whether there is a store that keeps them, and the number of the session there.
+    # Whether a store keeps the messages, and the session's row there.
     _is_durable: Final[bool]
-    _number: Final[int]
+    _store_id: Final[int]
     _version: Final[int]
     _run: Final[str]
     _acknowledge: Final[Callable[[Incoming], None]]
     _open: Final[dict[int, Incoming]]
-    # Those of QoS 1 of an earlier connection, by identifier: the server sends them again.
+    # QoS 1 messages of an earlier connection, by identifier: the server sends them again.
     _carried: dict[int, Incoming]
-    # QoS 1 messages that were acknowledged, and whose PUBACK has not left, by identifier.
+    # QoS 1 messages whose PUBACK was not sent yet, by identifier.
     _unsent_pubacks: dict[int, Incoming]
     _last: int
 
@@ -47,16 +47,16 @@ class Inbox:
         subscriptions: ClientSubscriptions,
         *,
         is_durable: bool,
-        number: int,
+        store_id: int,
         version: int,
         run: str,
         acknowledge: Callable[[Incoming], None],
     ) -> None:
-        """`run` is a word that no other run of the program uses: keys begin with it."""
+        """`run` is unique to this run of the program: keys start with it."""
         self._session = session
         self._subscriptions = subscriptions
         self._is_durable = is_durable
-        self._number = number
+        self._store_id = store_id
         self._version = version
         self._run = run
         self._acknowledge = acknowledge
@@ -69,35 +69,35 @@ class Inbox:
         return len(self._open)
 
     def restore(self, store: Store) -> list[Incoming]:
-        """What an earlier run left: it is handed out once more."""
+        """Load the messages of an earlier run, which are handed out again."""
         again: list[Incoming] = []
-        for number, key, held in store.inbox(self._number):
+        for number, key, stored in store.inbox(self._store_id):
             receipt: Receipt | None = None
-            if held.qos == 2 and held.packet_id:
-                receipt = restore_receipt(self._session, held.packet_id)
+            if stored.qos == 2 and stored.packet_id:
+                receipt = restore_receipt(self._session, stored.packet_id)
             incoming = Incoming(
                 number,
                 key.rpartition("-")[0],
                 self._acknowledge,
-                held.topic_name,
-                held.payload,
-                qos=held.qos,
-                retain=held.retain,
+                stored.topic_name,
+                stored.payload,
+                qos=stored.qos,
+                retain=stored.retain,
                 dup=True,
-                packet_id=held.packet_id,
-                properties=held.properties,
-                filters=self._subscriptions.of(held.topic_name, ()),
+                packet_id=stored.packet_id,
+                properties=stored.properties,
+                filters=self._subscriptions.filters_of(stored.topic_name, ()),
                 receipt=receipt,
             )
-            # Whatever the program is subscribed to now.
+            # Keep it, even if the program no longer subscribes to its topic.
             incoming.is_unfinished = True
             self._last = number
             self._open[number] = incoming
             again.append(incoming)
         return again
 
-    def connecting(self, has_session: bool) -> list[Open]:
-        """A connection begins: what the server may send again, if it has the session."""
+    def carry_over(self, has_session: bool) -> list[Open]:
+        """The exchanges that the server may repeat on a new connection, if it has the session."""
         opened: list[Open] = []
         self._carried = {}
         if has_session:
@@ -109,37 +109,37 @@ class Inbox:
                     opened.append((SERVER, incoming.packet_id, SENT_QOS_2))
         return opened
 
-    def disconnected(self) -> None:
-        """A QoS 1 message will be sent again, with a Receipt of its own."""
+    def on_disconnected(self) -> None:
+        """Drop the Receipts of QoS 1 messages: the server sends these again, with new ones."""
         for incoming in self._open.values():
             if incoming.qos == 1:
                 incoming.receipt = None
 
-    def start_over(self, commit: Commit) -> None:
-        """The server has forgotten them all. They are the program's yet."""
+    def forget_all(self, commit: Commit) -> None:
+        """The server has lost the session. The messages stay, with nothing to acknowledge."""
         self._carried = {}
         self._unsent_pubacks = {}
         for incoming in self._open.values():
             incoming.receipt = None
             incoming.is_open = False
-            self._keep(incoming, 0, commit)
+            self._store_message(incoming, 0, commit)
 
     def forget(self, packet_id: int, commit: Commit) -> None:
-        """The server has forgotten a QoS 2 message, if it is here. It is the program's yet."""
+        """The server has forgotten a QoS 2 message. It stays, with nothing to acknowledge."""
         for incoming in self._open.values():
             if incoming.qos == 2 and incoming.is_open and incoming.packet_id == packet_id:
                 incoming.receipt = None
                 incoming.is_open = False
-                self._keep(incoming, 0, commit)
+                self._store_message(incoming, 0, commit)
 
-    def take(
+    def receive(
         self, packet: Publish, topic: str, receipt: Receipt, commit: Commit
     ) -> Incoming | None:
-        """A message has come. None if it is here already, or was."""
+        """Add a received message. Returns None if it is a repeated one."""
         if packet.qos == 1:
             acknowledged = self._unsent_pubacks.pop(packet.packet_id, None)
             if acknowledged is not None and acknowledged.is_sent_again(packet, topic):
-                # The program has had it: it is our PUBACK that did not leave.
+                # The program has acknowledged it, and our PUBACK was not sent.
                 self._unsent_pubacks[packet.packet_id] = acknowledged
                 self._session.accept(receipt)
                 return None
@@ -148,7 +148,7 @@ class Inbox:
                 known.receipt = receipt
                 return None
             if known is not None:
-                # The server has another under this identifier.
+                # The server uses this identifier for another message now.
                 known.is_open = False
         identifiers: tuple[int, ...] = ()
         if packet.properties.has(SUBSCRIPTION_IDENTIFIER):
@@ -165,16 +165,16 @@ class Inbox:
             dup=packet.dup,
             packet_id=packet.packet_id,
             properties=packet.properties,
-            filters=self._subscriptions.of(topic, identifiers),
+            filters=self._subscriptions.filters_of(topic, identifiers),
             receipt=receipt if packet.qos else None,
         )
         if packet.qos:
             self._open[incoming.number] = incoming
-            self._keep(incoming, packet.packet_id, commit)
+            self._store_message(incoming, packet.packet_id, commit)
         return incoming
 
-    def release(self, incoming: Incoming, commit: Commit) -> None:
-        """The program has done with a message what it had to do."""
+    def acknowledge(self, incoming: Incoming, commit: Commit) -> None:
+        """The program has acknowledged a message."""
         del self._open[incoming.number]
         if self._carried.get(incoming.packet_id) is incoming:
             del self._carried[incoming.packet_id]
@@ -185,16 +185,16 @@ class Inbox:
             incoming.receipt = None
             self._session.accept(receipt)
         if self._is_durable:
-            commit.inbox.append((self._number, incoming.number, "", None))
+            commit.inbox.append((self._store_id, incoming.number, "", None))
 
     def puback_sent(self, packet_id: int) -> None:
-        """A PUBACK leaves."""
+        """A PUBACK was sent."""
         self._unsent_pubacks.pop(packet_id, None)
 
-    def _keep(self, incoming: Incoming, packet_id: int, commit: Commit) -> None:
+    def _store_message(self, incoming: Incoming, packet_id: int, commit: Commit) -> None:
         if not self._is_durable:
             return
-        held = RecordedMessage(
+        stored = RecordedMessage(
             0,
             0,
             incoming.topic,
@@ -206,4 +206,4 @@ class Inbox:
             version=self._version,
             properties=message_properties(incoming.properties),
         )
-        commit.inbox.append((self._number, incoming.number, incoming.key, held))
+        commit.inbox.append((self._store_id, incoming.number, incoming.key, stored))

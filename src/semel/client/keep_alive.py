@@ -1,24 +1,24 @@
-"""When to send PINGREQ, and when a server that does not answer is gone [3.1.2.10]."""
+"""When to send PINGREQ, and when to give up a server that does not answer [3.1.2.10]."""
 
 from typing import Final, final
 
-# A PINGREQ is sent after so much of the Keep Alive interval without a packet [MQTT-3.1.2-20]; the
-# connection is given up when as much passes again without an answer.
+# A PINGREQ is sent after this share of the Keep Alive interval without a packet [MQTT-3.1.2-20];
+# the connection is given up after the same time without an answer.
 PING_AFTER: Final = 0.75
-# The least that is granted to a PINGRESP, in seconds.
+# The shortest time allowed for a PINGRESP, in seconds.
 PING_TIMEOUT: Final = 5.0
 
 
 @final
 class KeepAlive:
-    """Of one connection, whose Keep Alive `interval` is in seconds; 0: there is none."""
+    """The Keep Alive of one connection. `interval` is in seconds, 0 turns it off."""
 
     interval: int
     _sent_at: float
     _received_at: float
-    # When a PINGREQ left that was not answered yet; 0: there is none.
+    # When the oldest unanswered PINGREQ was sent; 0: there is none.
     _pinged_at: float
-    # How many PINGREQ have left, and how many are answered.
+    # How many PINGREQs were sent, and how many were answered.
     pings: int
     answers: int
 
@@ -32,53 +32,53 @@ class KeepAlive:
 
     @property
     def ping_timeout(self) -> float:
-        """How long an answer may take."""
+        """How long the server may take to answer PINGREQ, in seconds."""
         return max(PING_TIMEOUT, self.interval * PING_AFTER)
 
-    def sent(self, now: float) -> None:
-        """A packet leaves."""
+    def on_sent(self, now: float) -> None:
+        """A packet is sent."""
         self._sent_at = now
 
-    def received(self, now: float) -> None:
-        """Something comes."""
+    def on_received(self, now: float) -> None:
+        """Bytes have arrived."""
         self._received_at = now
 
-    def answered(self) -> None:
-        """PINGRESP has come."""
+    def on_pingresp(self) -> None:
+        """PINGRESP has arrived."""
         self._pinged_at = 0.0
-        # A server may send one that nobody has asked for.
+        # A server may send a PINGRESP that was not requested.
         self.answers = min(self.answers + 1, self.pings)
 
-    def not_reading(self, now: float) -> None:
-        """What is not read may be the answer."""
+    def on_not_reading(self, now: float) -> None:
+        """Extend the time: the answer may be among the bytes that are not read."""
         self._received_at = now
         if self._pinged_at:
             self._pinged_at = now
 
-    def is_over(self, now: float) -> bool:
+    def is_timed_out(self, now: float) -> bool:
         """Whether the server has not answered in time."""
         return self._pinged_at > 0 and now >= self._pinged_at + self.ping_timeout
 
-    def wants_ping(self, now: float) -> bool:
-        """Whether it is time for a PINGREQ; if so, it counts as sent."""
-        if now < self._quiet_until():
+    def take_due_ping(self, now: float) -> bool:
+        """Whether a PINGREQ is due; if so, it counts as sent."""
+        if now < self._ping_due_at():
             return False
-        self.pinged(now)
+        self.on_pingreq_sent(now)
         return True
 
-    def pinged(self, now: float) -> None:
-        """A PINGREQ leaves."""
+    def on_pingreq_sent(self, now: float) -> None:
+        """A PINGREQ is sent."""
         self._sent_at = now
         self.pings += 1
         if not self._pinged_at:
             self._pinged_at = now
 
-    def due(self) -> float:
-        """When to look again."""
-        due = self._quiet_until()
+    def next_check(self) -> float:
+        """When to check again."""
+        due = self._ping_due_at()
         return min(due, self._pinged_at + self.ping_timeout) if self._pinged_at else due
 
-    def _quiet_until(self) -> float:
-        # A peer that is gone is noticed by its silence, however much there is to be sent.
+    def _ping_due_at(self) -> float:
+        # A dead peer is detected by its silence, however much is sent to it.
         since = self._sent_at if self._pinged_at else min(self._sent_at, self._received_at)
         return since + self.interval * PING_AFTER

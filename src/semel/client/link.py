@@ -1,10 +1,11 @@
-"""A Core on a network: one task connects, stays connected, and comes back.
+"""Connects a ClientCore to a broker: one task connects, and reconnects after a loss.
 
-                       ┌──────────── backoff ◀───────────┐
-    store is safe ─▶ transport ─▶ CONNECT ─▶ CONNACK ─▶ greeted … lost ─▶ passing? ─▶ failed
+        ┌──────────────────── backoff ◀──────────────────────┐ yes
+        ▼                                                    │
+    transport ─▶ CONNECT ─▶ CONNACK ─▶ connected … lost ─▶ temporary? ─ no ─▶ failed
 
-Whatever happens to the core is followed by a `flush`, once for a chunk of bytes that came, once for
-all that the program does in a turn of the loop. The owner is told what came of it.
+Every change of the core is followed by a `flush`: one for each chunk of bytes received, and one for
+all that the program does in one iteration of the event loop. `flush` reports events to the owner.
 """
 
 import asyncio
@@ -18,10 +19,10 @@ from typing import Final, Protocol, TypeVar
 
 from semel.client.address import Address, BadAddress
 from semel.client.authentication import ClientAuthentication
-from semel.client.core import Core
-from semel.client.errors import Disconnected, Refused, problem_of
+from semel.client.connector import Connector, open_transport
+from semel.client.core import ClientCore
+from semel.client.errors import Disconnected, Refused, connection_error
 from semel.client.events import PublishOutcome, SubscriptionAnswer
-from semel.client.opening import Opening, open_transport
 from semel.client.received import Incoming
 from semel.client.reconnect import Backoff
 from semel.client.transport import CannotConnect, Transport
@@ -46,73 +47,73 @@ LOG: Final = logging.getLogger("semel.client")
 
 T = TypeVar("T")
 
-# Expired messages are looked for no more often than this.
+# The shortest interval between two searches for expired messages, in seconds.
 EXPIRY_SECONDS: Final = 0.01
-# Bytes that the program may hand over in one turn of the loop before they are written.
+# Bytes that the program may publish in one iteration of the event loop before they are written.
 TURN_BYTES: Final = 64 * 1024
-# How long the store may take to write what is left when the client closes, and the transport.
+# How long the store and the transport may take to finish when the client closes, in seconds.
 CLOSE_SECONDS: Final = 10.0
 
 
-class Owner(Protocol):
-    """Who is told what happens."""
+class LinkOwner(Protocol):
+    """Receives the events of a link."""
 
     def on_connected(self, packet: ConnAck) -> None:
-        """The connection may be used."""
+        """The server has accepted the connection."""
 
-    def arrived(self, messages: list[Incoming]) -> None:
-        """Messages have come, and are safe."""
+    def on_arrived(self, messages: list[Incoming]) -> None:
+        """Messages have arrived, and are committed."""
 
     def on_published(self, outcomes: list[PublishOutcome]) -> None:
-        """Publications are complete, or will not be."""
+        """Publications are complete, or were given up."""
 
-    def stored(self, numbers: list[int]) -> None:
-        """Publications are on disk."""
+    def on_stored(self, numbers: list[int]) -> None:
+        """Publications are committed."""
 
-    def answered(self, answers: list[SubscriptionAnswer]) -> None:
-        """SUBSCRIBE and UNSUBSCRIBE are answered."""
+    def on_answered(self, answers: list[SubscriptionAnswer]) -> None:
+        """The server has answered SUBSCRIBE or UNSUBSCRIBE packets."""
 
     def on_disconnected(self, problem: Exception) -> None:
-        """The connection is gone; another will be tried, unless the owner gives up."""
+        """The connection is lost; the link reconnects, unless the owner calls `give_up`."""
 
-    def failed(self, problem: Exception) -> None:
-        """There will be no other connection."""
+    def on_failed(self, problem: Exception) -> None:
+        """The link makes no other connection."""
 
 
 class LinkListener:
-    """Hears one transport, for as long as it is the link's."""
+    """Passes the events of one transport to the link, while the link uses it."""
 
     def __init__(self, link: "BrokerLink") -> None:
         self.link = link
         self.is_current = True
-        self.gone: asyncio.Future[None] = link.loop.create_future()
+        self.closed: asyncio.Future[None] = link.loop.create_future()
 
     def received(self, data: bytes) -> None:
-        """Bytes of MQTT."""
+        """Bytes of MQTT have arrived."""
         if self.is_current:
             self.link.received(data)
 
     def writable(self, writable: bool) -> None:
-        """Whether the server reads fast enough."""
+        """The write buffer has room again, or is full."""
         if self.is_current:
             self.link.writable(writable)
 
     def lost(self, why: str | None) -> None:
-        """The network connection is gone."""
-        if not self.gone.done():
-            self.gone.set_result(None)
+        """The network connection is closed."""
+        if not self.closed.done():
+            self.closed.set_result(None)
         if self.is_current:
             self.link.lost(why)
 
 
 class BrokerLink:
-    """Keeps one Core connected, until it is closed."""
+    """Keeps one ClientCore connected, until it is closed."""
 
     def __init__(
         self,
-        core: Core,
+        core: ClientCore,
         address: Address,
-        owner: Owner,
+        owner: LinkOwner,
         *,
         tls: ssl.SSLContext | None,
         timeout: float,
@@ -121,9 +122,9 @@ class BrokerLink:
         purge: Callable[[str], Awaitable[None]],
         store: DiskStore | None = None,
         authentication: ClientAuthentication | None = None,
-        opening: Opening = open_transport,
+        connector: Connector = open_transport,
     ) -> None:
-        """`purge` ends the session that a 3.1.1 server has of a client with this identifier."""
+        """`purge` makes a 3.1.1 server discard the session of this client identifier."""
         self.core = core
         self.address = address
         self.owner = owner
@@ -134,62 +135,66 @@ class BrokerLink:
         self.purge = purge
         self.store = store
         self.authentication = authentication
-        self.opening = opening
+        self.connector = connector
         self.loop = asyncio.get_running_loop()
         self.transport: Transport | None = None
         self.is_writable = False
-        # Why reading has to wait: the program has too much to read already; the store is behind.
-        self.is_held = False
+        # Reading is paused because the program is behind. The store may pause it as well.
+        self.is_paused_by_reader = False
         self.reconnects = 0
         self.problem: Exception | None = None
-        self.closing = False
+        self.is_closing = False
         self._offset = time.time() - self.loop.time()
         self._handed_over = 0
         self._is_scheduled = False
-        # Nothing can be stored any more, or is to be.
-        self._is_over = False
+        # The client is closed, or its store has failed: nothing is stored or sent any more.
+        self._is_stopped = False
         self._expiry: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._first: asyncio.Future[None] = self.loop.create_future()
+        self._first_attempt: asyncio.Future[None] = self.loop.create_future()
         self._connack_received: asyncio.Future[None] | None = None
-        self._gone: asyncio.Future[Exception] | None = None
-        # In the order in which they came.
+        self._lost: asyncio.Future[Exception] | None = None
+        # A dict keeps the order of arrival.
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._listener: LinkListener | None = None
-        # Connections that have been told why they end, and are closing.
+        # Transports that are closing, with DISCONNECT sent if it was due.
         self._closing: dict[LinkListener, Transport] = {}
-        # What the program's Authentication is at; nothing leaves until it trusts the server.
+        # Running calls of the program's authentication. Nothing is sent until it has verified the
+        # server.
         self._authenticating: set[asyncio.Task[None]] = set()
         self._is_verifying = False
         self._reauthenticating = asyncio.Lock()
         self._reauthenticated: asyncio.Future[None] | None = None
-        # Who waits for a PINGRESP, by the number of the PINGREQ on this connection.
+        # Tasks that await a PINGRESP, by the number of the PINGREQ on this connection.
         self._pings: dict[int, asyncio.Future[None]] = {}
-        core.touched = self.schedule
+        core.on_acknowledged = self.schedule
         if store is not None:
             store.connect(
-                self.loop, safe=self._safe, changed=self._changed, failed=self._store_failed
+                self.loop,
+                safe=self._on_committed,
+                changed=self._on_condition_changed,
+                failed=self._store_failed,
             )
 
     def now(self) -> float:
-        """Seconds of a clock that agreed with the wall clock at the start, and is never set."""
+        """Monotonic seconds that agreed with the wall clock at the start."""
         return self.loop.time() + self._offset
 
     # --- for the owner ----------------------------------------------------------------------------
 
     async def start(self, *, offline: bool) -> None:
-        """Connect. With `offline`, a server that cannot be reached now is tried again later."""
+        """Connect. With `offline`, return even if the server cannot be reached, and keep trying."""
         self._task = self.loop.create_task(self._run(offline), name="semel-client")
-        await asyncio.shield(self._first)
+        await asyncio.shield(self._first_attempt)
 
     @property
     def is_connected(self) -> bool:
-        """Whether the server has accepted the connection, and it is not over."""
+        """Whether the server has accepted the connection, and it has not ended."""
         return self.transport is not None and self.core.is_connected and not self._is_verifying
 
     async def until(self, is_met: Callable[[], bool]) -> None:
-        """Wait until something is so, or there will be no other connection."""
+        """Wait until `is_met()` is true. Raises when the link makes no other connection."""
         while not is_met():
             if self.problem is not None:
                 raise self.problem.with_traceback(None)
@@ -201,13 +206,13 @@ class BrokerLink:
                 del self._waiters[waiter]
 
     def schedule(self) -> None:
-        """Something was done: flush when this turn of the loop ends."""
+        """Call `flush` in the next iteration of the event loop."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self.loop.call_soon(self.flush)
 
     def handed_over(self, size: int) -> bool:
-        """Some bytes are to be written. Whether it is time to let the loop have its turn."""
+        """Account for bytes to write. Returns whether the caller should yield to the loop."""
         self._handed_over += size
         if self._handed_over >= TURN_BYTES:
             self.flush()
@@ -216,12 +221,12 @@ class BrokerLink:
         return False
 
     def watch_expiry(self) -> None:
-        """Publications that wait may expire: be there when the first does."""
+        """Set a timer for the first expiry in the backlog."""
         due = self.core.session.backlog.next_expiry
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        if due is not None and not self._is_over:
+        if due is not None and not self._is_stopped:
             delay = max(EXPIRY_SECONDS, due - self.now())
             self._expiry = self.loop.call_later(delay, self._expire)
 
@@ -231,55 +236,55 @@ class BrokerLink:
         self.flush()
         self.watch_expiry()
 
-    def hold(self, held: bool) -> None:
-        """Read no more, or again: the program cannot keep up, or can."""
-        if held != self.is_held:
-            self.is_held = held
+    def pause_for_reader(self, paused: bool) -> None:
+        """Pause or resume reading, because the program is behind or has caught up."""
+        if paused != self.is_paused_by_reader:
+            self.is_paused_by_reader = paused
             self._update_reading()
 
     def flush(self) -> None:
-        """Let everything go where it belongs, and tell the owner."""
+        """Commit and send what is pending, and report events to the owner."""
         core = self.core
         self._is_scheduled = False
         self._handed_over = 0
-        if self._is_over or self._is_verifying:
+        if self._is_stopped or self._is_verifying:
             return
         try:
             core.flush(self.now(), time.time())
         except Unusable as problem:
             self._store_failed(str(problem))
             return
-        if core.greeting is not None and self.authentication is not None:
+        if core.connack is not None and self.authentication is not None:
             self._is_verifying = True
-            self._spawn(self._verify, self.authentication, core.greeting)
+            self._run_authentication(self._verify, self.authentication, core.connack)
             return
         self._write()
-        self._tell()
+        self._report_events()
 
     def _write(self) -> None:
         data = self.core.take_output()
         if data and self.transport is not None:
             self.transport.write(data)
 
-    def _tell(self) -> None:
+    def _report_events(self) -> None:
         core = self.core
         owner = self.owner
         if core.stored:
             stored, core.stored = core.stored, []
-            owner.stored(stored)
+            owner.on_stored(stored)
         if core.outcomes:
             outcomes, core.outcomes = core.outcomes, []
             owner.on_published(outcomes)
             self._wake()
         if core.answers:
             answers, core.answers = core.answers, []
-            owner.answered(answers)
-        if core.greeting is not None:
-            greeting, core.greeting = core.greeting, None
-            self._greet(greeting)
+            owner.on_answered(answers)
+        if core.connack is not None:
+            connack, core.connack = core.connack, None
+            self._on_connack(connack)
         if core.arrived:
             arrived, core.arrived = core.arrived, []
-            owner.arrived(arrived)
+            owner.on_arrived(arrived)
         if core.auths:
             auths, core.auths = core.auths, []
             for auth in auths:
@@ -288,8 +293,8 @@ class BrokerLink:
             ping = self._pings.pop(number)
             if not ping.done():
                 ping.set_result(None)
-        if core.ending is not None:
-            self._part(problem_of(core.ending, core.version))
+        if core.connection_end is not None:
+            self._set_lost(connection_error(core.connection_end, core.version))
 
     def _wake(self) -> None:
         for waiter in self._waiters:
@@ -304,7 +309,7 @@ class BrokerLink:
         except (MissingExtra, BadAddress) as problem:
             self._fail(problem)
         except asyncio.CancelledError:
-            # By us, or by somebody who cancels all there is: nobody may wait for ever.
+            # By us or by the program: end every wait.
             self._fail(Disconnected("the client is closed"))
             raise
         except Exception as problem:
@@ -319,25 +324,25 @@ class BrokerLink:
             try:
                 await self._connect()
                 connected_at = self.loop.time()
-                assert self._gone is not None
-                if not self._first.done():
-                    self._first.set_result(None)
-                problem = await self._gone
+                assert self._lost is not None
+                if not self._first_attempt.done():
+                    self._first_attempt.set_result(None)
+                problem = await self._lost
             except (Refused, Disconnected, CannotConnect) as found:
                 problem = found
             self._end_connection()
-            if self.closing:
+            if self.is_closing:
                 return
             if isinstance(problem, CannotConnect):
                 problem = Disconnected(str(problem))
             assert isinstance(problem, Refused | Disconnected)
-            is_first = not self._first.done()
-            if self.backoff is None or not problem.is_passing or (is_first and not offline):
+            is_first = not self._first_attempt.done()
+            if self.backoff is None or not problem.is_temporary or (is_first and not offline):
                 self._fail(problem)
                 return
             if is_first:
-                self._first.set_result(None)
-            # A server that accepts, and goes at once, is no better than one that does not accept.
+                self._first_attempt.set_result(None)
+            # A server that accepts and closes at once counts as a failure.
             if self.loop.time() - connected_at > max(delay, self.backoff.first):
                 failures = 0
             failures += 1
@@ -350,64 +355,64 @@ class BrokerLink:
             self.reconnects += 1
 
     def give_up(self, problem: Exception) -> None:
-        """Make no other connection, for this reason: for an owner that is told of an end."""
+        """Make no other connection: for an owner, in `on_disconnected`."""
         self._fail(problem)
 
     def _fail(self, problem: Exception) -> None:
-        """There will be no other connection."""
+        """Make no other connection, and report why."""
         if self.problem is not None:
             return
         self.problem = problem
-        self.owner.failed(problem)
+        self.owner.on_failed(problem)
         self._wake()
-        if not self._first.done():
-            self._first.set_exception(problem)
+        if not self._first_attempt.done():
+            self._first_attempt.set_exception(problem)
 
     async def _connect(self) -> None:
-        """One attempt, up to the CONNACK that accepts. Raises why there is none."""
+        """Make one attempt, until CONNACK accepts it. Raises why it failed."""
         core = self.core
         clean = not core.has_state if self.clean_start is None else self.clean_start
         if core.version != MQTT5:
             persistent = core.session_expiry > 0
             if clean and persistent:
                 await self.purge(core.client_id)
-                core.is_purged = True
+                core.is_session_purged = True
             clean = not persistent
-        await self._open(clean)
-        # Only the first connection starts clean: the session of a second one is ours.
+        await self._open_connection(clean)
+        # Only the first connection starts clean: later ones resume its session.
         self.clean_start = None
 
-    async def _open(self, clean_start: bool) -> None:
+    async def _open_connection(self, clean_start: bool) -> None:
         data = None
         if self.authentication is not None:
-            data = await self._first_data(self.authentication)
-        self._gone = self.loop.create_future()
+            data = await self._initial_data(self.authentication)
+        self._lost = self.loop.create_future()
         self._connack_received = self.loop.create_future()
         listener = self._listener = LinkListener(self)
-        self.transport = await self.opening(
+        self.transport = await self.connector(
             self.address, listener, tls=self.tls, timeout=self.timeout
         )
         self.is_writable = True
         self.core.connect(clean_start, self.now(), data)
         self._write()
         self._update_reading()
-        gone = self._gone
+        lost = self._lost
         try:
             async with asyncio.timeout(self.timeout):
                 await asyncio.wait(
-                    (self._connack_received, gone), return_when=asyncio.FIRST_COMPLETED
+                    (self._connack_received, lost), return_when=asyncio.FIRST_COMPLETED
                 )
         except TimeoutError:
             if not self.core.session.connected or self._is_verifying:
                 raise Disconnected(
                     f"the server did not answer CONNECT within {self.timeout:.0f} s"
                 ) from None
-            # It has answered, and it is our store that takes its time.
-            await asyncio.wait((self._connack_received, gone), return_when=asyncio.FIRST_COMPLETED)
+            # The server has answered, and our store has not committed it yet.
+            await asyncio.wait((self._connack_received, lost), return_when=asyncio.FIRST_COMPLETED)
         if not self._connack_received.done():
-            raise gone.result()
+            raise lost.result()
 
-    def _greet(self, packet: ConnAck) -> None:
+    def _on_connack(self, packet: ConnAck) -> None:
         assert self._connack_received is not None
         if self._connack_received.done():
             return
@@ -418,22 +423,22 @@ class BrokerLink:
         self._update_reading()
         self._sweep()
 
-    def _part(self, problem: Exception) -> None:
-        """The connection is over."""
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(problem)
+    def _set_lost(self, problem: Exception) -> None:
+        """The connection has ended, for this reason."""
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(problem)
 
     def _end_connection(self) -> None:
-        """Nothing is left of a connection."""
+        """Close the transport, and reset the state of the connection."""
         transport, self.transport = self.transport, None
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.is_current = False
-        if transport is not None and listener is not None and not listener.gone.done():
-            # Whoever broke a rule should be able to read which one, before the connection closes.
+        if transport is not None and listener is not None and not listener.closed.done():
+            # A peer that broke a rule should receive our DISCONNECT before the connection closes.
             transport.close()
             self._closing[listener] = transport
-            listener.gone.add_done_callback(lambda _: self._closing.pop(listener, None))
+            listener.closed.add_done_callback(lambda _: self._closing.pop(listener, None))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -442,24 +447,24 @@ class BrokerLink:
         self._is_verifying = False
         self._pings.clear()
         self.is_writable = False
-        self.core.lost(self.now())
+        self.core.on_connection_lost(self.now())
         self.core.session.room = BOUNDLESS
-        # A commit may hold what this connection's last packets were about.
+        # Commit the changes that the last packets of this connection made.
         self.flush()
 
-    # --- what the transport says ------------------------------------------------------------------
+    # --- events of the transport ------------------------------------------------------------------
 
     def received(self, data: bytes) -> None:
-        """Bytes of MQTT."""
-        if self.core.ending is None:
+        """Bytes of MQTT have arrived."""
+        if self.core.connection_end is None:
             self.core.receive(data, self.now())
             self.flush()
             if not self._is_reading:
-                # A store that falls behind by what it is given tells nobody.
+                # A store that falls behind by this write does not report it.
                 self._update_reading()
 
     def writable(self, writable: bool) -> None:
-        """Whether the server reads fast enough."""
+        """The write buffer has room again, or is full."""
         self.is_writable = writable
         self.core.session.room = BOUNDLESS if writable else 0
         if writable:
@@ -467,8 +472,8 @@ class BrokerLink:
             self.schedule()
 
     def lost(self, why: str | None) -> None:
-        """The network connection is gone."""
-        self._part(Disconnected(why or "the server closed the connection"))
+        """The network connection is closed."""
+        self._set_lost(Disconnected(why or "the server closed the connection"))
 
     def _update_reading(self) -> None:
         if self.transport is not None:
@@ -480,36 +485,36 @@ class BrokerLink:
     @property
     def _is_reading(self) -> bool:
         if not self.core.session.connected:
-            # Whoever paused here would not see the CONNACK.
+            # A pause here would keep us from reading the CONNACK.
             return True
-        return not self.is_held and (self.store is None or self.store.condition == OPEN)
+        return not self.is_paused_by_reader and (self.store is None or self.store.condition == OPEN)
 
     def _sweep(self) -> None:
         """Keep the connection alive."""
         due = self.core.sweep(self.now(), is_reading=self._is_reading)
         self._write()
-        self._tell()
+        self._report_events()
         if due is not None:
             delay = max(0.0, due - self.now())
             self._timer = self.loop.call_later(delay, self._sweep)
 
-    # --- what the store says ----------------------------------------------------------------------
+    # --- events of the store ----------------------------------------------------------------------
 
-    def _safe(self, commits: list[Commit]) -> None:
-        if self._is_over:
+    def _on_committed(self, commits: list[Commit]) -> None:
+        if self._is_stopped:
             return
-        self.core.committed(len(commits), self.now())
+        self.core.on_committed(len(commits), self.now())
         self.flush()
-        if self.core.is_safe:
+        if self.core.is_committed:
             self._wake()
 
-    def _changed(self) -> None:
+    def _on_condition_changed(self) -> None:
         self._update_reading()
         self._wake()
 
     def _store_failed(self, why: str) -> None:
-        self._is_over = True
-        self._fail(Disconnected(f"the store cannot be used any more: {why}"))
+        self._is_stopped = True
+        self._fail(Disconnected(f"the store can no longer be used: {why}"))
         if self._task is not None:
             self._task.cancel()
         self._end_connection()
@@ -518,13 +523,13 @@ class BrokerLink:
 
     def _authenticate(self, packet: Auth) -> None:
         authentication = self.authentication
-        # An Exchange lets no AUTH pass that was not agreed on.
+        # The Exchange refuses AUTH without an agreed method.
         assert authentication is not None
         data = packet.properties.authentication_data
         if packet.reason == CONTINUE_AUTHENTICATION:
-            self._spawn(self._respond, authentication, data)
+            self._run_authentication(self._respond, authentication, data)
         else:
-            self._spawn(self._finish, authentication, data)
+            self._run_authentication(self._finish, authentication, data)
 
     async def _respond(self, authentication: ClientAuthentication, data: bytes | None) -> None:
         answer = await _awaited(authentication.respond(data))
@@ -538,20 +543,20 @@ class BrokerLink:
             self._reauthenticated.set_result(None)
 
     async def _verify(self, authentication: ClientAuthentication, packet: ConnAck) -> None:
-        """The server has accepted the client: does the client accept the server?"""
+        """Let the program verify the server after CONNACK."""
         await _awaited(authentication.finish(packet.properties.authentication_data))
         self._is_verifying = False
         self._write()
-        self._tell()
+        self._report_events()
 
-    async def _first_data(self, authentication: ClientAuthentication) -> bytes | None:
+    async def _initial_data(self, authentication: ClientAuthentication) -> bytes | None:
         try:
             return await _awaited(authentication.begin())
         except Exception as problem:
             raise Disconnected(f"the authentication failed: {problem}", is_final=True) from problem
 
-    def _spawn(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Do what the program's Authentication does; what it raises ends the connection."""
+    def _run_authentication(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run a step of the program's authentication; an exception ends the connection."""
 
         async def guarded() -> None:
             try:
@@ -561,46 +566,46 @@ class BrokerLink:
                 self.core.disconnect(UNSPECIFIED_ERROR, None, self.now())
                 self._is_verifying = False
                 self._write()
-                self._part(Disconnected(f"the authentication failed: {problem}", is_final=True))
+                self._set_lost(Disconnected(f"the authentication failed: {problem}", is_final=True))
 
         task = self.loop.create_task(guarded(), name="semel-authentication")
         self._authenticating.add(task)
         task.add_done_callback(self._authenticating.discard)
 
     async def reauthenticate(self) -> None:
-        """[4.12.1] Authenticate anew on this connection; one at a time."""
+        """Re-authenticate on this connection, one task at a time [4.12.1]."""
         authentication = self.authentication
         if authentication is None:
             raise ValueError("the client was made without `authentication`")
         async with self._reauthenticating:
             await self.until(lambda: self.is_connected)
             done = self._reauthenticated = self.loop.create_future()
-            gone = self._gone
-            assert gone is not None
+            lost = self._lost
+            assert lost is not None
             data = await _awaited(authentication.begin())
-            if not gone.done():
+            if not lost.done():
                 method = authentication.method
                 self.core.authenticate(RE_AUTHENTICATE, method, data, self.now())
                 self._write()
-                await asyncio.wait((done, gone), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((done, lost), return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
-                raise gone.result()
+                raise lost.result()
 
     # --- PINGREQ ----------------------------------------------------------------------------------
 
     async def ping(self) -> None:
-        """Send PINGREQ on this connection and wait for the answer. Raises why there is none."""
-        gone = self._gone
-        if gone is None or not self.is_connected:
+        """Send PINGREQ on this connection and wait for the answer. Raises if there is none."""
+        lost = self._lost
+        if lost is None or not self.is_connected:
             raise self.problem or Disconnected("there is no connection")
         answered: asyncio.Future[None] = self.loop.create_future()
         self._pings[self.core.ping(self.now())] = answered
         self.flush()
-        await asyncio.wait((answered, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answered, lost), return_when=asyncio.FIRST_COMPLETED)
         if not answered.done():
-            raise gone.result()
+            raise lost.result()
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- close ------------------------------------------------------------------------------------
 
     async def close(
         self,
@@ -610,8 +615,8 @@ class BrokerLink:
         at_once: bool = False,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
-        """Leave in order: what is acknowledged is stored and said, then DISCONNECT."""
-        self.closing = True
+        """Commit, send acknowledgements and DISCONNECT, then close."""
+        self.is_closing = True
         if at_once:
             await self._stop(at_once=True)
             return
@@ -619,16 +624,16 @@ class BrokerLink:
             async with asyncio.timeout(CLOSE_SECONDS):
                 self.flush()
                 with contextlib.suppress(Refused, Disconnected):
-                    await self.until(lambda: self.core.is_safe)
+                    await self.until(lambda: self.core.is_committed)
                 if self.is_connected:
-                    # In 3.1.1 it is by leaving without a word that a client leaves its will.
+                    # In 3.1.1 the server publishes the will if there is no DISCONNECT.
                     if self.core.version == MQTT5 or reason == NORMAL_DISCONNECTION:
                         self.core.disconnect(reason, session_expiry, self.now(), properties)
                         self._write()
                     assert self.transport is not None
                     self.transport.close()
-                    assert self._gone is not None
-                    await asyncio.wait((self._gone,))
+                    assert self._lost is not None
+                    await asyncio.wait((self._lost,))
         except TimeoutError:
             LOG.warning("%s: the connection did not close in time", self.address)
         except asyncio.CancelledError:
@@ -651,14 +656,14 @@ class BrokerLink:
             if tasks:
                 await asyncio.wait(tasks)
             if self._closing and not at_once:
-                await asyncio.wait([listener.gone for listener in self._closing])
+                await asyncio.wait([listener.closed for listener in self._closing])
         finally:
-            self._is_over = True
+            self._is_stopped = True
             for transport in tuple(self._closing.values()):
                 transport.abort()
-        if self._first.done() and not self._first.cancelled():
-            # Whoever started it has been told.
-            self._first.exception()
+        if self._first_attempt.done() and not self._first_attempt.cancelled():
+            # `start` has raised it; mark it as retrieved.
+            self._first_attempt.exception()
 
 
 async def _awaited(value: T | Awaitable[T]) -> T:

@@ -1,9 +1,8 @@
-"""Messages for one part of a program: an asynchronous iterator, and what waits behind it.
+"""Asynchronous iterators over received messages, and the queues behind them.
 
-In automatic mode a message is acknowledged when the loop asks for the next one: whatever its body
-did is done. Otherwise the program calls `ack` of each message. A message that was not acknowledged
-is handed out again, and holds back the acknowledgements of those that came after it
-[MQTT-4.6.0-2].
+In automatic mode a message is acknowledged when the loop asks for the next one, because its body
+has finished then. Otherwise the program calls `ack` of each message. A message that was not
+acknowledged is handed out again, and delays the acknowledgements of later ones [MQTT-4.6.0-2].
 """
 
 import asyncio
@@ -21,39 +20,39 @@ from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.reasons import FAILURE
 
 
-class Keeper(Protocol):
-    """The client, as its iterators know it."""
+class ChannelOwner(Protocol):
+    """The client, as its iterators see it."""
 
-    def taken(self, received: Received) -> None:
-        """A message has left its queue."""
+    def on_taken(self, received: Received) -> None:
+        """The program has taken a message from its queue."""
 
-    async def unsubscribe(self, channel: "Channel") -> None:
-        """Ask the server for no more, and end the iteration."""
+    async def unsubscribe_channel(self, channel: "Channel") -> None:
+        """Unsubscribe, and end the iteration."""
 
-    def unfinished(self, channel: "Channel") -> None:
-        """The program will not finish with the message that it is at."""
+    def return_unfinished(self, channel: "Channel") -> None:
+        """Give the message that the program did not finish to another iterator."""
 
-    def let_go(self, channel: "Channel") -> None:
-        """The program has let go of the iterator. From any thread, at any moment."""
+    def abandon(self, channel: "Channel") -> None:
+        """The program has dropped the iterator; may be called in any thread."""
 
 
 class MessageListener:
-    """A part of the program that gets the messages of some filters."""
+    """Receives the messages of some topic filters."""
 
     def __init__(self, subscriptions: Sequence[Subscription]) -> None:
         self.subscriptions = {each.topic_filter: each for each in subscriptions}
-        # What the server has granted each filter: QoS 0, 1 or 2.
+        # The QoS that the server has granted each filter.
         self.granted: dict[str, int] = {}
         self.problem: Exception | None = None
         self.is_over = False
         self._waiters: set[asyncio.Future[None]] = set()
 
     def put(self, incoming: Incoming) -> None:
-        """A message for it."""
+        """Deliver a message."""
         raise NotImplementedError
 
-    def answered(self, answer: SubscriptionAnswer) -> None:
-        """The server has accepted one of the filters, or refused it."""
+    def on_answered(self, answer: SubscriptionAnswer) -> None:
+        """The server has accepted or refused one of the filters."""
         if answer.violation is not None:
             self.fail(answer.violation)
         elif answer.reason >= FAILURE:
@@ -64,7 +63,7 @@ class MessageListener:
             self.wake()
 
     def fail(self, problem: Exception) -> None:
-        """There will be no other message."""
+        """No further message will arrive, for this reason."""
         if self.problem is None:
             self.problem = problem
         self.wake()
@@ -75,13 +74,13 @@ class MessageListener:
         self.wake()
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Wake the tasks in `wait_for_change`."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def change(self) -> None:
-        """Wait until something has."""
+    async def wait_for_change(self) -> None:
+        """Wait for the next message or change of state."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -90,44 +89,44 @@ class MessageListener:
             self._waiters.discard(waiter)
 
     async def until_granted(self) -> None:
-        """Wait for SUBACK. Raises why there is none, or what it says."""
+        """Wait until the server has granted every filter. Raises if it has not."""
         while len(self.granted) < len(self.subscriptions):
             if self.problem is not None:
                 raise self.problem.with_traceback(None)
             if self.is_over:
-                raise Disconnected("the subscription was ended before the server had answered it")
-            await self.change()
+                raise Disconnected("the subscription was ended before the server answered it")
+            await self.wait_for_change()
 
 
 class Channel(MessageListener):
-    """What waits behind an iterator. The client has it, whether or not the program has that."""
+    """The queue behind an iterator. The client keeps it even if the program drops the iterator."""
 
     def __init__(self, subscriptions: Sequence[Subscription], *, auto_ack: bool) -> None:
         super().__init__(subscriptions)
         self.auto_ack = auto_ack
         self.queue: deque[Received] = deque()
-        # In automatic mode, the message that the program is at.
+        # In automatic mode, the message that the program is processing.
         self.last: Received | None = None
 
     def put(self, incoming: Incoming) -> None:
-        """A message for this part of the program."""
+        """Queue a message."""
         self.queue.append(Received(incoming))
         if self._waiters:
             self.wake()
 
     def close(self) -> None:
-        """The client is closed: what was not handed out is for its next run."""
+        """The client is closed; messages in the queue are left for its next run."""
         self.queue.clear()
         super().close()
 
     def acknowledge_last(self) -> None:
-        """The program is done with what it had."""
+        """The program has processed its last message."""
         if self.last is not None:
             self.last.ack()
             self.last = None
 
     def end(self) -> list[Received]:
-        """The iteration is over. What was not handed out yet."""
+        """End the iteration. Returns the messages that were not handed out."""
         self.is_over = True
         left = list(self.queue)
         self.queue.clear()
@@ -136,26 +135,26 @@ class Channel(MessageListener):
 
 
 class Messages:
-    """Iterate over it; `await` it to know that the server has accepted the subscription.
+    """An asynchronous iterator; `await` it to wait until the server has accepted the subscription.
 
-    One task iterates in automatic mode. Several may share an iterator that acknowledges nothing by
-    itself: each message goes to one of them. When the program lets go of it, what it has not
-    acknowledged is for another iterator, and the subscription stays.
+    In automatic mode one task may iterate. With `auto_ack=False` several tasks may share the
+    iterator: each message goes to one of them. When the program drops the iterator, messages that
+    it has not acknowledged go to another one, and the subscription stays.
     """
 
-    def __init__(self, keeper: Keeper, channel: Channel) -> None:
-        self._keeper = keeper
+    def __init__(self, owner: ChannelOwner, channel: Channel) -> None:
+        self._owner = owner
         self._channel = channel
-        weakref.finalize(self, keeper.let_go, channel).atexit = False
+        weakref.finalize(self, owner.abandon, channel).atexit = False
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """What was asked for."""
+        """The subscriptions that were requested."""
         return tuple(self._channel.subscriptions.values())
 
     @property
     def granted(self) -> dict[str, int]:
-        """What the server has granted each filter: QoS 0, 1 or 2."""
+        """The QoS that the server has granted each filter."""
         return dict(self._channel.granted)
 
     def __aiter__(self) -> Self:
@@ -171,9 +170,9 @@ class Messages:
                 raise channel.problem.with_traceback(None)
             if channel.is_over:
                 raise StopAsyncIteration
-            await channel.change()
+            await channel.wait_for_change()
         received = queue.popleft()
-        self._keeper.taken(received)
+        self._owner.on_taken(received)
         if channel.auto_ack:
             channel.last = received
         return received
@@ -195,47 +194,47 @@ class Messages:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            # What the body did without an exception is done.
+            # The body has finished without an exception.
             self._channel.acknowledge_last()
         try:
             await self.unsubscribe()
         finally:
-            self._keeper.unfinished(self._channel)
+            self._owner.return_unfinished(self._channel)
 
     async def unsubscribe(self) -> None:
-        """Ask the server for no more, and end the iteration.
+        """Unsubscribe, and end the iteration.
 
-        Messages that were not handed out yet are acknowledged unread, if no other iterator takes
+        Messages that were not handed out are acknowledged unread, unless another iterator takes
         them.
         """
         if not self._channel.is_over:
-            await self._keeper.unsubscribe(self._channel)
+            await self._owner.unsubscribe_channel(self._channel)
 
 
 class Responses(MessageListener):
-    """Takes the answers to requests, each for who asked [4.10]."""
+    """Receives the responses on one topic, and gives each to its request [4.10]."""
 
-    def __init__(self, topic: str, qos: int, keeper: Keeper) -> None:
+    def __init__(self, topic: str, qos: int, owner: ChannelOwner) -> None:
         super().__init__([Subscription(topic, qos)])
-        self._keeper = keeper
+        self._owner = owner
         self._asked: dict[bytes, asyncio.Future[Received]] = {}
 
     def expect(self, correlation: bytes) -> asyncio.Future[Received]:
-        """An answer with these Correlation Data will come."""
+        """A future of the response with this Correlation Data."""
         answer: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
         self._asked[correlation] = answer
         return answer
 
     def forget(self, correlation: bytes) -> None:
-        """Nobody waits for it any more, nor wants to know why it did not come."""
+        """Stop waiting for a response, and ignore its exception."""
         answer = self._asked.pop(correlation)
         if not answer.cancel() and not answer.cancelled():
             answer.exception()
 
     def put(self, incoming: Incoming) -> None:
-        """An answer; one that nobody asked for, or that comes too late, is let go."""
+        """Complete the request; ignore a response that is late or was not requested."""
         received = Received(incoming)
-        self._keeper.taken(received)
+        self._owner.on_taken(received)
         received.ack()
         answer = self._asked.get(received.properties.correlation_data or b"")
         if answer is not None and not answer.done():
@@ -247,7 +246,7 @@ class Responses(MessageListener):
         super().close()
 
     def fail(self, problem: Exception) -> None:
-        """There will be no other answer."""
+        """No further response will arrive."""
         super().fail(problem)
         for answer in self._asked.values():
             if not answer.done():

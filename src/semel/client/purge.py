@@ -1,16 +1,16 @@
-"""Ending a session that a 3.1.1 server keeps and this client has no state of.
+"""Makes a 3.1.1 server discard a session of which the client has no state.
 
-In 3.1.1 CleanSession 1 does two things: it ends the old session, and has the new one end with the
-connection (3.1.2.4). A client that wants a new session which outlives its connection has to connect
-twice. In 5.0, Clean Start and Session Expiry Interval are told apart.
+In 3.1.1 CleanSession 1 does two things: it discards the old session, and the new one ends with the
+connection [3.1.1 §3.1.2.4]. A client that wants a new session which outlives its connection has to
+connect twice. 5.0 has Clean Start and Session Expiry Interval instead.
 """
 
 import asyncio
 import ssl
 
 from semel.client.address import Address
+from semel.client.connector import Connector, open_transport
 from semel.client.errors import Disconnected, Refused
-from semel.client.opening import Opening, open_transport
 from semel.mqtt.codec import Decoder, encode
 from semel.mqtt.packet_types import CONNACK, MQTT311
 from semel.mqtt.packets.connack import ConnAck
@@ -19,14 +19,14 @@ from semel.mqtt.packets.disconnect import Disconnect
 from semel.mqtt.violation import Violation
 
 
-class Visit:
-    """Hears one CONNACK."""
+class ConnackListener:
+    """Waits for one CONNACK."""
 
     def __init__(self) -> None:
         self.decoder = Decoder(MQTT311)
         loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[ConnAck] = loop.create_future()
-        self.gone: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
 
     def received(self, data: bytes) -> None:
         for packet in self.decoder.receive(data):
@@ -41,13 +41,13 @@ class Visit:
                 self.answer.set_exception(Disconnected("the server sent no CONNACK"))
 
     def writable(self, writable: bool) -> None:
-        """A CONNECT is small."""
+        """Ignored: a CONNECT is small."""
 
     def lost(self, why: str | None) -> None:
         if not self.answer.done():
             self.answer.set_exception(Disconnected(why or "the server closed the connection"))
-        if not self.gone.done():
-            self.gone.set_result(None)
+        if not self.closed.done():
+            self.closed.set_result(None)
 
 
 async def purge(
@@ -58,11 +58,11 @@ async def purge(
     password: bytes | None,
     tls: ssl.SSLContext | None,
     timeout: float,
-    opening: Opening = open_transport,
+    connector: Connector = open_transport,
 ) -> None:
-    """Connect with CleanSession 1, and leave. Raises Refused, Disconnected and CannotConnect."""
-    visit = Visit()
-    transport = await opening(address, visit, tls=tls, timeout=timeout)
+    """Connect with CleanSession 1 and disconnect. Raises Refused, Disconnected, CannotConnect."""
+    listener = ConnackListener()
+    transport = await connector(address, listener, tls=tls, timeout=timeout)
     try:
         packet = Connect(
             client_id, version=MQTT311, clean_start=True, user_name=user_name, password=password
@@ -70,7 +70,7 @@ async def purge(
         transport.write(encode(packet, MQTT311))
         try:
             async with asyncio.timeout(timeout):
-                answer = await visit.answer
+                answer = await listener.answer
         except TimeoutError:
             raise Disconnected(
                 f"the server did not answer CONNECT within {timeout:.0f} s"
@@ -80,6 +80,6 @@ async def purge(
             raise Refused(answer.reason, CONNACK, version=MQTT311, about=about)
         transport.write(encode(Disconnect(), MQTT311))
         transport.close()
-        await visit.gone
+        await listener.closed
     finally:
         transport.abort()

@@ -1,7 +1,8 @@
-"""A message that came in, and what its program has to say about it.
+"""A received message, and its acknowledgement by the program.
 
-The server sends a message once, however many parts of a program want it: an `Incoming` is what
-came, and each part gets a `Received` of it. When all have acknowledged theirs, the server is told.
+The server sends a message once, however many listeners the program has for it. `Incoming` is the
+message, and each listener gets a `Received` of it. When all of them have acknowledged theirs, the
+message is acknowledged to the server.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from semel.mqtt.properties import Properties
 
 @final
 class Incoming:
-    """One message that came. `filters` are those of the client's that brought it."""
+    """One received message. `filters` are the filters of the client that it matched."""
 
     number: Final[int]
     topic: Final[str]
@@ -25,14 +26,14 @@ class Incoming:
     packet_id: Final[int]
     properties: Final[Properties]
     filters: Final[list[str]]
-    # None: the server is owed no acknowledgement, at QoS 0 or because it has forgotten the message.
+    # None: there is nothing to acknowledge, at QoS 0 or because the server has lost the session.
     receipt: Receipt | None
-    # Whether the server has it yet, under this Packet Identifier.
+    # Whether the server still has it, under this Packet Identifier.
     is_open: bool
-    # How many parts of the program have not acknowledged it, and whether one has.
+    # How many listeners have not acknowledged it, and whether one has.
     holders: int
     is_acknowledged: bool
-    # Whether a part of the program had it, and did not finish with it.
+    # Whether a listener had it and did not finish: then it is kept for another one.
     is_unfinished: bool
     _run: Final[str]
     _acknowledge: Final[Callable[["Incoming"], None]]
@@ -72,23 +73,23 @@ class Incoming:
 
     @property
     def key(self) -> str:
-        """The same whenever this message is handed out, and no other's."""
+        """Identifies this message: the same whenever it is handed out again, and unique."""
         return f"{self._run}-{self.number}"
 
     def is_sent_again(self, packet: Publish, topic: str) -> bool:
         """Whether a PUBLISH with its identifier, on a later connection, is the same message.
 
-        DUP says so; but there are servers that leave it out.
+        DUP says so, but some servers do not set it.
         """
         return packet.dup or (self.topic == topic and self.payload == packet.payload)
 
-    def release(self) -> None:
-        """One part of the program has acknowledged it."""
+    def acknowledge_one(self) -> None:
+        """One listener has acknowledged it."""
         self.is_acknowledged = True
-        self.let_go()
+        self.drop_holder()
 
-    def let_go(self) -> None:
-        """One less has to acknowledge it; with the last, it is acknowledged."""
+    def drop_holder(self) -> None:
+        """One listener less holds it; after the last one it is acknowledged."""
         self.holders -= 1
         if self.holders == 0:
             self._acknowledge(self)
@@ -96,10 +97,10 @@ class Incoming:
 
 @final
 class Received:
-    """A message as a program gets it.
+    """A message as the program receives it.
 
-    `key` is the same if the message is handed out again, after a restart, and no other's. `ack`
-    tells the server that the program has done with the message what it had to do.
+    `key` identifies the message: it is unique, and the same if the message is handed out again
+    after a restart. `ack` acknowledges the message to the server once the program has processed it.
     """
 
     topic: Final[str]
@@ -126,17 +127,17 @@ class Received:
 
     @property
     def key(self) -> str:
-        """What to tell this message by from every other that this client ever gets."""
+        """Unique among all messages that this client ever receives."""
         return self._incoming.key
 
     def ack(self) -> None:
-        """Acknowledge it; once more changes nothing."""
+        """Acknowledge the message. Further calls have no effect."""
         if not self.acknowledged:
             self.acknowledged = True
-            self._incoming.release()
+            self._incoming.acknowledge_one()
 
     def give_back(self) -> Incoming | None:
-        """It will not be acknowledged here. The message, if it is for somebody else now."""
+        """Drop it without acknowledgement. Returns the message if no other listener has it."""
         incoming = self._incoming
         if self.acknowledged:
             return None
@@ -145,7 +146,7 @@ class Received:
             incoming.holders -= 1
             return incoming if incoming.holders == 0 else None
         # The others have acknowledged it.
-        incoming.release()
+        incoming.acknowledge_one()
         return None
 
     def __repr__(self) -> str:

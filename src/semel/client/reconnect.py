@@ -1,4 +1,4 @@
-"""When to try again."""
+"""The delay between attempts to connect."""
 
 import random
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Backoff:
-    """Seconds between attempts to connect: twice as many after each failure, up to `most`.
+    """Seconds between attempts to connect: `first`, doubled after each failure, at most `most`.
 
-    Of each wait a random half is left out, so that a thousand clients of a server that comes back
-    do not all come at once.
+    Each delay is reduced by a random part, up to a half, so that the clients of a server that
+    restarts do not all connect at once.
     """
 
     first: float = 0.5
@@ -17,9 +17,9 @@ class Backoff:
 
     def __post_init__(self) -> None:
         if not 0 < self.first <= self.most:
-            raise ValueError("Backoff: first must be more than 0, and most no less than first")
+            raise ValueError("Backoff: first must be above 0, and most at least first")
 
     def delay(self, failures: int) -> float:
-        """How long to wait after so many failures, of which there is one at least."""
+        """The delay after this many failures, at least one."""
         longest = min(self.most, self.first * 2.0 ** min(failures - 1, 63))
         return longest * random.uniform(0.5, 1.0)

@@ -1,10 +1,10 @@
-"""What a client wants from its server, and what the server has promised.
+"""The subscriptions that a program requests, and those that the server's session has.
 
-Each Topic Filter has a SUBSCRIBE of its own, with a Subscription Identifier of its own where the
-server takes them, so that a message tells by which filter it came. `wanted` is what the program
-asks for, `held` what the server's session has: after a reconnect the difference is requested, and
-whatever was not answered before. What a store has of an earlier run is what the server *may* have:
-it is requested again, so that both know.
+Each Topic Filter has a SUBSCRIBE of its own and, if the server supports them, a Subscription
+Identifier of its own, so that a message shows which filter it matched. `requested` is what the
+program asks for, `in_session` what the server's session has. After a reconnect the client sends
+requests for the difference, and repeats those that were not answered. The server *may* have what
+the store has from an earlier run, so the client requests it again to be sure.
 """
 
 from typing import Final, final
@@ -16,8 +16,8 @@ from semel.mqtt.properties import NO_PROPERTIES, SUBSCRIPTION_IDENTIFIER, Proper
 from semel.mqtt.session import Outgoing, Session
 from semel.mqtt.topics import split_share, topic_matches
 
-# Topics whose filters are remembered; then all are forgotten, and found again.
-_REMEMBERED: Final = 10_000
+# How many topics have their matching filters cached; beyond that the cache is cleared.
+_CACHED_TOPICS: Final = 10_000
 
 
 @final
@@ -38,136 +38,140 @@ class RequestedSubscription:
 
 @final
 class ClientSubscriptions:
-    """Of one client."""
+    """The subscriptions of one client."""
 
-    wanted: Final[dict[str, RequestedSubscription]]
-    held: Final[dict[str, RequestedSubscription]]
-    # Filters whose wish is to be told to the server, in their order.
+    requested: Final[dict[str, RequestedSubscription]]
+    in_session: Final[dict[str, RequestedSubscription]]
+    # Filters for which a request is to be sent, in that order.
     due: Final[dict[str, None]]
-    # Requests that are not answered, by Packet Identifier: filter, wish; None: UNSUBSCRIBE.
-    asked: Final[dict[int, tuple[str, RequestedSubscription | None]]]
-    # Those of an earlier run that were not requested yet.
-    _unsure: Final[set[str]]
-    # Identifiers that the program has chosen itself, and what is to be said with an UNSUBSCRIBE.
-    _given: Final[set[int]]
-    _parting: Final[dict[str, Properties]]
-    _noted: list[tuple[str, RequestedSubscription | None]]
+    # Unanswered requests by Packet Identifier: filter and subscription, None for UNSUBSCRIBE.
+    pending: Final[dict[int, tuple[str, RequestedSubscription | None]]]
+    # Filters that the server's session may have: stored by an earlier run, or in doubt.
+    _unconfirmed: Final[set[str]]
+    # Subscription Identifiers that the program chose itself.
+    _program_identifiers: Final[set[int]]
+    # Properties of UNSUBSCRIBE packets to be sent, by filter.
+    _unsubscribe_properties: Final[dict[str, Properties]]
+    # Changes for the store: subscriptions that the server may have, None for those it does not.
+    _changes: list[tuple[str, RequestedSubscription | None]]
     _last_identifier: int
     _by_identifier: Final[dict[int, str]]
-    _found: dict[str, list[str]]
+    _filters_by_topic: dict[str, list[str]]
 
     def __init__(self) -> None:
-        self.wanted = {}
-        self.held = {}
+        self.requested = {}
+        self.in_session = {}
         self.due = {}
-        self.asked = {}
-        self._unsure = set()
-        self._given = set()
-        self._parting = {}
-        self._noted = []
+        self.pending = {}
+        self._unconfirmed = set()
+        self._program_identifiers = set()
+        self._unsubscribe_properties = {}
+        self._changes = []
         self._last_identifier = 0
         self._by_identifier = {}
-        self._found = {}
+        self._filters_by_topic = {}
 
-    def want(self, subscription: Subscription, properties: Properties = NO_PROPERTIES) -> None:
-        """The program asks for this, anew or once more."""
+    def add(self, subscription: Subscription, properties: Properties = NO_PROPERTIES) -> None:
+        """Request a subscription, or replace one."""
         topic_filter = subscription.topic_filter
-        known = self.wanted.get(topic_filter) or self.held.get(topic_filter)
+        known = self.requested.get(topic_filter) or self.in_session.get(topic_filter)
         identifier = 0 if known is None else known.identifier
         if properties.has(SUBSCRIPTION_IDENTIFIER):
-            # The program's own, which several filters may share: they are told apart by topic.
-            self._given.update(properties.subscription_identifiers)
+            # Several filters may share the program's identifier: the topic distinguishes them.
+            self._program_identifiers.update(properties.subscription_identifiers)
             identifier = 0
         elif not identifier:
             self._last_identifier += 1
             identifier = self._last_identifier
         if identifier:
             self._by_identifier[identifier] = topic_filter
-        self.wanted[topic_filter] = RequestedSubscription(subscription, identifier, properties)
+        self.requested[topic_filter] = RequestedSubscription(subscription, identifier, properties)
         self.due[topic_filter] = None
-        self._found = {}
+        self._filters_by_topic = {}
 
-    def give_up(self, topic_filter: str, properties: Properties = NO_PROPERTIES) -> None:
-        """The program asks for this no more."""
+    def remove(self, topic_filter: str, properties: Properties = NO_PROPERTIES) -> None:
+        """Withdraw the request for a filter."""
         if properties.present:
-            self._parting[topic_filter] = properties
-        if self.wanted.pop(topic_filter, None) is not None or topic_filter in self.held:
+            self._unsubscribe_properties[topic_filter] = properties
+        if self.requested.pop(topic_filter, None) is not None or topic_filter in self.in_session:
             self.due[topic_filter] = None
-            self._found = {}
+            self._filters_by_topic = {}
 
     def restore(self, subscription: Subscription, identifier: int) -> None:
-        """A session that was stored has this."""
-        self.held[subscription.topic_filter] = RequestedSubscription(subscription, identifier)
-        self._unsure.add(subscription.topic_filter)
+        """Add a subscription of a stored session."""
+        self.in_session[subscription.topic_filter] = RequestedSubscription(subscription, identifier)
+        self._unconfirmed.add(subscription.topic_filter)
         self._last_identifier = max(self._last_identifier, identifier)
         if identifier:
             self._by_identifier[identifier] = subscription.topic_filter
 
-    def connected(self, session_present: bool) -> None:
-        """A connection begins: find out what to request."""
-        for topic_filter, _ in self.asked.values():
+    def on_connected(self, session_present: bool) -> None:
+        """Decide what to request on a new connection."""
+        for topic_filter, _ in self.pending.values():
             self.due[topic_filter] = None
-        self.asked.clear()
+        self.pending.clear()
         if not session_present:
-            for topic_filter in self.held:
-                self._noted.append((topic_filter, None))
-            self.held.clear()
-            self._unsure.clear()
+            for topic_filter in self.in_session:
+                self._changes.append((topic_filter, None))
+            self.in_session.clear()
+            self._unconfirmed.clear()
             self.due.clear()
-        for topic_filter in self.held:
-            if topic_filter not in self.wanted:
+        for topic_filter in self.in_session:
+            if topic_filter not in self.requested:
                 self.due[topic_filter] = None
-        for topic_filter, requested in self.wanted.items():
-            held = self.held.get(topic_filter)
+        for topic_filter, requested in self.requested.items():
+            existing = self.in_session.get(topic_filter)
             if (
-                held is None
-                or held.subscription != requested.subscription
-                or topic_filter in self._unsure
+                existing is None
+                or existing.subscription != requested.subscription
+                or topic_filter in self._unconfirmed
             ):
                 self.due[topic_filter] = None
 
-    def requests(self, session: Session, version: int, *, with_identifiers: bool) -> list[Outgoing]:
-        """What the server is to be told, as far as there are Packet Identifiers."""
+    def make_requests(
+        self, session: Session, version: int, *, with_identifiers: bool
+    ) -> list[Outgoing]:
+        """The SUBSCRIBE and UNSUBSCRIBE packets that are due and get a Packet Identifier."""
         requests: list[Outgoing] = []
         for topic_filter in list(self.due):
             packet_id = session.reserve_id()
             if not packet_id:
                 break
-            requested = self.ask(topic_filter, packet_id)
+            requested = self._start_request(topic_filter, packet_id)
             if requested is None:
-                properties = self._parting.pop(topic_filter, NO_PROPERTIES)
+                properties = self._unsubscribe_properties.pop(topic_filter, NO_PROPERTIES)
                 requests.append(Unsubscribe(packet_id, [topic_filter], properties=properties))
                 continue
             properties = requested.properties
             if requested.identifier and with_identifiers and version == MQTT5:
                 own = (SUBSCRIPTION_IDENTIFIER, requested.identifier)
                 properties = Properties([own, *properties.items])
-            subscription = self.request(requested, version)
+            subscription = self._subscription_to_send(requested, version)
             requests.append(Subscribe(packet_id, [subscription], properties=properties))
         return requests
 
-    def take_noted(self) -> list[tuple[str, RequestedSubscription | None]]:
-        """Subscriptions that the server may have, or (None) has no more, for a store."""
-        noted = self._noted
-        self._noted = []
-        return noted
+    def take_changes(self) -> list[tuple[str, RequestedSubscription | None]]:
+        """Take the changes for the store; None: the server no longer has the subscription."""
+        changes = self._changes
+        self._changes = []
+        return changes
 
-    def ask(self, topic_filter: str, packet_id: int) -> RequestedSubscription | None:
-        """A request for it leaves now; None: an UNSUBSCRIBE."""
+    def _start_request(self, topic_filter: str, packet_id: int) -> RequestedSubscription | None:
+        """Mark the request of a filter as sent. Returns None if it is an UNSUBSCRIBE."""
         del self.due[topic_filter]
-        requested = self.wanted.get(topic_filter)
-        self.asked[packet_id] = (topic_filter, requested)
+        requested = self.requested.get(topic_filter)
+        self.pending[packet_id] = (topic_filter, requested)
         if requested is not None:
-            self._noted.append((topic_filter, requested))
+            self._changes.append((topic_filter, requested))
         return requested
 
-    def request(self, requested: RequestedSubscription, version: int) -> Subscription:
-        """The subscription to ask for. What an earlier run had brings no retained messages again,
-        unless the server does not have it [MQTT-3.3.1-10]."""
+    def _subscription_to_send(self, requested: RequestedSubscription, version: int) -> Subscription:
+        """The subscription to send. If an earlier run may have made it, retained messages are
+        requested only in case the server does not have it [MQTT-3.3.1-10]."""
         subscription = requested.subscription
-        if subscription.topic_filter not in self._unsure:
+        if subscription.topic_filter not in self._unconfirmed:
             return subscription
-        self._unsure.discard(subscription.topic_filter)
+        self._unconfirmed.discard(subscription.topic_filter)
         if version != MQTT5 or subscription.retain_handling:
             return subscription
         return Subscription(
@@ -178,48 +182,50 @@ class ClientSubscriptions:
             retain_handling=1,
         )
 
-    def doubt(self) -> None:
-        """Nobody knows any more what the server has."""
-        self._unsure.update(self.held)
+    def mark_unconfirmed(self) -> None:
+        """Request every subscription again: it is uncertain which of them the server has."""
+        self._unconfirmed.update(self.in_session)
 
-    def keep(self) -> None:
-        """Whatever the session has beside it, the program wants it too."""
-        for topic_filter, requested in self.held.items():
-            if topic_filter not in self.wanted:
-                self.wanted[topic_filter] = requested
+    def adopt_session(self) -> None:
+        """Keep the subscriptions that the session has beside the requested ones."""
+        for topic_filter, requested in self.in_session.items():
+            if topic_filter not in self.requested:
+                self.requested[topic_filter] = requested
 
-    def answered(self, packet_id: int, accepted: bool) -> tuple[str, RequestedSubscription | None]:
-        """SUBACK or UNSUBACK has come: filter, and what was wished for it."""
-        topic_filter, requested = self.asked.pop(packet_id)
+    def finish_request(
+        self, packet_id: int, accepted: bool
+    ) -> tuple[str, RequestedSubscription | None]:
+        """Process SUBACK or UNSUBACK. Returns the filter, and the subscription if it was one."""
+        topic_filter, requested = self.pending.pop(packet_id)
         if accepted == (requested is None):
-            self._noted.append((topic_filter, None))
+            self._changes.append((topic_filter, None))
         if requested is None:
             if accepted:
-                self.held.pop(topic_filter, None)
-                self._forget(topic_filter)
+                self.in_session.pop(topic_filter, None)
+                self._forget_identifier(topic_filter)
         elif accepted:
-            self.held[topic_filter] = requested
-        elif self.wanted.get(topic_filter) is requested:
-            del self.wanted[topic_filter]
-            self._forget(topic_filter)
-        self._found = {}
+            self.in_session[topic_filter] = requested
+        elif self.requested.get(topic_filter) is requested:
+            del self.requested[topic_filter]
+            self._forget_identifier(topic_filter)
+        self._filters_by_topic = {}
         return topic_filter, requested
 
     @property
     def has_no_open_request(self) -> bool:
-        """Whether the server owes no answer."""
-        return not self.due and not self.asked
+        """Whether no request is to be sent or answered."""
+        return not self.due and not self.pending
 
-    def _forget(self, topic_filter: str) -> None:
-        """Nobody has it any more, nor its identifier."""
-        if topic_filter not in self.wanted and topic_filter not in self.held:
+    def _forget_identifier(self, topic_filter: str) -> None:
+        """Free the identifier of a filter that is neither requested nor in the session."""
+        if topic_filter not in self.requested and topic_filter not in self.in_session:
             for identifier, known in list(self._by_identifier.items()):
                 if known == topic_filter:
                     del self._by_identifier[identifier]
 
-    def of(self, topic_name: str, identifiers: tuple[int, ...]) -> list[str]:
-        """The filters by which a message came."""
-        if identifiers and self._given.isdisjoint(identifiers):
+    def filters_of(self, topic_name: str, identifiers: tuple[int, ...]) -> list[str]:
+        """The filters that a message matched, by its identifiers or else by its topic."""
+        if identifiers and self._program_identifiers.isdisjoint(identifiers):
             named: list[str] = []
             for identifier in identifiers:
                 topic_filter = self._by_identifier.get(identifier)
@@ -227,21 +233,21 @@ class ClientSubscriptions:
                     named.append(topic_filter)
             if named:
                 return named
-        found = self._found.get(topic_name)
+        found = self._filters_by_topic.get(topic_name)
         if found is None:
             found = self._match(topic_name)
-            if len(self._found) >= _REMEMBERED:
-                self._found = {}
-            self._found[topic_name] = found
+            if len(self._filters_by_topic) >= _CACHED_TOPICS:
+                self._filters_by_topic = {}
+            self._filters_by_topic[topic_name] = found
         return found
 
     def _match(self, topic_name: str) -> list[str]:
         found: list[str] = []
-        for topic_filter in self.wanted:
+        for topic_filter in self.requested:
             if topic_matches(split_share(topic_filter)[1], topic_name):
                 found.append(topic_filter)
-        for topic_filter in self.held:
-            if topic_filter not in self.wanted:
+        for topic_filter in self.in_session:
+            if topic_filter not in self.requested:
                 if topic_matches(split_share(topic_filter)[1], topic_name):
                     found.append(topic_filter)
         return found

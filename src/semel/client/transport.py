@@ -1,14 +1,14 @@
-"""Bytes to a server and back over TCP, TLS and unix sockets.
+"""Transports over TCP, TLS and Unix sockets.
 
-`opening.open_transport` connects and returns a Transport; what is received goes to a
-TransportListener. Nothing here knows MQTT packets. How it works:
+`connector.open_transport` connects and returns a Transport, which passes received bytes to a
+TransportListener. Nothing here knows MQTT packets.
 
-- A host may have several IP addresses. They are tried in turn, and the next one is begun before the
-  last one has failed (RFC 8305), so that a dead IPv6 does not delay a live IPv4.
-- Nothing is called on the listener before `open_transport` has returned. If it raises or is
-  cancelled, nothing is called at all and nothing stays open.
-- After it has returned, `lost` is called exactly once, and nothing after it.
-- No threads, but for the one in which asyncio asks the system for the addresses of a name.
+- A host may have several IP addresses. They are tried in turn, each with a head start over the next
+  one (RFC 8305), so that an unreachable IPv6 address does not delay IPv4.
+- The listener is not called before `open_transport` has returned. If that raises or is cancelled,
+  the listener is not called at all and no socket stays open.
+- After that, `lost` is called exactly once, as the last call.
+- There are no threads, except the one in which asyncio resolves host names.
 """
 
 import asyncio
@@ -26,42 +26,47 @@ from typing import Final, Protocol, cast
 
 from semel.client.address import Address
 
-# Bytes that are not sent yet, above which `writable(False)` is called, and below which `(True)`.
+# Bytes not sent yet above which `writable(False)` is called, and below which `writable(True)` is.
 HIGH_WATER: Final = 256 * 1024
 LOW_WATER: Final = 64 * 1024
-# How long the peer of a connection that we close may take to read what is left, and to close too.
+# How long the peer may take to read the rest and to close, when we close the connection.
 CLOSE_SECONDS: Final = 5.0
-# What is read, at most, of what a peer has sent before it reset the connection.
-LAST_READS: Final = 64
+# At most this many reads fetch what the peer sent before it reset the connection.
+MAXIMUM_LAST_READS: Final = 64
 READ_BYTES: Final = 64 * 1024
-# For a time-out of asyncio's that must not be the first.
+# For a timeout of asyncio that must not expire before ours.
 LONG_SECONDS: Final = 3600.0
-# How long one IP address of a host is tried alone (RFC 8305, section 8).
+# How long an IP address is tried before the next one is tried as well (RFC 8305, section 8).
 HEAD_START: Final = 0.25
 
-# How a connection fails on a machine that does not have this family of addresses, or no route.
-NO_WAY: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EHOSTUNREACH)
+# Errors of a machine without this address family, or without a route.
+UNREACHABLE: Final = (
+    errno.EAFNOSUPPORT,
+    errno.EADDRNOTAVAIL,
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+)
 NO_SUCH_NAME: Final = (socket.EAI_NONAME, socket.EAI_NODATA)
-# What TLS makes of bytes that are not TLS.
+# OpenSSL's errors for bytes that are not TLS.
 NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
-# OpenSSL's codes for a certificate that nobody who is trusted has signed.
+# OpenSSL's codes for a certificate that no trusted CA has signed.
 NOT_TRUSTED: Final = (2, 18, 19, 20, 21)
 
-# A family, and an address as this family has it.
+# An address family, and an address in its format.
 SocketAddress = tuple[int, tuple[str | int | bytes, ...] | str]
 
 
 class TransportListener(Protocol):
-    """What a Transport tells."""
+    """Receives the events of a Transport."""
 
     def received(self, data: bytes) -> None:
         """Bytes from the peer, in pieces of any size."""
 
     def writable(self, writable: bool) -> None:
-        """False: more than HIGH_WATER bytes are not sent yet. True: fewer than LOW_WATER again."""
+        """False: more than HIGH_WATER bytes are not sent yet. True: less than LOW_WATER again."""
 
     def lost(self, why: str | None) -> None:
-        """The connection is gone, exactly once. None: the peer or we closed it in order."""
+        """The connection is closed; called once. None: closed in order, by the peer or by us."""
 
 
 class Transport(Protocol):
@@ -74,19 +79,19 @@ class Transport(Protocol):
         """Send whole MQTT packets. Never raises; does nothing after `close`."""
 
     def close(self) -> None:
-        """Send what was written, then close. After CLOSE_SECONDS it is `abort`."""
+        """Send what was written, then close; abort after CLOSE_SECONDS."""
 
     def abort(self) -> None:
-        """Close at once, whatever was still to be sent."""
+        """Close at once, without sending the rest."""
 
     def pause_reading(self) -> None:
-        """Let the peer wait: `received` is not called until `resume_reading`."""
+        """Stop reading: `received` is not called until `resume_reading`."""
 
     def resume_reading(self) -> None: ...
 
 
 class CannotConnect(Exception):
-    """What was tried and why it failed, in one sentence."""
+    """Why a connection attempt failed, in one sentence."""
 
 
 async def open_stream(
@@ -95,16 +100,16 @@ async def open_stream(
     tls: ssl.SSLContext | None,
     local_host: str | None = None,
 ) -> "StreamTransport":
-    """A Stream that begins to tell its listener in the next turn of the loop."""
+    """A transport that calls its listener from the next iteration of the event loop on."""
     loop = asyncio.get_running_loop()
-    gate = Gate(listener)
+    gate = ListenerGate(listener)
     stream = StreamTransport(address, gate, loop)
     if address.scheme == "unix":
         connected = await connect(socket.AF_UNIX, address.path)
         await loop.create_unix_connection(lambda: stream, sock=connected)
     else:
         connected = await connect_first(await addresses_of(address.host, address.port), local_host)
-        # asyncio does this only to sockets that it has made itself.
+        # asyncio sets this only on sockets that it has created itself.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
             await loop.create_connection(lambda: stream, sock=connected)
@@ -114,7 +119,7 @@ async def open_stream(
                 sock=connected,
                 ssl=tls,
                 server_hostname=address.host.removesuffix("."),
-                # The time-outs of `open_transport` and of our own closing come first.
+                # The timeouts of `open_transport` and of `close` expire first.
                 ssl_handshake_timeout=LONG_SECONDS,
                 ssl_shutdown_timeout=2 * CLOSE_SECONDS,
             )
@@ -122,11 +127,11 @@ async def open_stream(
     return stream
 
 
-class Gate:
-    """Between a Transport and its listener: what is told, and when.
+class ListenerGate:
+    """Decides which events of a Transport reach its listener.
 
-    Nothing is told before `open`, but kept for it; after `shut` there is only `lost`, and after
-    `lost` nothing. What is kept is what comes in one turn of the loop.
+    Events before `open` are kept for it, which is those of one iteration of the event loop. After
+    `shut` only `lost` is passed on, and after `lost` nothing.
     """
 
     def __init__(self, listener: TransportListener) -> None:
@@ -134,7 +139,7 @@ class Gate:
         self._kept: deque[bytes] = deque()
         self._open = False
         self._shut = False
-        # Why it was lost; a tuple, because None is a reason too.
+        # The argument of `lost`, in a tuple because it may be None.
         self._lost: tuple[str | None] | None = None
 
     def open(self) -> None:
@@ -145,7 +150,7 @@ class Gate:
             self._listener.lost(*self._lost)
 
     def shut(self) -> None:
-        """We close: the listener has no use for what still comes."""
+        """We close: drop everything that still arrives."""
         self._shut = True
         self._kept.clear()
 
@@ -158,7 +163,7 @@ class Gate:
             self._kept.append(data)
 
     def writable(self, writable: bool) -> None:
-        # The answer to a write, so that the listener is ready for it.
+        # This follows a write of the listener, so it need not wait for `open`.
         if not self._shut:
             self._listener.writable(writable)
 
@@ -170,25 +175,27 @@ class Gate:
 
 
 class StreamTransport(asyncio.Protocol):
-    """A Transport over TCP, TLS or a unix socket."""
+    """A Transport over TCP, TLS or a Unix socket."""
 
-    def __init__(self, address: Address, gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, address: Address, gate: ListenerGate, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.peer = address.where
         self._gate = gate
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._secure = address.secure
-        self._silent = True
+        self._has_received_nothing = True
         self._paused = False
-        # We or the peer have begun to close: the end then is in order, unless `_why` says more.
+        # We or the peer have started to close: then it ends in order, unless `_why` is set.
         self._closing = False
         self._why: str | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    # What asyncio calls.
+    # --- called by asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # What uvloop hands us is one by its methods, not by its class.
+        # The transports of uvloop have the methods of the class, but are no instances of it.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
         name = transport.get_extra_info("peername")
@@ -196,11 +203,11 @@ class StreamTransport(asyncio.Protocol):
             self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
     def data_received(self, data: bytes) -> None:
-        self._silent = False
+        self._has_received_nothing = False
         self._gate.received(data)
 
     def eof_received(self) -> None:
-        # MQTT has no use for half a connection: asyncio closes it when this returns.
+        # MQTT does not use half-closed connections: asyncio closes it when this returns.
         self._begin_close()
 
     def pause_writing(self) -> None:
@@ -218,18 +225,18 @@ class StreamTransport(asyncio.Protocol):
             self._why = explain(problem)
             if isinstance(problem, ConnectionError):
                 if not self._secure:
-                    self._read_last_words()
-                elif self._silent:
-                    # In TLS 1.3 a client hears only after its handshake that it was not enough.
-                    self._why += " before it said anything; it may want a certificate (certfile)"
+                    self._read_remaining()
+                elif self._has_received_nothing:
+                    # In TLS 1.3 the server rejects a client certificate after the handshake.
+                    self._why += " before it sent anything; it may require a certificate (certfile)"
         self._transport = None
         self._gate.lost(self._why)
 
-    # What the owner calls.
+    # --- called by the owner ---
 
     def write(self, data: bytes) -> None:
         if self._transport is None or self._closing or self._transport.is_closing():
-            # The last is so after a write that failed, until `connection_lost` is called.
+            # `is_closing` is true between a failed write and `connection_lost`.
             return
         self._transport.write(data)
 
@@ -242,8 +249,8 @@ class StreamTransport(asyncio.Protocol):
         if not self._transport.can_write_eof():
             self._transport.close()
             return
-        # The system answers a close with bytes unread by a reset, and the peer might lose the end
-        # of what we wrote. So we say that we are done, and read until the peer has closed.
+        # If unread bytes are left, the system resets the connection on close, and the peer may lose
+        # the end of what we wrote. So shut down writing, and read until the peer has closed.
         try:
             self._transport.write_eof()
         except OSError:
@@ -256,9 +263,9 @@ class StreamTransport(asyncio.Protocol):
             self._transport.abort()
 
     def give_up(self) -> None:
-        """The peer has had its time to close: abort, and say if it misses something."""
+        """The peer did not close in time: abort, and report if it has not read everything."""
         if self._transport is not None and self._transport.get_write_buffer_size():
-            self._why = f"the peer did not read the end within {CLOSE_SECONDS:g} s of closing"
+            self._why = f"the peer did not read the rest within {CLOSE_SECONDS:g} s of closing"
         self.abort()
 
     def pause_reading(self) -> None:
@@ -271,17 +278,17 @@ class StreamTransport(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
 
-    def _read_last_words(self) -> None:
-        """What came before a reset, and is still to be read: a DISCONNECT that says why, maybe.
+    def _read_remaining(self) -> None:
+        """Read what arrived before a reset: there may be a DISCONNECT with the reason.
 
-        asyncio looks at nothing more when a write fails. uvloop has closed the socket by now.
+        asyncio reads nothing more after a failed write. uvloop has already closed the socket.
         """
         assert self._transport is not None
         end = self._transport.get_extra_info("socket")
         if not isinstance(end, TransportSocket) or self._paused:
             return
         with suppress(OSError):
-            for _ in range(LAST_READS):
+            for _ in range(MAXIMUM_LAST_READS):
                 data = os.read(end.fileno(), READ_BYTES)
                 if not data:
                     return
@@ -294,7 +301,7 @@ class StreamTransport(asyncio.Protocol):
 
 
 async def addresses_of(host: str, port: int) -> list[SocketAddress]:
-    """All IP addresses of `host`, the families taking turns."""
+    """All IP addresses of `host`, with the address families interleaved."""
     try:
         number = ipaddress.ip_address(host)
     except ValueError:
@@ -315,15 +322,19 @@ async def addresses_of(host: str, port: int) -> list[SocketAddress]:
 async def connect_first(
     addresses: Sequence[SocketAddress], local_host: str | None = None
 ) -> socket.socket:
-    """A socket that is connected to the first of `addresses` that answers.
+    """A socket connected to the first of `addresses` that answers (RFC 8305, happy eyeballs).
 
-    Each is begun when the one before it has failed or had its HEAD_START. If none answers, one of
-    the failures is raised. asyncio has the like of it, but loses a socket when it is cancelled in
-    a bad moment, and uvloop has none.
+    Each attempt starts when the one before it has failed or had its HEAD_START. If none succeeds,
+    the most specific error is raised.
+
+    Why not a library: aiohappyeyeballs (2.6) closes the sockets of cancelled attempts only after it
+    has returned, and merges different errors into one OSError without errno, for which `explain`
+    has no words. asyncio's `happy_eyeballs_delay` loses a socket if it is cancelled at the wrong
+    moment, and uvloop does not support it.
     """
     if local_host is not None:
         family = socket.AF_INET6 if ":" in local_host else socket.AF_INET
-        # Only those that there is a way to from there; if there is none, the system says so.
+        # Only addresses of the same family; if there is none, the system reports the error.
         addresses = [each for each in addresses if each[0] == family] or addresses
     if len(addresses) == 1:
         return await connect(*addresses[0], local_host)
@@ -336,7 +347,7 @@ async def connect_first(
                 attempts.append(loop.create_task(connect(*waiting.popleft(), local_host)))
             running = [attempt for attempt in attempts if not attempt.done()]
             if not running:
-                raise most_telling([attempt.exception() for attempt in attempts])
+                raise most_specific([attempt.exception() for attempt in attempts])
             done, _ = await asyncio.wait(
                 running,
                 timeout=HEAD_START if waiting else None,
@@ -344,30 +355,30 @@ async def connect_first(
             )
             for attempt in done:
                 if attempt.exception() is None:
-                    # The others close theirs in the next turn of the loop.
+                    # The cancelled attempts close their sockets in the next iteration.
                     attempts.remove(attempt)
-                    abandon(attempts)
+                    _cancel_attempts(attempts)
                     return attempt.result()
     except BaseException:
-        running = abandon(attempts)
+        running = _cancel_attempts(attempts)
         if running:
             await asyncio.wait(running)
         raise
 
 
-def most_telling(failures: Sequence[BaseException | None]) -> BaseException:
-    """The first that is not for want of a way there, which one family of addresses may have."""
+def most_specific(failures: Sequence[BaseException | None]) -> BaseException:
+    """The first error that does not just say that an address family is unreachable."""
     found = [failure for failure in failures if failure is not None]
     for failure in found:
-        if not isinstance(failure, OSError) or failure.errno not in NO_WAY:
+        if not isinstance(failure, OSError) or failure.errno not in UNREACHABLE:
             return failure
     return found[0]
 
 
-def abandon(
+def _cancel_attempts(
     attempts: list[asyncio.Task[socket.socket]],
 ) -> list[asyncio.Task[socket.socket]]:
-    """Cancel what runs, which is returned, and close what is connected."""
+    """Cancel running attempts, which are returned, and close connected sockets."""
     running = []
     for attempt in attempts:
         if not attempt.done():
@@ -381,7 +392,7 @@ def abandon(
 async def connect(
     family: int, where: tuple[str | int | bytes, ...] | str, local_host: str | None = None
 ) -> socket.socket:
-    """A socket that is connected to `where`, from an IP address of this machine if one is given."""
+    """A socket connected to `where`, from `local_host` if it is given."""
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
@@ -395,26 +406,26 @@ async def connect(
 
 
 def explain(problem: BaseException) -> str:
-    """What went wrong with a connection, for the middle of a sentence."""
+    """Why a connection failed, for the end of a sentence."""
     if isinstance(problem, ssl.SSLCertVerificationError):
         why = f"TLS: certificate verify failed: {problem.verify_message.rstrip('.')}"
         if problem.verify_code in NOT_TRUSTED:
-            why += " (cafile or capath says whom to trust)"
+            why += " (cafile or capath sets the trusted certificates)"
         return why
     if isinstance(problem, ssl.SSLEOFError):
-        return "TLS: the peer closed in the middle"
+        return "TLS: the peer closed the connection without a shutdown"
     if isinstance(problem, ssl.SSLError):
         why = (problem.reason or "it failed").lower().replace("_", " ")
         if problem.reason in NOT_TLS:
-            why += ", so what listens there may not speak TLS"
+            why += ": the server may not use TLS on this port"
         return f"TLS: {why}"
     if isinstance(problem, socket.gaierror):
         if problem.errno in NO_SUCH_NAME:
-            return "there is no host of this name"
-        return f"the name cannot be looked up: {problem.strerror}"
+            return "host not found"
+        return f"the host name cannot be resolved: {problem.strerror}"
     if isinstance(problem, OSError) and problem.errno:
         return os.strerror(problem.errno).lower()
     if isinstance(problem, ConnectionError):
-        # Without a number it is asyncio's word for an end where TLS did not expect one.
-        return "the peer closed the connection in the handshake of TLS"
+        # asyncio raises one without errno if the peer closes during the TLS handshake.
+        return "the peer closed the connection during the TLS handshake"
     return str(problem) or type(problem).__name__

@@ -1,14 +1,15 @@
-"""MQTT inside WebSocket (section 6 of both standards), through the package `websockets`.
+"""MQTT over WebSocket (section 6 of both standards), with the package `websockets`.
 
-That package speaks WebSocket without doing I/O; a Stream carries its bytes. What MQTT asks for:
+That package implements WebSocket without I/O; a StreamTransport carries its bytes. MQTT requires:
 
-- the sub-protocol "mqtt" is offered, and the server has to select it;
+- the client offers the subprotocol "mqtt", and the server has to select it;
 - MQTT is in binary frames only, and any other data frame ends the connection;
-- packets do not begin or end with frames: what a frame holds is passed on as bytes.
+- packets are not aligned with frames: the payload of frames is a stream of bytes.
 
-A fragment is passed on when it is complete, not when its message is; a message is no longer than
-the largest MQTT packet. Nothing is compressed. Pings are answered; of several that come at once, or
-while the server does not read, only the last one (RFC 6455, 5.5.3), so that no answers pile up.
+A fragment is passed on when it is complete, not when its message is. A message is at most as long
+as the largest MQTT packet. Nothing is compressed. Of several pings that arrive together, or while
+the server does not read, only the last one is answered (RFC 6455, 5.5.3), so that answers do not
+accumulate.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from semel.client.address import Address
 from semel.client.transport import (
     CLOSE_SECONDS,
     CannotConnect,
-    Gate,
+    ListenerGate,
     StreamTransport,
     TransportListener,
     open_stream,
@@ -39,10 +40,10 @@ from semel.mqtt.wire import MAXIMUM_VARIABLE_BYTE_INTEGER
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 # The largest MQTT packet: its first byte, the four of its length, and the rest.
 MAXIMUM_MESSAGE: Final = 1 + 4 + MAXIMUM_VARIABLE_BYTE_INTEGER
-# With these the server closes in order; the third stands for a close frame without a code.
+# With these codes the server closes in order; the third means a close frame without a code.
 IN_ORDER: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
 
-CLOSED_EARLY: Final = "the server closed the connection in the handshake"
+CLOSED_EARLY: Final = "the server closed the connection during the handshake"
 
 
 async def open_websocket(
@@ -51,19 +52,19 @@ async def open_websocket(
     tls: ssl.SSLContext | None,
     local_host: str | None = None,
 ) -> "WebSocket":
-    """A WebSocket after its handshake, which tells its listener from the next turn of the loop.
+    """A WebSocket after its handshake; it calls its listener from the next loop iteration on.
 
-    Raises CannotConnect if the handshake fails, and OSError if not even the connection is made.
+    Raises CannotConnect if the handshake fails, and OSError if the connection does.
     """
     loop = asyncio.get_running_loop()
-    gate = Gate(listener)
+    gate = ListenerGate(listener)
     opened = WebSocket(address, gate, loop)
     stream = await open_stream(address, opened, tls, local_host)
     try:
-        await opened.shake_hands(stream)
+        await opened.do_handshake(stream)
     except BaseException:
         stream.abort()
-        # The turn of the loop in which asyncio closes the socket.
+        # asyncio closes the socket in the next iteration of the event loop.
         await asyncio.sleep(0)
         raise
     loop.call_soon(gate.open)
@@ -71,52 +72,54 @@ async def open_websocket(
 
 
 class WebSocket:
-    """A Transport whose bytes are in the frames of another, whose Listener it is."""
+    """A Transport over the frames of a StreamTransport, whose listener it is."""
 
-    def __init__(self, address: Address, gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, address: Address, gate: ListenerGate, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.peer = address.where
         self._address = address
         self._gate = gate
         self._loop = loop
         self._stream: StreamTransport | None = None
-        # The zone of an IPv6 address is a matter of this machine.
+        # The zone of an IPv6 address is only valid on this machine.
         host = address.host.partition("%")[0]
         uri = WebSocketURI(address.secure, host, address.port, address.path, query="")
         # [MQTT-6.0.0-3]; without extensions there is no compression.
         self._protocol = ClientProtocol(uri, subprotocols=[SUBPROTOCOL], max_size=MAXIMUM_MESSAGE)
-        # Done when the handshake is: None, or why it failed.
-        self._refusal: asyncio.Future[str | None] = loop.create_future()
+        # Done after the handshake: None, or why it failed.
+        self._handshake_result: asyncio.Future[str | None] = loop.create_future()
         self._closing = False
-        # Nothing that still comes counts.
+        # Everything that still arrives is ignored.
         self._ended = False
-        # Why we end it, which is what the listener is told then.
+        # Why we end it, for the listener.
         self._why: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writable = True
-        # The answer to a ping that came while nothing could be written.
+        # The answer to a ping that arrived while nothing could be written.
         self._pong = b""
 
-    async def shake_hands(self, stream: StreamTransport) -> None:
-        """Ask the server for WebSocket. Raises CannotConnect if it does not agree."""
+    async def do_handshake(self, stream: StreamTransport) -> None:
+        """Do the WebSocket handshake. Raises CannotConnect if the server refuses."""
         self._stream = stream
         self.peer = stream.peer
         self._protocol.send_request(self._protocol.connect())
         self._send()
-        refusal = await self._refusal
+        refusal = await self._handshake_result
         if refusal is not None:
             raise CannotConnect(f"cannot connect to {self._address}: WebSocket: {refusal}")
 
-    # What the Stream calls.
+    # --- called by the StreamTransport ---
 
     def received(self, data: bytes) -> None:
         self._protocol.receive_data(data)
-        self._answer()
+        self._send_answers()
         events = self._protocol.events_received()
-        if not self._refusal.done():
-            self._examine_handshake(events)
+        if not self._handshake_result.done():
+            self._check_handshake(events)
         for event in events:
             if isinstance(event, Frame):
-                self._take(event)
+                self._process_frame(event)
         if self._protocol.parser_exc is not None:
             self._end(f"WebSocket: {printable(str(self._protocol.parser_exc))}")
 
@@ -131,13 +134,13 @@ class WebSocket:
         if self._timer is not None:
             self._timer.cancel()
         self._closing = True
-        if not self._refusal.done():
-            # The body of an answer may end with the connection.
+        if not self._handshake_result.done():
+            # The body of an HTTP response may end with the connection.
             self._protocol.receive_eof()
-            self._examine_handshake(self._protocol.events_received(), why or CLOSED_EARLY)
+            self._check_handshake(self._protocol.events_received(), why or CLOSED_EARLY)
         self._gate.lost(why if self._why is None else self._why)
 
-    # What the owner calls.
+    # --- called by the owner ---
 
     def write(self, data: bytes) -> None:
         if not self._closing and self._protocol.state is OPEN:
@@ -156,7 +159,7 @@ class WebSocket:
         self._stream.resume_reading()
         self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
         self._send()
-        # The server answers with a close frame of its own, and then we close.
+        # The server answers with a close frame, and then we close.
         self._timer = self._loop.call_later(CLOSE_SECONDS, self._stream.give_up)
 
     def abort(self) -> None:
@@ -166,7 +169,7 @@ class WebSocket:
         self._stream.abort()
 
     def pause_reading(self) -> None:
-        """As in Transport. While it lasts, no ping is answered either."""
+        """As in Transport. While reading is paused, no ping is answered."""
         if not self._closing:
             assert self._stream is not None
             self._stream.pause_reading()
@@ -176,34 +179,34 @@ class WebSocket:
             assert self._stream is not None
             self._stream.resume_reading()
 
-    # What is between the two.
+    # --- between the two ---
 
-    def _examine_handshake(self, events: Sequence[object], lost: str = "") -> None:
-        """See whether the handshake is over, which it is when the connection is lost."""
+    def _check_handshake(self, events: Sequence[object], lost: str = "") -> None:
+        """Set the result of the handshake if it is over; `lost` is why the connection closed."""
         response = next((event for event in events if isinstance(event, Response)), None)
         problem = self._protocol.handshake_exc
         if response is not None and response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             selected = response.headers.get_all("Sec-WebSocket-Protocol")
             if selected != [SUBPROTOCOL]:
-                but = f", but {printable(', '.join(selected))}" if selected else ""
-                why = f'the server did not select the sub-protocol "mqtt" [MQTT-6.0.0-4]{but}'
-                self._refusal.set_result(why)
+                but = f", but selected {printable(', '.join(selected))}" if selected else ""
+                why = f'the server did not select the subprotocol "mqtt" [MQTT-6.0.0-4]{but}'
+                self._handshake_result.set_result(why)
                 return
         if problem is None:
             if response is not None:
-                self._refusal.set_result(None)
+                self._handshake_result.set_result(None)
             return
         if response is not None and response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             why = f"the server answered HTTP {response.status_code}"
         elif lost:
             why = lost
         elif isinstance(problem, InvalidMessage):
-            why = f"the answer is not HTTP: {printable(str(problem.__cause__))}"
+            why = f"the response is not HTTP: {printable(str(problem.__cause__))}"
         else:
             why = printable(str(problem))
-        self._refusal.set_result(why)
+        self._handshake_result.set_result(why)
 
-    def _take(self, frame: Frame) -> None:
+    def _process_frame(self, frame: Frame) -> None:
         if self._ended:
             return
         if frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
@@ -224,7 +227,7 @@ class WebSocket:
             )
 
     def _end(self, why: str | None) -> None:
-        """Close what carries us. `why` counts unless it was our own wish to close."""
+        """Close the stream. `why` is reported unless we were closing already."""
         if not self._closing:
             self._why = why
         self._closing = True
@@ -232,8 +235,8 @@ class WebSocket:
         assert self._stream is not None
         self._stream.close()
 
-    def _answer(self) -> None:
-        """Send what WebSocket has to answer: the last pong, or the close frame."""
+    def _send_answers(self) -> None:
+        """Send the answer that WebSocket requires: the last pong, or the close frame."""
         answers = [data for data in self._protocol.data_to_send() if data]
         if not answers:
             return
@@ -252,5 +255,5 @@ class WebSocket:
 
 
 def printable(text: str) -> str:
-    """What a server may have chosen, fit for one line of a terminal."""
+    """Text from a server, made safe for one line of a terminal."""
     return "".join(one if one.isprintable() else "�" for one in text)

@@ -70,7 +70,7 @@ class Delivery:
     packet_id: int
     # Its PUBLISH was sent on this connection, and counts against the Receive Maximum.
     counts: bool
-    # Place among the PUBRECs, for PUBRELs in their order [MQTT-4.6.0-4].
+    # Position among the PUBRECs, for PUBRELs in the same order [MQTT-4.6.0-4]; 0 before PUBREC.
     released: int
 
     def __init__(self, number: int, message: Message | None, share: str, qos: int) -> None:
@@ -82,9 +82,25 @@ class Delivery:
         self.counts = False
         self.released = 0
 
+    @property
+    def memory_size(self) -> int:
+        """Bytes that it takes while it is in flight; none after PUBREC."""
+        message = self.message
+        return 0 if message is None else message.size + DELIVERY_BYTES
+
     def is_of(self, shares: set[str] | None) -> bool:
         """Whether one of these shared subscriptions brought it; None: whether any did."""
         return self.share != "" and (shares is None or self.share in shares)
+
+
+def number_order(delivery: Delivery) -> int:
+    """Sort key: the order in which messages were given to the session."""
+    return delivery.number
+
+
+def release_order(delivery: Delivery) -> int:
+    """Sort key: the order of the PUBRECs."""
+    return delivery.released
 
 
 @final

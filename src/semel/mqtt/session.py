@@ -1,9 +1,9 @@
-"""What outlives a connection: messages to send, and identifiers of messages that were received.
+"""The state that outlives a connection: messages to send, and identifiers of messages received.
 
 A `Session` is one end, of either role. It does no I/O and reads no clock. Its owner passes in what
 arrives and what is to be sent, and takes two lists from `drain`: the *changes* that must survive a
-crash, and the *packets* that may be sent once these are committed. Nothing is acknowledged until
-the owner accepts it.
+crash, and the *packets* that may be sent once these are committed. A message is not acknowledged
+until the owner accepts it.
 
 As sender                               As receiver (Method B: the identifier is kept until PUBREL)
     send ─▶ backlog ─poll─▶ PUBLISH         PUBLISH ─▶ Receipt ─accept─▶ PUBACK
@@ -13,21 +13,21 @@ As sender                               As receiver (Method B: the identifier is
               │
               └─ PUBREC ─▶ PUBREL
 
-DUP is decided here and nowhere else: 0 when a PUBLISH leaves for the first time, 1 when a new
-connection sends it again [MQTT-3.3.1-1]. PUBACKs, PUBRECs and PUBRELs leave in the order that
+DUP is decided here and nowhere else: 0 when a PUBLISH is sent for the first time, 1 when a new
+connection sends it again [MQTT-3.3.1-1]. PUBACKs, PUBRECs and PUBRELs are sent in the order that
 [MQTT-4.6.0-2] to [MQTT-4.6.0-4] demand, however the owner's `accept` calls are ordered.
 
 Every durable change is a `Change`, and each kind is made in one place: the changes of a session add
 up to its state, from which `session_restore` rebuilds it. A session that ends with its connection
 (`durable` is False) changes in the same way and lists no changes.
 
-`room` is how many bytes of messages the owner takes before it sets `room` again. When there is
-none, QoS 0 messages are dropped and counted, and the others stay in the backlog. They also stay
-there while messages in flight take `maximum_in_flight_bytes` or more, so that a peer that never
-acknowledges does not fill the memory.
+`room` is the number of bytes of messages that may be sent until the owner sets it again. When it
+is used up, QoS 0 messages are dropped and counted, and the others stay in the backlog. They also
+stay there while messages in flight take `maximum_in_flight_bytes` or more, so that a peer that
+never acknowledges does not fill the memory.
 
 For an ordinary packet the caller need not make an object: `send_encoded`, `is_new`, `acknowledge`,
-`answered` and `append` work with bytes and make the same changes.
+`receive_plain_ack` and `append` work with bytes and make the same changes.
 """
 
 from collections import deque
@@ -37,7 +37,6 @@ from semel.mqtt.backlog import Backlog
 from semel.mqtt.codec import LARGEST_PACKET, Packet, publish_fits
 from semel.mqtt.delivery import (
     ASSIGNED,
-    DELIVERY_BYTES,
     ENDS,
     FINISHED,
     FREED,
@@ -48,6 +47,8 @@ from semel.mqtt.delivery import (
     Change,
     Delivery,
     Receipt,
+    number_order,
+    release_order,
 )
 from semel.mqtt.message import Message
 from semel.mqtt.packet_ids import PacketIds
@@ -56,24 +57,16 @@ from semel.mqtt.packets.acks import Ack, PubAck, PubComp, PubRec, PubRel, encode
 from semel.mqtt.packets.publish import Publish, with_packet_id
 from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.mqtt.reasons import FAILURE, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
-from semel.mqtt.side import (
-    DEFAULT_RECEIVE_MAXIMUM,
-    PLACE_UNKNOWN,
-    RECEIVED,
-    SENT_QOS_1,
-    SENT_QOS_2,
-    Open,
-)
-from semel.mqtt.side import RELEASED as RELEASED_STAGE
+from semel.mqtt.side import DEFAULT_RECEIVE_MAXIMUM
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 
 # [3.1.2.11.2] The Session Expiry Interval of a session that does not expire.
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
-# More room than is ever used.
+# No limit on bytes or messages: more than a session ever has.
 BOUNDLESS: Final = 1 << 60
 
-# What is sent: a packet, or the bytes of one or more.
+# To be sent: a packet, or the bytes of one or more packets.
 Outgoing = Packet | bytes
 
 
@@ -100,7 +93,7 @@ class Session:
     backlog: Final[Backlog]
     _changes: list[Change]
     _packets: list[Outgoing]
-    # As sender: the last delivery number, packet identifier and place among the PUBRECs given.
+    # As sender: the last delivery number, packet identifier and position of a PUBREC assigned.
     last_number: int
     last_id: int
     last_release: int
@@ -109,8 +102,8 @@ class Session:
     flights: dict[int, Delivery]
     _resend: deque[Delivery] | None
     _requests: PacketIds
-    # As receiver: QoS 2 identifiers from `accept` to PUBREL, QoS 2 messages that are not accepted,
-    # and what PUBACKs and PUBRECs are owed for, in their order.
+    # As receiver: QoS 2 identifiers from `accept` to PUBREL, QoS 2 messages not accepted yet, and
+    # the messages that await their PUBACK or PUBREC, in their order.
     stored_ids: PacketIds
     pending: dict[int, Receipt]
     _pubacks: deque[Receipt] | None
@@ -134,7 +127,7 @@ class Session:
         self.last_id = 0
         self.last_release = 0
         self._quota = 0
-        # A session costs little while it is idle: an empty deque alone takes 760 bytes.
+        # None instead of an empty deque, which takes 760 bytes: most sessions are idle.
         self.backlog = Backlog()
         self.flights = {}
         self._resend = None
@@ -163,24 +156,6 @@ class Session:
         """How many bytes the stored inbound identifiers take, at most 8,192."""
         return self.stored_ids.size
 
-    def open_exchanges(self, me: int, peer: int) -> list[Open]:
-        """The open exchanges, for the `Exchange` of a new connection between `me` and `peer`."""
-        opened = self.open_deliveries(me)
-        for packet_id in self.stored_ids.listed():
-            # The set does not keep their order.
-            opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
-        return opened
-
-    def open_deliveries(self, me: int) -> list[Open]:
-        """The part of `open_exchanges` that this end has sent."""
-        opened: list[Open] = []
-        for packet_id, delivery in self.flights.items():
-            if delivery.released:
-                opened.append((me, packet_id, RELEASED_STAGE))
-            else:
-                opened.append((me, packet_id, SENT_QOS_1 if delivery.qos == 1 else SENT_QOS_2))
-        return opened
-
     # --- connections ------------------------------------------------------------------------------
 
     def connect(
@@ -190,7 +165,7 @@ class Session:
         receive_maximum: int = DEFAULT_RECEIVE_MAXIMUM,
         maximum_packet_size: int = LARGEST_PACKET,
     ) -> None:
-        """Begin or resume the session on a new connection; the limits are the peer's.
+        """Start or resume the session on a new connection; the limits are the peer's.
 
         [MQTT-4.4.0-1] PUBRELs are sent again at once, in the order of their PUBRECs; PUBLISH
         packets by `poll`, in the order first sent and within the Receive Maximum.
@@ -212,7 +187,7 @@ class Session:
                 released.append(delivery)
             else:
                 resend.append(delivery)
-        released.sort(key=_release_order)
+        released.sort(key=release_order)
         for delivery in released:
             self._packets.append(PubRel(delivery.packet_id))
         self._resend = resend if resend else None
@@ -221,8 +196,8 @@ class Session:
         """The connection has ended; the session ends `expiry_interval` seconds later [4.1].
 
         Packets that were not drained are lost, as if the network had lost them. The peer will send
-        a QoS 1 message again that the owner has not accepted, so that accepting its Receipt has no
-        effect any more. The Receipt of a QoS 2 message stays valid.
+        again a QoS 1 message that the owner has not accepted, so accepting its Receipt no longer
+        has an effect. The Receipt of a QoS 2 message stays valid.
         """
         self.connected = False
         self._packets = []
@@ -234,11 +209,11 @@ class Session:
             self.end_at(now + expiry_interval)
 
     def reset(self) -> tuple[list[Delivery], list[Delivery]]:
-        """The peer has no session: discard all that was open with it [MQTT-3.2.2-5].
+        """The peer has no session: discard every open exchange [MQTT-3.2.2-5].
 
         Returns the deliveries that are complete, because the peer has acknowledged their messages,
-        and those that are back in the backlog, as new messages before all others; these may have
-        reached the peer. Accepting a Receipt of the old session has no effect.
+        and those that return to the head of the backlog as new messages. The latter may already
+        have reached the peer. Accepting a Receipt of the old session has no effect.
         """
         complete: list[Delivery] = []
         again: list[Delivery] = []
@@ -248,7 +223,7 @@ class Session:
                 complete.append(delivery)
             else:
                 again.append(delivery)
-        again.sort(key=_number_order)
+        again.sort(key=number_order)
         for delivery in reversed(again):
             self._recall(delivery)
         for packet_id in self.stored_ids.listed():
@@ -263,7 +238,7 @@ class Session:
     # --- as sender --------------------------------------------------------------------------------
 
     def reserve_id(self) -> int:
-        """A free identifier for a SUBSCRIBE or UNSUBSCRIBE, 0 if all are in use."""
+        """Reserve an identifier for a SUBSCRIBE or UNSUBSCRIBE. Returns 0 if all are in use."""
         packet_id = self._free_id()
         if packet_id:
             self.last_id = packet_id
@@ -271,7 +246,7 @@ class Session:
         return packet_id
 
     def release_id(self, packet_id: int) -> None:
-        """The SUBACK or UNSUBACK has come."""
+        """Free the identifier of a SUBSCRIBE or UNSUBSCRIBE that was answered."""
         self._requests.discard(packet_id)
 
     def send(self, message: Message, now: float, share: str = "") -> int:
@@ -294,7 +269,7 @@ class Session:
             if packet_id:
                 packet = message.publish(packet_id, now, self.version, dup=False)
                 if publish_fits(packet, self.version, self.maximum_packet_size):
-                    self._launch(number, message, share, packet_id)
+                    self._assign_at_once(number, message, share, packet_id)
                     self._packets.append(packet)
                     return number
         self._queue(number, message, share)
@@ -310,39 +285,39 @@ class Session:
         packet_id = self._free_id()
         if not packet_id:
             return False
-        self._launch(self.last_number + 1, message, "", packet_id)
+        self._assign_at_once(self.last_number + 1, message, "", packet_id)
         self._packets.append(with_packet_id(head, packet_id, tail))
         return True
 
     def append(self, data: bytes, size: int) -> None:
-        """Send the bytes of QoS 0 PUBLISH packets that the peer takes; `size` as messages count."""
+        """Send encoded QoS 0 PUBLISH packets; `size` is the sum of their `Message.size`."""
         self.room -= size
         self._packets.append(data)
 
     def give_up_expired(self, now: float) -> list[Delivery]:
-        """Drop what has expired in the backlog [MQTT-3.3.2-5].
+        """Drop the messages of the backlog that have expired, and return them [MQTT-3.3.2-5].
 
-        The owner finds in its store what has expired beyond the window, for `give_up_beyond`.
+        Those beyond the window the owner finds in its store, and passes to `give_up_beyond`.
         """
         expired = self.backlog.take_expired(now)
-        self._note_finished(expired)
+        self._record_finished(expired)
         return expired
 
     def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
         """Drop deliveries beyond the window: (number, size) of all that have expired in the store.
 
-        `next_expiry` is when the first of the others expires.
+        `next_expiry` is when the next delivery in the store expires.
         """
         self.backlog.beyond_expiry = next_expiry
         for number in self.backlog.expire_beyond(expired):
             self._changes.append(Change(FINISHED, number=number))
 
     def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
-        """Drop what came by these shared subscriptions (None: all), for other sessions [4.8.2].
+        """Drop messages of these shared subscriptions (None: all), for other sessions [4.8.2].
 
-        That is what has never been sent; and, if `sent`, QoS 1 messages in flight, which may go to
-        another session only when this one is over. A QoS 2 message that was sent may go to no
-        other session [MQTT-4.8.2-5].
+        Drops those never sent and, if `sent`, QoS 1 messages in flight, which may go to another
+        session only when this one has ended. A QoS 2 message that was sent may go to no other
+        session [MQTT-4.8.2-5].
         """
         given_up: list[Delivery] = []
         if sent:
@@ -352,18 +327,18 @@ class Session:
             for delivery in given_up:
                 self._finish(delivery)
         waiting = self.backlog.take_shared(shares)
-        self._note_finished(waiting)
+        self._record_finished(waiting)
         given_up.extend(waiting)
         return given_up
 
-    def _note_finished(self, unsent: list[Delivery]) -> None:
-        """FINISHED, for deliveries that were taken from the backlog."""
+    def _record_finished(self, unsent: list[Delivery]) -> None:
+        """Record FINISHED for deliveries that were taken from the backlog."""
         if self.durable:
             for delivery in unsent:
                 self._changes.append(Change(FINISHED, number=delivery.number))
 
     def _may_send(self) -> bool:
-        """Whether a new QoS 1 or 2 message may be sent now, before any other."""
+        """Whether a new QoS 1 or 2 message may be sent now: none is ahead of it."""
         return (
             self.connected
             and self._quota > 0
@@ -374,13 +349,13 @@ class Session:
         )
 
     def can_send(self, qos: int) -> bool:
-        """Whether a message of this QoS would be sent at once, before any other."""
+        """Whether a message of this QoS would be sent at once: none is ahead of it."""
         if qos:
             return self._may_send() and self._free_id() > 0
         return self.connected and self.room > 0 and self.backlog.is_empty() and not self._resend
 
     def poll(self, now: float, limit: int = BOUNDLESS) -> list[Delivery]:
-        """Send what may be sent now, at most `limit` of it; `poll_left` is the rest of the limit.
+        """Send at most `limit` messages that may be sent now; `poll_left` is the rest of the limit.
 
         Returns the deliveries dropped as expired or too large.
         """
@@ -391,10 +366,10 @@ class Session:
         while self._resend and self._quota and self.room > 0 and self.poll_left:
             self.poll_left -= 1
             delivery = self._resend.popleft()
-            # A late answer to the old connection's PUBLISH may have come first.
+            # An acknowledgement of the PUBLISH on the old connection may have arrived meanwhile.
             if self.flights.get(delivery.packet_id) is not delivery or delivery.released:
                 continue
-            # [MQTT-4.3.3-7] What was sent once does not expire.
+            # [MQTT-4.3.3-7] A message that was sent once does not expire.
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
         while self.backlog.has_first() and self._quota and self.room > 0 and not self._resend:
@@ -411,7 +386,7 @@ class Session:
             packet_id = self._free_id()
             if not packet_id:
                 break
-            self._fly(self.backlog.take_first(), packet_id)
+            self._assign(self.backlog.take_first(), packet_id)
             if not self._transmit(delivery, now, dup=False):
                 given_up.append(delivery)
         return given_up
@@ -421,7 +396,7 @@ class Session:
         assert message is not None
         packet = message.publish(delivery.packet_id, now, self.version, dup=dup)
         if not publish_fits(packet, self.version, self.maximum_packet_size):
-            # [MQTT-3.1.2-25] as if its delivery were complete
+            # [MQTT-3.1.2-25] act as if its delivery were complete
             self._finish(delivery)
             return False
         self._quota -= 1
@@ -440,19 +415,19 @@ class Session:
                 return packet_id
 
     def give_up(self, packet_id: int) -> int:
-        """A PUBLISH that was drained cannot be sent. Returns the number of its delivery."""
+        """Drop a delivery whose drained PUBLISH cannot be sent. Returns its number."""
         delivery = self.flights[packet_id]
         self._complete(delivery)
         return delivery.number
 
     def _complete(self, delivery: Delivery) -> None:
         self._finish(delivery)
-        # [MQTT-3.3.4-9] What was sent on an earlier connection did not use this one's quota.
+        # [MQTT-3.3.4-9] A PUBLISH of an earlier connection did not use this one's quota.
         if delivery.counts:
             self._quota += 1
 
     def receive_puback(self, packet: PubAck) -> Delivery | None:
-        """The delivery that is complete now; a failure code completes it too [MQTT-4.4.0-2]."""
+        """Returns the delivery that is complete; a failure completes it too [MQTT-4.4.0-2]."""
         delivery = self.flights.get(packet.packet_id)
         if delivery is None or delivery.qos != 1:
             return None
@@ -460,7 +435,7 @@ class Session:
         return delivery
 
     def receive_pubrec(self, packet: PubRec) -> Delivery | None:
-        """The delivery that was refused, None if it goes on."""
+        """Returns the delivery that was refused, None if it continues."""
         delivery = self.flights.get(packet.packet_id)
         if delivery is None or delivery.qos != 2:
             self._packets.append(PubRel(packet.packet_id, self._not_found()))
@@ -474,15 +449,15 @@ class Session:
         return None
 
     def receive_pubcomp(self, packet: PubComp) -> Delivery | None:
-        """The delivery that is complete now."""
+        """Returns the delivery that is complete."""
         delivery = self.flights.get(packet.packet_id)
         if delivery is None or not delivery.released:
             return None
         self._complete(delivery)
         return delivery
 
-    def receive_answer(self, packet: Ack) -> None:
-        """Any of the four, for an owner that does not need the delivery."""
+    def receive_ack(self, packet: Ack) -> None:
+        """Receive any of the four, for an owner that does not need the delivery."""
         if isinstance(packet, PubAck):
             self.receive_puback(packet)
         elif isinstance(packet, PubRec):
@@ -498,7 +473,7 @@ class Session:
     # --- as receiver ------------------------------------------------------------------------------
 
     def receive_publish(self, packet: Publish) -> Receipt | None:
-        """A Receipt for a new message, None for a repeated QoS 2 message.
+        """Returns a Receipt for a new message, None for a repeated QoS 2 message.
 
         DUP does not decide: an unknown identifier is a new message even if DUP is set.
         """
@@ -520,7 +495,7 @@ class Session:
         if known is not None:
             return None
         if packet.packet_id in self.stored_ids:
-            # [MQTT-4.3.3-10] PUBREC once more, and nothing delivered on
+            # [MQTT-4.3.3-10] send PUBREC again, and do not deliver the message again
             receipt.is_accepted = True
             self._send_pubrecs()
             return None
@@ -528,7 +503,7 @@ class Session:
         return receipt
 
     def forget_received(self, packet_id: int) -> bool:
-        """The peer has forgotten a QoS 2 message that it sent. Returns whether it was open."""
+        """Forget a QoS 2 message that its sender has forgotten. Returns whether it was open."""
         if packet_id in self.stored_ids:
             self._free(packet_id)
             return True
@@ -579,7 +554,7 @@ class Session:
             self._packets.append(ack)
 
     def receive_pubrel(self, packet: PubRel) -> None:
-        """[MQTT-4.3.3-11] Send PUBCOMP in any case; the identifier is free for a new message."""
+        """Free the identifier for a new message. PUBCOMP is sent in any case [MQTT-4.3.3-11]."""
         if packet.packet_id in self.stored_ids:
             self._free(packet.packet_id)
             self._packets.append(PubComp(packet.packet_id))
@@ -597,7 +572,7 @@ class Session:
         )
 
     def acknowledge(self, qos: int, packet_id: int, reason: int) -> None:
-        """The owner has the message that `is_new` was asked about; `reason` is below 0x80."""
+        """Accept a message for which `is_new` returned True; `reason` is below 0x80."""
         if qos == 2:
             self._store(packet_id)
         if reason == SUCCESS or self.version != MQTT5:
@@ -607,7 +582,7 @@ class Session:
         else:
             self._packets.append(PubRec(packet_id, reason))
 
-    def answered(self, packet_type: int, packet_id: int) -> bool:
+    def receive_plain_ack(self, packet_type: int, packet_id: int) -> bool:
         """Receive a PUBACK, PUBREC, PUBREL or PUBCOMP without a reason code.
 
         False, and nothing has changed, if no exchange awaits it.
@@ -637,37 +612,38 @@ class Session:
     # --- durable state ----------------------------------------------------------------------------
 
     def _queue(self, number: int, message: Message, share: str) -> None:
-        """QUEUED"""
+        """Add to the backlog, and record QUEUED."""
         self.last_number = number
         self.backlog.add(Delivery(number, message, share, message.qos))
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
 
-    def _launch(self, number: int, message: Message, share: str, packet_id: int) -> None:
-        """QUEUED and ASSIGNED in one: the message is sent without having been in the backlog."""
+    def _assign_at_once(self, number: int, message: Message, share: str, packet_id: int) -> None:
+        """Record QUEUED and ASSIGNED: the message is sent without a stay in the backlog."""
         self.last_number = number
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
         delivery = Delivery(number, message, share, message.qos)
         delivery.counts = True
-        self._fly(delivery, packet_id)
+        self._assign(delivery, packet_id)
         self._quota -= 1
         self.room -= message.size
 
-    def _fly(self, delivery: Delivery, packet_id: int) -> None:
+    def _assign(self, delivery: Delivery, packet_id: int) -> None:
+        """Put in flight under this identifier, and record ASSIGNED."""
         delivery.packet_id = packet_id
         self.flights[packet_id] = delivery
-        self.in_flight_bytes += bytes_in_flight(delivery)
+        self.in_flight_bytes += delivery.memory_size
         self.last_id = packet_id
         if self.durable:
             number = delivery.number
             self._changes.append(Change(ASSIGNED, number=number, packet_id=packet_id))
 
     def _recall(self, delivery: Delivery) -> None:
-        """RECALLED"""
+        """Return to the head of the backlog, and record RECALLED."""
         number, packet_id = delivery.number, delivery.packet_id
         del self.flights[packet_id]
-        self.in_flight_bytes -= bytes_in_flight(delivery)
+        self.in_flight_bytes -= delivery.memory_size
         delivery.packet_id = 0
         delivery.counts = False
         self.backlog.put_back(delivery)
@@ -675,20 +651,20 @@ class Session:
             self._changes.append(Change(RECALLED, number=number, packet_id=packet_id))
 
     def _release(self, delivery: Delivery) -> None:
-        """RELEASED"""
+        """Drop the message after its PUBREC, and record RELEASED."""
         self.last_release += 1
         delivery.released = self.last_release
-        self.in_flight_bytes -= bytes_in_flight(delivery)
+        self.in_flight_bytes -= delivery.memory_size
         delivery.message = None
         if self.durable:
             number, packet_id = delivery.number, delivery.packet_id
             self._changes.append(Change(RELEASED, number=number, packet_id=packet_id))
 
     def _finish(self, delivery: Delivery) -> None:
-        """FINISHED"""
+        """Remove a delivery that is complete or dropped, and record FINISHED."""
         if delivery.packet_id:
             del self.flights[delivery.packet_id]
-            self.in_flight_bytes -= bytes_in_flight(delivery)
+            self.in_flight_bytes -= delivery.memory_size
         else:
             self.backlog.take_first()
         if self.durable:
@@ -696,15 +672,15 @@ class Session:
             self._changes.append(Change(FINISHED, number=number, packet_id=packet_id))
 
     def _store(self, packet_id: int) -> None:
-        """STORED"""
+        """Keep the identifier of a QoS 2 message, and record STORED."""
         self.stored_ids.add(packet_id)
         if self.durable:
             self._changes.append(Change(STORED, packet_id=packet_id))
 
     def _free(self, packet_id: int) -> None:
-        """FREED"""
+        """Free the identifier of a QoS 2 message, and record FREED."""
         self.stored_ids.discard(packet_id)
-        # After PUBREL, a PUBLISH that was sent again needs no PUBREC.
+        # After PUBREL, a PUBLISH that was sent again does not need a PUBREC.
         self._drop_pubrecs(packet_id)
         if self.durable:
             self._changes.append(Change(FREED, packet_id=packet_id))
@@ -714,21 +690,7 @@ class Session:
             self._pubrecs = deque([r for r in self._pubrecs if r.packet_id != packet_id])
 
     def end_at(self, at: float | None) -> None:
-        """ENDS"""
+        """Set when the session ends (None: not yet known, or never), and record ENDS."""
         self.ends_at = at
         if self.durable:
             self._changes.append(Change(ENDS, at=at))
-
-
-def bytes_in_flight(delivery: Delivery) -> int:
-    """Memory that a delivery in flight takes; none once PUBREC has come."""
-    message = delivery.message
-    return 0 if message is None else message.size + DELIVERY_BYTES
-
-
-def _release_order(delivery: Delivery) -> int:
-    return delivery.released
-
-
-def _number_order(delivery: Delivery) -> int:
-    return delivery.number

@@ -6,7 +6,7 @@ backlog are not loaded here: the session counts them, and the owner loads them w
 """
 
 from semel.mqtt.delivery import Delivery, Receipt
-from semel.mqtt.session import NEVER_EXPIRES, Session, bytes_in_flight
+from semel.mqtt.session import NEVER_EXPIRES, Session
 
 
 def restore_backlog(
@@ -47,7 +47,7 @@ def restore_exchanges(session: Session, in_flight: list[Delivery], stored_ids: l
     """Deliveries in flight, in the order of their numbers, and inbound QoS 2 identifiers."""
     for delivery in in_flight:
         session.flights[delivery.packet_id] = delivery
-        session.in_flight_bytes += bytes_in_flight(delivery)
+        session.in_flight_bytes += delivery.memory_size
         session.last_id = delivery.packet_id
         session.last_release = max(session.last_release, delivery.released)
     for packet_id in stored_ids:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from semel.client.ingest import IngestPlan, make_plan
+from semel.client.ingest_plan import IngestPlan, make_plan
 from semel.client.ingest_settings import IngestSettings
 from semel.extras import MissingExtra
 from semel.pipeline.errors import OptionError

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message
 from semel.mqtt.packets.connect import Will
+from semel.mqtt.packets.subscribe import subscription_from_options
 from semel.store.commit import CHANGE_BYTES, Commit, RecordedMessage
 from semel.store.mark import MarkFile
 from semel.store.metadata import (
@@ -41,7 +42,7 @@ from semel.store.row_checksums import (
     stream_high,
     time_high,
 )
-from semel.store.row_flags import HAS_EXTRA, subscription_from
+from semel.store.row_flags import HAS_EXTRA
 from semel.store.rows import (
     SELECT_DELIVERIES,
     checksum_error,
@@ -489,7 +490,7 @@ class Database:
             session, topic_filter, options, identifier, cursor = cast(
                 tuple[int, str, int, int, int | None], row
             )
-            subscription = subscription_from(topic_filter, options)
+            subscription = subscription_from_options(topic_filter, options)
             state.subscriptions.append((session, subscription, identifier))
             if cursor is not None:
                 state.cursors.append((session, topic_filter, cursor))

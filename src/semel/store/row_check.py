@@ -12,6 +12,7 @@ from semel.mqtt.message import Message
 from semel.mqtt.packet_types import MQTT5, MQTT311
 from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.publish import Publish
+from semel.mqtt.packets.subscribe import subscription_from_options
 from semel.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
@@ -34,7 +35,6 @@ from semel.store.row_flags import (
     QOS_MASK,
     RELEASED_FLAGS,
     RETAIN,
-    subscription_from,
 )
 from semel.store.rows import properties_as_stored
 from semel.store.schema import TABLES, Row, Value, content_of
@@ -176,7 +176,7 @@ def _check_subscription(row: Row) -> None:
     assert isinstance(topic_filter, str)
     assert isinstance(options, int)
     _check_range("session_id", session, 1)
-    if subscription_from(topic_filter, options).options != options:
+    if subscription_from_options(topic_filter, options).options != options:
         raise _Fault(f"options is {options}")
     _check_range("identifier", identifier, 0, MAXIMUM_VARIABLE_BYTE_INTEGER)
     if cursor is not None:

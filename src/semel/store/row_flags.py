@@ -1,4 +1,4 @@
-"""The flags of a stored message and the options of a stored subscription: the one encoding.
+"""The flags of a stored message: the one encoding.
 
     record, inbox    qos | retain << 2 | dup << 3
     delivery         qos | retain << 2 | 8 if `delivery_extra` has a row for it
@@ -8,8 +8,6 @@ columns with the same masks.
 """
 
 from typing import Final
-
-from semel.mqtt.packets.subscribe import Subscription
 
 QOS_MASK: Final = 3
 RETAIN: Final = 4
@@ -28,14 +26,3 @@ def received_flags(qos: int, *, retain: bool, dup: bool) -> int:
 def delivery_flags(qos: int, *, retain: bool, has_extra: bool) -> int:
     """The flags of an outgoing message."""
     return qos | retain << 2 | has_extra << 3
-
-
-def subscription_from(topic_filter: str, options: int) -> Subscription:
-    """A subscription from its Subscription Options byte [3.8.3.1]. Raises Violation."""
-    return Subscription(
-        topic_filter,
-        options & 3,
-        no_local=bool(options & 4),
-        retain_as_published=bool(options & 8),
-        retain_handling=options >> 4 & 3,
-    )

@@ -45,7 +45,7 @@ from queue import Empty, Queue
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.client.ingest import DATA_FOLDER
+from semel.client.ingest_plan import DATA_FOLDER
 from semel.extras import need
 from semel.pipeline.delta_errors import describe_missing_table, one_line, table_errors
 from semel.pipeline.errors import TableError

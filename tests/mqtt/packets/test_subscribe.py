@@ -1,5 +1,7 @@
 """SUBSCRIBE and SUBACK [3.8, 3.9]."""
 
+from itertools import product
+
 import pytest
 
 from semel.mqtt import (
@@ -16,6 +18,7 @@ from semel.mqtt import (
     observe,
     rules,
 )
+from semel.mqtt.packets.subscribe import subscription_from_options
 from tests.mqtt.verdicts import (
     BOTH,
     check_both_ways,
@@ -349,3 +352,20 @@ def test_subacks_are_equal_when_every_field_is() -> None:
     assert SubAck(7, [0]) != SubAck(8, [0])
     assert SubAck(7, [0]) != SubAck(7, [1])
     assert SubAck(7, [0]) != SubAck(7, [0], properties=Properties(reason_string="s"))
+
+
+@pytest.mark.parametrize(
+    ("qos", "no_local", "as_published", "handling"),
+    list(product((0, 1, 2), (False, True), (False, True), (0, 1, 2))),
+)
+def test_options_of_a_subscription(
+    qos: int, no_local: bool, as_published: bool, handling: int
+) -> None:
+    subscription = Subscription(
+        "a/#",
+        qos,
+        no_local=no_local,
+        retain_as_published=as_published,
+        retain_handling=handling,
+    )
+    assert subscription_from_options("a/#", subscription.options) == subscription

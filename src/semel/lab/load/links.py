@@ -28,9 +28,9 @@ class LinkError(Exception):
 def reason_label(reason: int, packet_type: int = 0, version: int = MQTT5) -> str:
     """A reason code as name and number."""
     # Imported here, because a worker starts three times as fast without the client.
-    from semel.client.errors import name_of
+    from semel.client.errors import reason_name
 
-    return f"{name_of(reason, packet_type, version)} (0x{reason:02x})"
+    return f"{reason_name(reason, packet_type, version)} (0x{reason:02x})"
 
 
 def send_whole(link: socket.socket, data: bytes) -> None:

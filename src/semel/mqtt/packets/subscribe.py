@@ -132,6 +132,17 @@ class SubAck:
         check_reasons(SUBACK, packet_id, self.reasons, properties.present, 0, None)
 
 
+def subscription_from_options(topic_filter: str, options: int) -> Subscription:
+    """A subscription from its Subscription Options byte [3.8.3.1]. Raises Violation."""
+    return Subscription(
+        topic_filter,
+        options & 3,
+        no_local=options & _NO_LOCAL != 0,
+        retain_as_published=options & _RETAIN_AS_PUBLISHED != 0,
+        retain_handling=options >> 4 & 3,
+    )
+
+
 def check_subscription(
     topic_filter: str,
     qos: int,
@@ -214,14 +225,7 @@ def decode_subscribe(reader: Reader) -> Subscribe:
     subscriptions: list[Subscription] = []
     for topic_filter, options in fields:
         check_subscription_version(topic_filter, options, reader.version, None)
-        subscription = Subscription(
-            topic_filter,
-            options & 3,
-            no_local=options & _NO_LOCAL != 0,
-            retain_as_published=options & _RETAIN_AS_PUBLISHED != 0,
-            retain_handling=options >> 4 & 3,
-        )
-        subscriptions.append(subscription)
+        subscriptions.append(subscription_from_options(topic_filter, options))
     return Subscribe(packet_id, subscriptions, properties=properties_of(items))
 
 

@@ -1,4 +1,4 @@
-"""What a client says of itself: its CONNECT."""
+"""The contents of a client's CONNECT packets."""
 
 from typing import Final, final
 
@@ -8,8 +8,8 @@ from semel.mqtt.properties import AUTHENTICATION_DATA, Properties
 
 
 @final
-class Greeting:
-    """What a client says of itself in each of its CONNECTs."""
+class ConnectParameters:
+    """What is the same in every CONNECT of a client."""
 
     version: Final[int]
     keep_alive: Final[int]
@@ -17,10 +17,10 @@ class Greeting:
     password: Final[bytes | None]
     will: Final[Will | None]
     properties: Final[Properties]
-    # [3.1.2.11.2] seconds, 3.1.1: 0 or NEVER_EXPIRES for CleanSession 1 or 0
+    # [3.1.2.11.2] in seconds; in 3.1.1 0 for CleanSession 1, NEVER_EXPIRES for 0
     session_expiry: Final[int]
-    # What the client takes. In 3.1.1 the server is not told, and a larger packet ends the
-    # connection all the same.
+    # The largest packet that the client accepts. 3.1.1 cannot tell the server, but a larger packet
+    # ends the connection there too.
     maximum_packet_size: Final[int]
 
     def __init__(
@@ -47,7 +47,7 @@ class Greeting:
         )
 
     def connect(self, client_id: str, clean_start: bool, authentication: bytes | None) -> Connect:
-        """The packet; `authentication` is the first Authentication Data, if there is any."""
+        """The packet; `authentication` is the first Authentication Data, if any."""
         properties = self.properties
         if authentication is not None:
             properties = Properties([*properties.items, (AUTHENTICATION_DATA, authentication)])

@@ -1,4 +1,4 @@
-"""Connect to a server: over TCP, TLS or a unix socket (`transport`), or WebSocket (`websocket`)."""
+"""Connects to a server: over TCP, TLS or a Unix socket (`transport`), or WebSocket."""
 
 import asyncio
 import ssl
@@ -10,7 +10,7 @@ from semel.client.tls import make_context
 from semel.client.transport import CannotConnect, Transport, TransportListener, explain, open_stream
 from semel.extras import need
 
-Connecting = Callable[
+OpenAddress = Callable[
     [Address, TransportListener, ssl.SSLContext | None, str | None], Awaitable[Transport]
 ]
 
@@ -23,36 +23,36 @@ async def open_transport(
     timeout: float = 30.0,
     local_host: str | None = None,
 ) -> Transport:
-    """Connect, with TLS if the address asks for it. Raises CannotConnect.
+    """Connect, with TLS for mqtts and wss. Raises CannotConnect.
 
-    `timeout` seconds bound the whole: the name, TCP, TLS and the handshake of WebSocket. `tls` is
-    for mqtts and wss, and with mqtt or ws a BadAddress: who gives one means to be encrypted.
-    `local_host` is an IP address of this machine to connect from; a unix socket has no such.
+    `timeout` seconds cover name resolution, TCP, TLS and the WebSocket handshake together. `tls`
+    with mqtt or ws raises BadAddress, because the caller expects encryption. `local_host` is the
+    IP address of this machine to connect from; a Unix socket ignores it.
     """
     if tls is not None and not address.secure:
         raise BadAddress(
-            f"a context for TLS is given, but {address.scheme} is without: use mqtts or wss"
+            f"a TLS context is given, but {address.scheme} has no TLS: use mqtts or wss"
         )
     if address.scheme in ("ws", "wss"):
         need("websockets", extra="client", by=f"a {address.scheme}:// address")
         from semel.client.websocket import open_websocket
 
-        connecting: Connecting = open_websocket
+        open_address: OpenAddress = open_websocket
     else:
-        connecting = open_stream
+        open_address = open_stream
     if address.secure and tls is None:
         tls = make_context()
     deadline = asyncio.timeout(timeout)
     try:
         async with deadline:
-            return await connecting(address, listener, tls, local_host)
+            return await open_address(address, listener, tls, local_host)
     except OSError as problem:
         why = f"no answer within {timeout:g} s" if deadline.expired() else explain(problem)
         raise CannotConnect(f"cannot connect to {address}: {why}") from None
 
 
-class Opening(Protocol):
-    """A way to connect: `open_transport`, or one that does more."""
+class Connector(Protocol):
+    """Connects to a server: `open_transport`, or a function around it."""
 
     async def __call__(
         self,
