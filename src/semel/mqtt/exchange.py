@@ -659,15 +659,14 @@ class Exchange:
         publisher = self._other(sender)
         packet_id = packet.packet_id
         stage = publisher.stage(packet_id)
-        # A repeated PUBREC, for a repeated PUBLISH, changes nothing before PUBREL.
         if stage == SENT_QOS_2:
             publisher.last_pubrec = publisher.order(packet_id)
             if packet.reason >= FAILURE:
                 publisher.free(packet_id, self._side(sender).receive_maximum)
             else:
                 publisher.move(packet_id, RECEIVED)
-        elif stage == 0 or stage == RELEASED:
-            # PUBCOMP may arrive before the PUBREL that answers this one is sent.
+        elif stage != SENT_QOS_1:
+            # A repeated PUBREC. PUBCOMP may arrive before the PUBREL that answers this one is sent.
             publisher.strays.add(packet_id)
 
     def _apply_pubrel(self, sender: int, packet_id: int) -> None:
