@@ -101,8 +101,8 @@ def test_to_begin_with_a_row_that_was_deleted_is_a_loss() -> None:
         begin("11", n1)
     assert str(caught.value) == (
         "rows 11 to 50 of stream all, node n1, which this query still needs, were deleted, by "
-        "retention or by `semel stream trim`; failOnDataLoss=false reads on with the first row "
-        "there is"
+        "retention or by `semel stream trim`; failOnDataLoss=false continues with the next "
+        "existing row"
     )
     assert begin("11", n1, fail=False) == {"n1": 50}
     assert begin("51", n1) == {"n1": 50}

@@ -191,11 +191,11 @@ def test_options_are_texts_whose_names_have_no_case() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "say where the table is"),
-        ({"path": "t", "mergeSchema": "yes please"}, "mergeSchema is true or false"),
-        ({"path": "t", "root": "r"}, "give option stream with it"),
+        ({}, "the table is missing"),
+        ({"path": "t", "mergeSchema": "yes please"}, "mergeSchema must be true or false"),
+        ({"path": "t", "root": "r"}, "give option stream too"),
         ({"path": "t", "partition": "a"}, "did you mean partitionBy?"),
-        ({"path": "t", "xyz": "a"}, "there is path, partitionBy"),
+        ({"path": "t", "xyz": "a"}, "the options are path, partitionBy"),
         ({"path": "ftp://x/t"}, "is not a lake"),
         ({"path": "t", "partitionBy": "a,b,a"}, "names a column twice"),
         ({"path": "t", "stream": "a b"}, "option stream: 'a b'"),

@@ -695,8 +695,11 @@ def test_a_batch_read_goes_from_a_place_to_a_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"nodes": "n3"}, "option nodes: there is no node n3: there is n1, n2"),
-        ({"start": '{"north": "latest"}'}, "option start: there is no node north: there is n1"),
+        ({"nodes": "n3"}, "option nodes: there is no node n3: the nodes are n1, n2"),
+        (
+            {"start": '{"north": "latest"}'},
+            "option start: there is no node north: the nodes are n1",
+        ),
         ({"end": '{"north": 5}'}, "option end: there is no node north"),
         ({"end": '{"n2": 5}', "nodes": "n1"}, "option end: node n2 is not one of option nodes"),
     ],

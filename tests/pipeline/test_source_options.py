@@ -53,7 +53,7 @@ def test_names_of_options_are_the_same_in_small_and_capital_letters() -> None:
 def test_the_path_of_load_is_the_root() -> None:
     assert parse_source_options({"path": "/r"}).root == "/r"
     assert parse_source_options({"path": "/r", "root": "/r"}).root == "/r"
-    with pytest.raises(OptionError, match="root and the path of load\\(\\) name two places"):
+    with pytest.raises(OptionError, match="root and the path of load\\(\\) differ: give one"):
         parse_source_options({"path": "/r", "root": "/other"})
 
 
@@ -72,10 +72,10 @@ def test_columns_are_chosen_by_their_names() -> None:
     assert problem(columns="topic,tpoic") == (
         "option columns: the record has no column tpoic: did you mean topic?"
     )
-    assert "there is seq, node, received, topic" in problem(columns="topic,zzz")
+    assert "the columns are seq, node, received, topic" in problem(columns="topic,zzz")
     assert problem(columns="seq,topic,seq") == "option columns names seq twice"
     for text in ("", "topic,", ","):
-        assert problem(columns=text).startswith("option columns is names with commas between")
+        assert problem(columns=text).startswith("option columns must be names separated by commas")
     assert problem(column="topic") == "mqtt has no option column: did you mean columns?"
 
 
@@ -150,7 +150,7 @@ def test_an_unknown_option_is_named_with_what_may_have_been_meant(name: str, mea
 
 def test_an_option_like_no_other_is_told_what_there_is() -> None:
     said = problem(xyzzy="1")
-    assert said.startswith("mqtt has no option xyzzy: there is root, path, stream")
+    assert said.startswith("mqtt has no option xyzzy: the options are root, path, stream")
     assert "topics" in said
 
 
@@ -170,7 +170,7 @@ def test_a_number_is_taken(name: str, field: str, text: str) -> None:
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "1e3", "many", "1_000", "٣", "9" * 19])
 @pytest.mark.parametrize("name", ["maxRowsPerBatch", "rowsPerPartition", "minPartitions"])
 def test_what_is_no_number_from_one_on_is_refused(name: str, text: str) -> None:
-    assert problem(**{name: text}).startswith(f"option {name} is a whole number from 1 on")
+    assert problem(**{name: text}).startswith(f"option {name} must be a whole number of at least 1")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,9 @@ def test_fail_on_data_loss_is_what_its_text_says(text: str, value: bool) -> None
 
 @pytest.mark.parametrize("text", ["", "maybe", "nein", "2"])
 def test_fail_on_data_loss_is_true_or_false(text: str) -> None:
-    assert problem(failOnDataLoss=text) == f"option failOnDataLoss is true or false, not {text!r}"
+    assert (
+        problem(failOnDataLoss=text) == f"option failOnDataLoss must be true or false, not {text!r}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,18 +222,18 @@ def test_each_node_may_have_a_place_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "option start is earliest, latest, a seq"),
-        ("0", "option start: rows are numbered from 1 on"),
-        ("-5", "option start is earliest"),
-        ("newest", "option start is earliest"),
-        ("yesterday", "option start is earliest"),
-        ("2026-13-01", "option start is earliest"),
-        ("9223372036854775808", "option start: rows are numbered"),
-        ('{"n1": 1', "option start is no JSON"),
-        ('{"n1": 1, "n1": 2}', "option start is no JSON: a node is named twice"),
+        ("", "option start must be earliest, latest, a seq"),
+        ("0", "option start: a row number is between 1 and"),
+        ("-5", "option start must be earliest"),
+        ("newest", "option start must be earliest"),
+        ("yesterday", "option start must be earliest"),
+        ("2026-13-01", "option start must be earliest"),
+        ("9223372036854775808", "option start: a row number is between"),
+        ('{"n1": 1', "option start is not valid JSON"),
+        ('{"n1": 1, "n1": 2}', "option start is not valid JSON: a node is named twice"),
         ('{"n1": true}', "option start, node n1: True is not earliest"),
         ('{"n1": [1]}', "option start, node n1: [1] is not"),
-        ('{"n1": 0}', "option start: rows are numbered from 1 on"),
+        ('{"n1": 0}', "option start: a row number is between 1 and"),
         ('{"../n1": 1}', "option start: "),
     ],
 )
@@ -243,7 +245,7 @@ def test_nodes_are_a_list_of_names() -> None:
     assert parse(nodes="n2, n1,n2").nodes == ("n1", "n2")
     for text in ("", "n1,,n2", ",", "n1,"):
         assert problem(nodes=text) == (
-            "option nodes is names with commas between them, such as n1,n2"
+            "option nodes must be names separated by commas, such as n1,n2"
         )
     assert problem(nodes="n1,_n2").startswith("option nodes: node '_n2' cannot name a folder")
 

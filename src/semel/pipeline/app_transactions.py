@@ -2,7 +2,7 @@
 
 An app transaction is a name with a number, which Delta keeps forever:
 
-    semel/query/<checkpoint>      the last batch of a query, for rows without numbers of their own
+    semel/query/<checkpoint>      the last batch of a query, for rows that do not have node and seq
     semel/stream/<stream>/<node>  the last seq landed, for rows of a stream
     semel/owner/<stream>/<node>   the store that numbered these rows: its ID as a number
 """

@@ -1,4 +1,7 @@
-"""Does an object store reject a file that exists? Two writers must not commit the same version."""
+"""Checks that an object store refuses to overwrite a file (put-if-absent).
+
+Without that, two writers could commit the same version of a table.
+"""
 
 import secrets
 import threading
@@ -25,8 +28,8 @@ def probe(address: str) -> None:
     """Raise TableError for an object store on which two writers could commit the same version.
 
     Several writers commit to a small table beside the real one at the same time, repeatedly, until
-    the store has rejected one of them or has let two write the same version. A writer that notices
-    the other commit before it tries its own proves nothing.
+    the store has rejected one of them or has let two write the same version. A round in which each
+    writer sees the commits of the others before its own proves nothing.
     """
     if local_folder(address) is not None:
         return
@@ -61,8 +64,8 @@ def probe(address: str) -> None:
 def _contend(target: str, storage: dict[str, str], number: int) -> tuple[int, int]:
     """Commit to a small table concurrently; returns versions written and commits rejected.
 
-    Each commit could follow any other, and delta-rs tries it twice. So one that fails was rejected
-    by the store, because another writer had taken the version that it saw to be free.
+    The commits do not conflict with each other, and delta-rs tries each one twice. So a commit that
+    fails was rejected by the store, because another writer had created that version meanwhile.
     """
     together = threading.Barrier(CONTENDERS)
 

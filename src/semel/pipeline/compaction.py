@@ -59,8 +59,8 @@ from semel.store.segments import encode_group_bytes, group_bytes
 
 # Sizes of files in one class differ by at most this factor.
 CLASS_RATIO: Final = 16
-# The maximum number of files merged into one: in a table that was not maintained for long there is
-# much to do, and a kill should not undo much of it.
+# The maximum number of files merged into one. It bounds the work that a kill loses in a table that
+# has not been maintained for a long time.
 GROUP_FILES: Final = 2_000
 # A partition that got no file for this long counts as complete.
 CLOSED_SECONDS: Final = 3600.0
@@ -68,7 +68,7 @@ CLOSED_SECONDS: Final = 3600.0
 GROUP_BYTES: Final = 64 * 1024 * 1024
 READ_BYTES: Final = 16 * 1024 * 1024
 READ_ROWS: Final = 64 * 1024
-# Attempts of a commit that other commits precede, and the delay between them.
+# Attempts to commit when other commits are first, and the delay between them.
 ATTEMPTS: Final = 20
 WAIT_SECONDS: Final = 0.05
 # File names that all writers encode alike in the log, except for '%'.
@@ -309,12 +309,12 @@ class _Sources:
                 expected = _plain_field(self._columns.field(field.name)).type
                 if pa.types.is_nested(field.type) or _is_like(field.type, expected):
                     continue
-                found = f"its column {field.name!r} is {field.type}, not {expected}"
+                found = f"its column {field.name!r} is {field.type}, but {expected} in the table"
             elif field.name in partition:
                 continue
             else:
-                found = f"it has a column {field.name!r}"
-            raise self._damaged(file, f"{found}, as the table says")
+                found = f"it has a column {field.name!r}, which the table lacks"
+            raise self._damaged(file, found)
 
     @contextmanager
     def _damage(self, file: LiveFile) -> Iterator[None]:
@@ -450,7 +450,7 @@ def _check_written(sources: _Sources, path: str) -> None:
 
 
 def _is_same(found: pa.Table, expected: pa.Table) -> bool:
-    """Whether two tables have the same rows; unlike in `equals`, NaN equals NaN."""
+    """Whether two tables have the same rows. NaN equals NaN here, unlike in `equals`."""
     if found.equals(expected):
         return True
     return found.num_rows == expected.num_rows and all(
@@ -460,7 +460,7 @@ def _is_same(found: pa.Table, expected: pa.Table) -> bool:
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
-    """A column with a type that Delta has, not a variant of Arrow's, and nullable."""
+    """A nullable column with the type of Delta that corresponds to an Arrow type."""
     kind = field.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -530,7 +530,7 @@ def _commit(
             except DeltaError as problem:
                 table.update_incremental()
                 if table.version() < version:
-                    # No other commit was first: it is not allowed, or the table is read-only.
+                    # No other commit was first, so a retry would fail too.
                     raise TableError(
                         f"{without_secrets(address)}: {one_line(problem)}"
                     ) from problem

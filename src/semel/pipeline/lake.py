@@ -64,7 +64,7 @@ class TableSummary:
     committed: int = 0
     operation: str = ""
     partition_by: tuple[str, ...] = ()
-    # The stream whose rows it takes, if any.
+    # The stream that is landed in it, if any.
     stream: str | None = None
     problem: str | None = None
 
@@ -76,7 +76,7 @@ class NodeLag:
     node: str
     landed: int
     last: int
-    # Rows up to this one were deleted, by retention.
+    # Retention has deleted the rows up to this one.
     deleted: int = 0
 
     @property
@@ -253,7 +253,7 @@ def _contents(table: "DeltaTable") -> tuple[int, int, int]:
     size = sum(actions.column("size_bytes").to_pylist())
     counts = actions.column("num_records").to_pylist() if actions.num_rows else []
     if None in counts or "deletionVectors" in (table.protocol().reader_features or ()):
-        # Not every writer counts rows, and some delete rows without rewriting files: read those.
+        # Some writers record no row counts, or delete rows by deletion vectors: count by reading.
         reader = table.scan(columns=[table.schema().fields[0].name])
         rows = sum(batch.num_rows for batch in arrow.RecordBatchReader.from_stream(reader))
         return rows, actions.num_rows, size
@@ -263,15 +263,15 @@ def _contents(table: "DeltaTable") -> tuple[int, int, int]:
 def dataset_of(table: "DeltaTable") -> Any:
     """The files of a table as an Arrow dataset, with partitions and time bounds from the log.
 
-    deltalake's own dataset uses all statistics of the log, and takes a column without statistics
-    for an empty one. Parquet's statistics are used instead. But to read them each file has to be
-    opened, which is too slow for a query about the last hour of a year. So time columns without
+    deltalake's own dataset uses all statistics of the log, and treats a column without statistics
+    as one without values. Parquet's statistics are used instead. But to read them each file has to
+    be opened, which is too slow for a query about the last hour of a year. So time columns without
     nulls also get bounds from the log: per file in the newest partitions, and per partition in
     older ones, because each expression costs time.
     """
     dataset = need("pyarrow.dataset", extra="sql", by=_BY)
     arrow = need("pyarrow", extra="sql", by=_BY)
-    # It checks the reader features of the table, and has the file system and the format.
+    # Selects no file: used for its check of the reader features, its file system and its format.
     found = table.to_pyarrow_dataset(file_pruning_predicate="1 = 0")
     actions = arrow.table(table.get_add_actions(flatten=True))
     # Pages that have checksums are verified as they are read.
@@ -312,7 +312,10 @@ def _by_age(
     modified: list[int],
     bounds: dict[str, list[tuple[int, int] | None]],
 ) -> list[tuple[Any, ...]]:
-    """The partitions, newest rows last; if the times are unknown, newest files last."""
+    """The partitions from oldest to newest: by the times of their rows if known, or of their files.
+
+    A partition is as old as its newest row or file.
+    """
     times = next((each for each in bounds.values() if None not in each), None)
 
     def age(key: tuple[Any, ...]) -> int:
@@ -325,7 +328,10 @@ def _by_age(
 
 
 def _bounds_of_times(actions: Any, schema: Any) -> dict[str, list[tuple[int, int] | None]]:
-    """Lowest and highest value by time column and file; None if unknown, or with nulls."""
+    """The lowest and highest value of each time column in each file.
+
+    None for a file whose bounds are unknown, or whose column has nulls.
+    """
     arrow = need("pyarrow", extra="spark", by=_BY)
     found: dict[str, list[tuple[int, int] | None]] = {}
     for field in schema:
@@ -356,7 +362,7 @@ def _between(
     places: list[int],
     holds: Any,
 ) -> Any:
-    """An expression that is true for all rows of some files, in conjunction with `holds`."""
+    """`holds`, and the bounds of the times in these files: true for each of their rows."""
     arrow = need("pyarrow", extra="spark", by=_BY)
     for name, known in bounds.items():
         there = [known[place] for place in places]
@@ -375,7 +381,7 @@ def _between(
 
 
 def stream_of(table: "DeltaTable") -> str | None:
-    """The stream whose rows a table takes, or None if it is not the table of a stream."""
+    """The stream that is landed in a table, or None if no stream is."""
     from semel.pipeline.app_transactions import stream_id
 
     name = table.metadata().name or ""
@@ -383,9 +389,9 @@ def stream_of(table: "DeltaTable") -> str | None:
 
 
 def node_lags(table: "DeltaTable | None", stream: str, catalog: "StreamCatalog") -> list[NodeLag]:
-    """How far a table lags behind each node of a stream; None: it does not exist yet.
+    """How far a table lags behind each node of a stream; `table` is None if it does not exist yet.
 
-    The record is read first, then the table is updated: rows that land in between do not count.
+    The record is read first, then the table is updated: rows that land in between count as landed.
     """
     from semel.pipeline.app_transactions import positions_in
 
@@ -446,8 +452,8 @@ def _commit_of(log: DeltaLog, entry: LogEntry) -> TableCommit:
 def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Optimized:
     """Merge small files into files of about `target_bytes`, partition by partition.
 
-    Safe beside a landing and beside another optimize. The merged files stay until a vacuum. Raises
-    TableError.
+    Safe while a landing or another optimize runs. The small files stay on disk until a vacuum.
+    Raises TableError.
     """
     opened = open_table(lake, table)
     from semel.pipeline.compaction import Overtaken, compact, list_files, plan_all
@@ -519,7 +525,10 @@ def _sizes(address: str, paths: Iterable[str]) -> int:
 def _commit_with_retries(
     lake: str, table: str, change: "Callable[[DeltaTable], T]"
 ) -> tuple[T, int]:
-    """Apply a change that commits, and retry if other commits are first; returns when durable."""
+    """Apply a change that commits, and retry it if another commit was first.
+
+    Returns the result of the change, and the version; both are durable.
+    """
     deltalake = need("deltalake", extra="sql", by=_BY)
     address = table_address(lake, table)
     for attempt in range(1, ATTEMPTS + 1):

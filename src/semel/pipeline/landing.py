@@ -215,15 +215,18 @@ class Landing:
         self._is_noted = True
 
     def stop(self) -> None:
-        """Shut down after landing the sealed rows, for a limited time; the second call at once."""
+        """Land the remaining sealed rows, for at most DRAIN_SECONDS, and shut down.
+
+        A second call shuts down at once.
+        """
         if self._stopping.is_set():
             self._stop_now.set()
         self._stopping.set()
 
     def run(self, *, once: bool = False, spark: "SparkSession | None" = None) -> None:
-        """Land, in the given Spark session or in a new one.
+        """Land, in the given Spark session or in a new one that is closed afterwards.
 
-        Raises PipelineError. Rows that have landed stay, and nothing is lost.
+        Raises PipelineError; rows that have landed stay in the table, and the next run continues.
         """
         plan = self.plan
         self._check_root(once=once)
@@ -270,7 +273,7 @@ class Landing:
                 self._land(made, once=once)
         finally:
             with suppress(Exception):
-                # Its Java process may have died: then there is nothing to stop.
+                # If its Java process has died, there is nothing to stop.
                 close(made)
 
     def _check_root(self, *, once: bool) -> None:
@@ -279,12 +282,12 @@ class Landing:
             return
         try:
             root.streams()
-            is_there = Path(root.address).is_dir()
+            exists = Path(root.address).is_dir()
         except NotADirectoryError:
             raise PipelineError(f"{root.address} is not a root but a file") from None
         except OSError as problem:
             raise PipelineError(f"--root {root.address}: {problem.strerror}") from None
-        if not is_there:
+        if not exists:
             if once:
                 raise PipelineError(f"{root.address} is not a root: there is no such folder")
             check_can_be_created(Path(root.address))
@@ -294,17 +297,17 @@ class Landing:
     # --- the query --------------------------------------------------------------------------------
 
     def _land(self, spark: "SparkSession", *, once: bool) -> None:
-        there = self._table.load()
-        if there is not None:
-            self._version = there.version()
+        table_before = self._table.load()
+        if table_before is not None:
+            self._version = table_before.version()
         failures, before = 0, 0
-        while (problem := self._run_query(spark, there, once=once)) is not None:
+        while (problem := self._run_query(spark, table_before, once=once)) is not None:
             failures = failures + 1 if self._landed == before else 1
             before = self._landed
             if failures > len(RETRY_SECONDS):
                 raise problem
             LOG.warning(
-                "a Python worker of Spark did not start within 10 seconds, because the machine is"
+                "a Python worker of Spark did not start in time, because the machine is"
                 " overloaded: retrying in %d s",
                 RETRY_SECONDS[failures - 1],
             )
@@ -313,16 +316,17 @@ class Landing:
         self._event("ended", landed=self._landed)
 
     def _run_query(
-        self, spark: "SparkSession", there: "DeltaTable | None", *, once: bool
+        self, spark: "SparkSession", table_before: "DeltaTable | None", *, once: bool
     ) -> Exception | None:
-        """Run a query until it ends. Returns the error if a Python worker started too late.
+        """Run a query until it ends.
 
-        Then nothing is wrong with the query, and a new one with the same checkpoint continues.
+        Returns the error if a Python worker started too late: that is not an error of the query,
+        and a new query with the same checkpoint can continue. Raises all other errors.
         """
         query: StreamingQuery | None = None
         try:
             query = self._start(spark, once=once)
-            self._report_ready(there)
+            self._report_ready(table_before)
             with self._maintained(once=once):
                 self._watch(query)
         except Exception as problem:
@@ -338,8 +342,8 @@ class Landing:
                     query.stop()
         return None
 
-    def _report_ready(self, there: "DeltaTable | None") -> None:
-        """Report once that the first query runs, and what the table had before."""
+    def _report_ready(self, table_before: "DeltaTable | None") -> None:
+        """Report, once, that the first query runs; with the rows that were in the table before."""
         from semel.pipeline.app_transactions import positions_in
 
         if self._is_ready:
@@ -347,11 +351,11 @@ class Landing:
         self._is_ready = True
         plan = self.plan
         nodes = plan.root.nodes(plan.stream)
-        positions = {} if there is None else positions_in(there, plan.stream, nodes)
+        positions = {} if table_before is None else positions_in(table_before, plan.stream, nodes)
         self._note(positions)
         self._event(
             "ready",
-            landed_before=0 if there is None else there.count(),
+            landed_before=0 if table_before is None else table_before.count(),
             positions=positions,
         )
 
@@ -372,7 +376,7 @@ class Landing:
 
     @contextmanager
     def _maintained(self, *, once: bool) -> Iterator[None]:
-        """Maintain the table meanwhile; with `once`, afterwards in one pass if it is large."""
+        """Maintain the table during the block; with `once`, in one pass after it if necessary."""
         policy = self.plan.maintenance
         if policy is None:
             yield
@@ -435,7 +439,10 @@ class Landing:
         return writer.start()
 
     def _first(self) -> str:
-        """Option `start` for a new checkpoint: the first rows that the table lacks."""
+        """Option `start` of the source: the first row of each node that the table lacks.
+
+        Spark uses it only for a new checkpoint.
+        """
         plan = self.plan
         landed = self._table.positions(plan.stream, plan.root.nodes(plan.stream))
         after = {node: last + 1 for node, last in landed.items()}
@@ -510,7 +517,10 @@ class Landing:
         return sum(each.rows_landed for each in commits), positions
 
     def _note(self, positions: dict[str, int], *, is_last: bool = False) -> None:
-        """Write the landing note, so that retention keeps other rows; not with every batch."""
+        """Write the landing note, so that retention keeps rows that have not landed.
+
+        Does so at most every NOTE_SECONDS, unless `is_last`.
+        """
         self._positions |= positions
         now = time.monotonic()
         if now < self._note_at and not is_last:

@@ -11,7 +11,7 @@
 
 Locks are taken with flock: the kernel releases them when the process ends, however it ends. So if
 `lock` is free, the ingest is gone and `status.json` is final; and the ingest can tell whether
-anybody reads. No file is ever deleted, because a lock belongs to the file and not to its name.
+any query reads. No file is ever deleted, because a lock belongs to the file and not to its name.
 """
 
 import fcntl

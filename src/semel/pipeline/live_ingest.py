@@ -54,7 +54,7 @@ from semel.store.schema import StoreInUse, Unusable
 
 LOG: Final = logging.getLogger("semel.live")
 
-# How often the status is updated: while a query waits for the connection, and later.
+# Seconds between two updates of the status: while a query waits for the connection, and later.
 FIRST_SECONDS: Final = 0.05
 POLL_SECONDS: Final = 0.5
 # How long to wait for the lock, which others hold briefly when they check for an ingest.

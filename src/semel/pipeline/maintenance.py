@@ -48,14 +48,15 @@ from semel.pipeline.maintenance_process import Policy
 from semel.store.roots import Root, RootError, open_root
 
 LOG: Final = "_delta_log"
-# Commits after which the log is summed up.
+# A pass writes a checkpoint of the log after this many commits.
 CHECKPOINT_COMMITS: Final = 100
-# delta-rs would do so in the way of every hundredth commit of a landing.
+# The interval for delta-rs, which writes checkpoints during a commit, and so delays the landing.
+# It is larger, so that usually only maintenance writes them.
 CHECKPOINT_INTERVAL: Final = 1_000
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 INTERVAL: Final = "delta.checkpointInterval"
-# Files of the log, which begin with the version. Other programs' checkpoints may have many parts.
+# Files of the log, whose names begin with a version. A checkpoint may have several parts.
 _LOG_FILE: Final = re.compile(r"([0-9]{20})\.(json|crc|checkpoint.*|[0-9]{20}\.compacted\.json)")
 _ENTRY: Final = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
@@ -75,7 +76,10 @@ class Task:
 
 
 def run_pass(task: Task, emit: Emit, *, now: Callable[[], float] = time.time) -> None:
-    """Do what is due. Raises PipelineError; completed actions stay."""
+    """Do what is due, and emit an event for each action.
+
+    Raises PipelineError; what was done before the error stays.
+    """
     uri, storage = split_address(task.table)
     with table_errors(task.table):
         try:
@@ -105,7 +109,7 @@ def set_properties(task: Task, table: DeltaTable) -> None:
     configuration = table.metadata().configuration
     if all(configuration.get(key) == value for key, value in properties.items()):
         return
-    # If another commit is first, this one fails, and the next pass tries again.
+    # If another commit is first, this one fails, and the next pass retries it.
     with suppress(DeltaError):
         table.alter.set_table_properties(
             properties,
@@ -237,7 +241,7 @@ def drop_torn_checkpoint(address: str) -> int | None:
             return None
     except (OSError, pa.ArrowException):
         pass
-    # The hint first: without it readers search for a checkpoint, and skip an empty one.
+    # Delete the hint first: without it readers search for a checkpoint, and skip an empty one.
     hint.unlink(missing_ok=True)
     checkpoint.unlink(missing_ok=True)
     fsync_path(folder / LOG)
@@ -245,7 +249,7 @@ def drop_torn_checkpoint(address: str) -> int | None:
 
 
 def clean_log(task: Task, root: Root, emit: Emit) -> None:
-    """Delete log entries that a checkpoint covers, except the newest."""
+    """Delete log entries that a checkpoint covers, except the newest `log_entries`."""
     began = time.monotonic()
     names = [entry.name for entry in root.entries(LOG)]
     versions = sorted(_versions(names))
@@ -323,7 +327,7 @@ def main() -> None:
 
 
 def _end_with_input() -> None:
-    # The landing has ended, or stops maintenance. A pass can be interrupted at any point.
+    # At end of file the landing has ended, or stops maintenance. A pass may be killed at any point.
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os._exit(1)

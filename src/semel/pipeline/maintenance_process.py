@@ -30,10 +30,10 @@ POLL_SECONDS: Final = 1.0
 # Seconds from one pass to the next, with and without commits in between.
 PASS_SECONDS: Final = 600.0
 QUIET_SECONDS: Final = 3600.0
-# Seconds from the start of a landing, which is busy then, to the first pass.
+# Seconds from the start of a landing to the first pass: a landing that has just started is busy.
 FIRST_SECONDS: Final = 60.0
 VACUUM_SECONDS: Final = 3600.0
-# A larger change of the wall clock counts as a jump.
+# If the wall clock moves by more than this against the monotonic clock, it has jumped.
 JUMP_SECONDS: Final = 60.0
 # Seconds after a failed pass.
 RETRY_SECONDS: Final = 60.0
@@ -65,7 +65,7 @@ class Schedule:
         self._version = -1
         self._at: float | None = None
         self._vacuum_at = float("-inf")
-        # How far the wall clock was ahead of the other one.
+        # How far the wall clock was ahead of the monotonic clock.
         self._ahead: float | None = None
         # When the table was last seen to have changed.
         self._seen = -1

@@ -154,9 +154,9 @@ class Losses:
         )
 
     def report_loss(
-        self, sentence: str, otherwise: str = "reads on with the first row there is"
+        self, sentence: str, otherwise: str = "continues with the next existing row"
     ) -> None:
-        """Raise DataLoss with what to do, or warn."""
+        """Raise DataLoss, or warn once. `otherwise` says what failOnDataLoss=false does."""
         if self.fail:
             raise DataLoss(f"{sentence}; failOnDataLoss=false {otherwise}")
         if sentence not in self._reported:

@@ -1,4 +1,4 @@
-"""Before a landing starts: do table, checkpoint and record belong together?
+"""Checks, before a landing starts, that table, checkpoint and record belong together.
 
 A commit compares each batch with the table, but there is no commit until there are rows to land.
 Until then a table that was deleted or restored from a backup seems to be up to date, because the

@@ -21,7 +21,7 @@ KNOWN: Final = (
     "root",
     "failOnDataLoss",
 )
-# Options that Spark itself adds for a streaming query, or reads.
+# Options that Spark itself adds to a streaming query, or uses.
 SPARKS: Final = ("queryname", "outputmode", "triggerinterval")
 
 
@@ -34,9 +34,9 @@ class SinkOptions:
     merge_schema: bool
     app_id: str | None
     checkpoint: str | None
-    # The stream whose rows these are; None for rows without numbers of their own.
+    # The stream whose rows these are; None for rows that do not have node and seq.
     stream: str | None
-    # The root of the stream, to find out where a new node begins.
+    # The root of the stream: a commit looks up there where the record of a new node begins.
     root: str | None = field(repr=False)
     fail_on_data_loss: bool
 
@@ -51,17 +51,19 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
             values[known] = value
         elif name.lower() not in SPARKS:
             meant = near(name, names)
-            hint = f"did you mean {meant}?" if meant else f"there is {', '.join(KNOWN)}"
+            hint = f"did you mean {meant}?" if meant else f"the options are {', '.join(KNOWN)}"
             raise OptionError(f"semel_delta has no option {name}: {hint}")
     path = values.get("path", "").strip()
     if not path:
-        raise OptionError("say where the table is: .start(path), .save(path) or option path")
+        raise OptionError(
+            "the table is missing: give its path by .start(path), .save(path) or option path"
+        )
     split_address(path)
     stream = values.get("stream") or None
     root = values.get("root") or None
     if root is not None:
         if stream is None:
-            raise OptionError("option root says where a stream is: give option stream with it")
+            raise OptionError("option root is the root of a stream: give option stream too")
         root = _root(root)
     if stream is not None:
         problem = stream_name_problem(stream)

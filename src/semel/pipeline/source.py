@@ -131,7 +131,7 @@ class MqttSource(DataSource):
 
 @contextmanager
 def root_errors() -> Iterator[None]:
-    """Turn errors of a root or a record into a PipelineError with one sentence."""
+    """Turn errors about a root or a record into a PipelineError with one sentence."""
     try:
         yield
     except RootError as problem:
@@ -188,7 +188,9 @@ def check_nodes(options: SourceOptions, nodes: Sequence[str]) -> None:
         for name in names:
             if name not in nodes:
                 meant = near(name, {each.lower(): each for each in nodes})
-                hint = f"did you mean {meant}?" if meant else f"there is {', '.join(nodes[:20])}"
+                hint = (
+                    f"did you mean {meant}?" if meant else f"the nodes are {', '.join(nodes[:20])}"
+                )
                 raise OptionError(f"option {option}: there is no node {name}: {hint}")
 
 
@@ -320,8 +322,8 @@ class _PushFilters:
     """`pushFilters` of a reader, for sessions with and without filter pushdown.
 
     Spark refuses a reader that overrides this method unless spark.sql.python.filterPushdown.enabled
-    is true, which is not the default. Without pushdown Spark applies all filters itself, so nothing
-    is wrong: `__func__` makes Spark believe that the method is not overridden.
+    is true, which is not the default. Without pushdown Spark applies all filters itself, and the
+    result is the same. So `__func__` makes Spark believe that the method is not overridden.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -339,7 +341,7 @@ class MqttBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         for value, name in ((options.is_live, "url"), (options.max_rows, "maxRowsPerBatch")):
             if value:
-                raise OptionError(f"option {name} is for readStream: read takes what there is")
+                raise OptionError(f"option {name} is for readStream: read returns all sealed rows")
         check_columns(schema, options.columns)
         self._options = options
         self._schema = schema

@@ -51,7 +51,7 @@ def parse_columns(text: str) -> tuple[str, ...]:
     names = tuple(each.strip() for each in text.split(","))
     if not all(names):
         raise OptionError(
-            "option columns is names with commas between them, such as topic,received"
+            "option columns must be names separated by commas, such as topic,received"
         )
     for name in names:
         if name not in COLUMNS:
@@ -131,5 +131,5 @@ def check_columns(schema: "StructType", chosen: tuple[str, ...] | None = None) -
 def _about_unknown(name: str) -> str:
     """One sentence about a column that the record lacks."""
     meant = get_close_matches(name.lower(), COLUMNS, n=1)
-    hint = f"did you mean {meant[0]}?" if meant else f"there is {', '.join(COLUMNS)}"
+    hint = f"did you mean {meant[0]}?" if meant else f"the columns are {', '.join(COLUMNS)}"
     return f"the record has no column {name}: {hint}"

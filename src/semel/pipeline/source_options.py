@@ -271,7 +271,11 @@ def _live_name(name: str) -> str:
     if name.lower() in names:
         return names[name.lower()]
     meant = _ELSEWHERE.get(name.lower()) or near(name, {**names, **_NAMES})
-    hint = f"did you mean {meant}?" if meant else f"there is {', '.join(KNOWN)}, and for a live "
+    hint = (
+        f"did you mean {meant}?"
+        if meant
+        else f"the options are {', '.join(KNOWN)}, and for a live "
+    )
     if not meant:
         hint += f"broker {', '.join(sorted(OPTIONS))}"
     raise OptionError(f"mqtt has no option {name}: {hint}")
@@ -281,12 +285,12 @@ def _root(values: Mapping[str, str]) -> str:
     both = [name for name in ("root", "path") if name in values]
     if not both:
         raise OptionError(
-            "option root is missing: say where the segments are, a folder or an address such as "
-            "s3://bucket/root; for a table, in CREATE TABLE without a list of columns, because "
-            "Spark does not keep the options of one that has it"
+            "option root is missing: give the location of the segments, a folder or an address "
+            "such as s3://bucket/root; for a table, give it in CREATE TABLE without a list of "
+            "columns, because Spark drops the options of a table that has such a list"
         )
     if len(both) == 2 and values["root"] != values["path"]:
-        raise OptionError("option root and the path of load() name two places: give one of them")
+        raise OptionError("option root and the path of load() differ: give one of them")
     name = both[0]
     text = values[name].strip()
     if not text:
@@ -313,7 +317,7 @@ def _nodes(values: Mapping[str, str]) -> tuple[str, ...] | None:
         return None
     names = [each.strip() for each in values["nodes"].split(",")]
     if not all(names):
-        raise OptionError("option nodes is names with commas between them, such as n1,n2")
+        raise OptionError("option nodes must be names separated by commas, such as n1,n2")
     return tuple(sorted({_name("nodes", each) for each in names}))
 
 
@@ -322,7 +326,7 @@ def _number(values: Mapping[str, str], name: str, default: int | None) -> int | 
     if text is None:
         return default
     if not _DIGITS.fullmatch(text.strip()) or not 1 <= int(text) <= MAXIMUM_SEQ:
-        raise OptionError(f"option {name} is a whole number from 1 on, not {text!r}")
+        raise OptionError(f"option {name} must be a whole number of at least 1, not {text!r}")
     return int(text)
 
 
@@ -333,7 +337,7 @@ def boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
         return default
     word = text.strip().lower()
     if word not in (*TRUE, *FALSE):
-        raise OptionError(f"option {name} is true or false, not {text!r}")
+        raise OptionError(f"option {name} must be true or false, not {text!r}")
     return word in TRUE
 
 
@@ -346,7 +350,9 @@ def _points(option: str, text: str) -> Points:
     try:
         given = json.loads(stripped, object_pairs_hook=_once)
     except (ValueError, RecursionError) as problem:
-        raise OptionError(f"option {option} is no JSON: {problem}; it is {_POINTS}") from None
+        raise OptionError(
+            f"option {option} is not valid JSON: {problem}; it must be {_POINTS}"
+        ) from None
     found = {}
     for node, value in given.items():
         _name(option, node)
@@ -369,11 +375,13 @@ def _point(option: str, word: str, shown: str) -> Point:
     if _DIGITS.fullmatch(word):
         if 1 <= int(word) <= MAXIMUM_SEQ:
             return Point(seq=int(word))
-        raise OptionError(f"option {option}: rows are numbered from 1 on, not {shown!r}")
+        raise OptionError(
+            f"option {option}: a row number is between 1 and {MAXIMUM_SEQ}, not {shown!r}"
+        )
     try:
         time = datetime.fromisoformat(word)
     except ValueError:
-        raise OptionError(f"option {option} is {_POINTS}, not {shown!r}") from None
+        raise OptionError(f"option {option} must be {_POINTS}, not {shown!r}") from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     return Point(time=microseconds(time))

@@ -6,10 +6,10 @@ of bytes. A partition is plain data: rows by their numbers, and the segments tha
 was planned. If a segment is gone when the task runs, another one holds the rows, and is found by
 their numbers.
 
-The bytes of a partition bound the memory of its task: on the way to a Python sink Spark batches
-rows by their number alone (to measure their size costs ten times as much as everything else), but
-never across partitions. What counts is therefore the size of the rows in memory, which is noted in
-the footer of a segment: a megabyte of zeros, or of repeated properties, is a few bytes in the file.
+The bytes of a partition bound the memory of its task: for a Python sink Spark limits record batches
+by their number of rows alone (to measure their size costs ten times as much as everything else),
+but never combines partitions. The relevant size is that of the rows in memory, which the footer of
+a segment records: a megabyte of zeros, or of repeated properties, is a few bytes in the file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

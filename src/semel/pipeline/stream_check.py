@@ -1,7 +1,7 @@
-"""Does the record have the stream, and does the table belong to it?
+"""Checks before Spark starts: the record has the stream, and the table belongs to it.
 
-Both are checked again when rows are read and committed. But that needs Spark, and a mistyped name
-should be reported before Spark has started.
+Both are checked again when rows are read and committed, but a mistyped name should be reported
+without waiting for Spark.
 """
 
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from semel.pipeline.errors import PipelineError, TableError
 from semel.store.roots import Root, RootError
 
-# Streams that an error names.
+# The maximum number of streams that an error lists.
 MOST_NAMED = 20
 
 

@@ -1,7 +1,7 @@
 """Writing to a Delta table exactly once: one commit per batch.
 
-A commit is one entry in the table's log; it is there or not. It carries the files of the batch and
-app transactions, which record what has been written (`app_transactions.py`).
+A commit is one entry in the table's log, and therefore atomic. It carries the files of the batch
+and app transactions, which record what has been written (`app_transactions.py`).
 
 Rows of a stream are compared by their own numbers, never by the number of the batch. Rows at or
 below the last seq landed are left out; rows that follow it are added; a gap is an error. So a
@@ -51,13 +51,13 @@ from semel.store.roots import Root, RootError, open_root, without_secrets
 
 LOG: Final = logging.getLogger("semel.pipeline")
 
-# Attempts of a commit that other commits precede. Each time another writer has made progress.
+# Attempts to commit, each of which failed because another writer had committed first.
 ATTEMPTS: Final = 50
 # Tables that a process keeps loaded, by address.
 CACHE_SIZE: Final = 8
 _CACHE: Final[dict[str, "Table"]] = {}
-# Log entries that are searched for the last commit of a query. Others may write to the same table
-# continuously; nobody else writes to the table of a stream.
+# Log entries that are searched for the last commit of a query: other programs may write to its
+# table continuously. The table of a stream has no other writers, and its log is searched in full.
 HISTORY_LIMIT: Final = 200
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 # Versions that may not be on disk yet when a writer finds its batch committed.
@@ -185,7 +185,7 @@ class Table:
 
     def commit(self, batch: LandingBatch) -> CommitOutcome:
         """Commit the rows of a batch that the table lacks. Raises TableError and DataLoss."""
-        # First, so that without shared storage not even an empty table is created.
+        # Check this first, so that without shared storage not even an empty table is created.
         TableFolder(self.address).check_files(batch.files)
         for _ in range(ATTEMPTS):
             table = self._prepare(batch)
@@ -215,7 +215,7 @@ class Table:
             except (DeltaError, OSError) as problem:
                 now = self.load()
                 if now is not None and now.version() == version:
-                    # No other commit was first: it is impossible or not allowed.
+                    # No other commit was first, so a retry would fail too.
                     raise TableError(f"{self.shown}: {one_line(problem)}") from problem
                 LOG.info("%s: another writer committed first: %s", self.shown, one_line(problem))
                 continue
@@ -238,7 +238,7 @@ class Table:
             table = self.load()
             assert table is not None
         elif batch.query is None or table.transaction_version(query_id(batch.query)) is None:
-            self._probe_once()  # others may have created the table
+            self._probe_once()  # another program may have created the table
         self._check_fits(table, batch, schema)
         self._check_not_restored(table, batch)
         new = new_columns(table.schema(), schema)
@@ -283,7 +283,7 @@ class Table:
                     f"{self.shown} cannot be created: {one_line(problem)}"
                 ) from problem
         if not partition_by:
-            # Users who called .partitionBy() should not find out when the table is large.
+            # Warn users of .partitionBy() now, and not when the table is large.
             LOG.warning(
                 "%s is created without partitions: to partition it, delete it and give option"
                 " partitionBy, because Spark does not pass .partitionBy() on to a sink in Python",
@@ -394,7 +394,7 @@ class Table:
                     f"{self.shown} was restored to an older version by version {found.version},"
                     " and so lacks batches that this query has written: restore version"
                     f" {found.intact}, unless its files have been vacuumed, or give option appId"
-                    " with a new name to go on without them"
+                    " with a new name to continue without them"
                 )
 
     def check_not_restored(self, table: DeltaTable, stream: str) -> None:
@@ -464,7 +464,7 @@ class Table:
                         batch,
                         node,
                         (before + 1, after - 1),
-                        f"{which}: {gap} are missing, though later rows are there; nothing was"
+                        f"{which}: {gap} are missing, although later rows exist; nothing was"
                         " committed",
                     )
             spans[node] = (found[0][0], found[-1][1])
