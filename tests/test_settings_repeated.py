@@ -122,11 +122,11 @@ def test_a_program_asks_for_one_or_for_all_of_what_was_loaded() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("[room]\nname = 'hall'", 1, "each room is a table of its own: write [[room]], not [room]"),
-        ("\n[room.hall]", 2, "each room is a table of its own: write [[room]], not [room]"),
-        ("room.name = 'x'", 1, "each room is a table of its own: write [[room]], not [room]"),
-        ("room = 1", 1, "each room is a table of its own: write [[room]]"),
-        ("room = [{name = 'hall'}, 1]", 1, "each room is a table of its own: write [[room]]"),
+        ("[room]\nname = 'hall'", 1, "each room is a separate table: write [[room]], not [room]"),
+        ("\n[room.hall]", 2, "each room is a separate table: write [[room]], not [room]"),
+        ("room.name = 'x'", 1, "each room is a separate table: write [[room]], not [room]"),
+        ("room = 1", 1, "each room is a separate table: write [[room]]"),
+        ("room = [{name = 'hall'}, 1]", 1, "each room is a separate table: write [[room]]"),
         ("[[house]]", 1, "there is only one house: write [house], not [[house]]"),
         ("house = [{owner = 'bob'}]", 1, "there is only one house: write [house], not [[house]]"),
     ],

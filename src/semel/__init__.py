@@ -1,8 +1,8 @@
 """semel: strict MQTT 3.1.1 and 5.0. Each rule is stated once; each message lands once.
 
-Importing this package imports nothing else. What a program needs most is lent by the rooms when it
-is asked for: `semel.Client`, and the values that it takes and gives. All else is imported by name
-from its room (`semel.mqtt`, `semel.client`, ...).
+Importing this package imports nothing else. The names that programs need most, `semel.Client` and
+the types of its arguments and results, are imported from their packages on first use. Import
+everything else from its own package (`semel.mqtt`, `semel.client`, ...).
 """
 
 from importlib import import_module
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from semel.mqtt import Violation as Violation
     from semel.mqtt import Will as Will
 
-# The one home of the version: the build reads it from here, without importing.
+# The only definition of the version: the build reads it from this file, without importing it.
 __version__: Final = "0.1.0"
 
-_LENT: Final = {
+_EXPORTS: Final = {
     "semel.client": ("Client", "Disconnected", "Messages", "Received", "Refused"),
     "semel.mqtt": ("MQTT5", "MQTT311", "Properties", "Subscription", "Violation", "Will"),
 }
 
 
 def __getattr__(name: str) -> object:
-    for room, names in _LENT.items():
+    for room, names in _EXPORTS.items():
         if name in names:
             return getattr(import_module(room), name)
     raise AttributeError(f"module 'semel' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """What a program may use: what is lent, rooms that are imported, and Python's own names."""
+    """The re-exported names, the packages imported so far, and Python's own names."""
     own = (
         name
         for name, value in globals().items()
         if name.startswith("__") or isinstance(value, ModuleType)
     )
-    return [*own, *(name for names in _LENT.values() for name in names)]
+    return [*own, *(name for names in _EXPORTS.values() for name in names)]

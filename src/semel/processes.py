@@ -1,6 +1,6 @@
-"""The running processes, as Linux lists them in /proc; elsewhere there are none to be found.
+"""The running processes, from Linux's /proc; on other systems none are found.
 
-The standard library is all that is imported here: `semel.up.tether` runs without anything else.
+This module imports only the standard library, because `semel.up.tether` runs without anything else.
 """
 
 import os
@@ -41,7 +41,7 @@ def read_process(pid: int) -> ProcessStat | None:
 
 
 def list_processes() -> dict[int, ProcessStat]:
-    """All running processes, by process ID."""
+    """All running processes, by process ID; empty if this is not Linux."""
     found = {}
     for name in os.listdir("/proc") if IS_LINUX else ():
         if name.isdigit() and (process := read_process(int(name))) is not None:
@@ -56,7 +56,7 @@ def process_start(pid: int) -> int:
 
 
 def descendants(pids: Sequence[int], processes: Mapping[int, ProcessStat]) -> list[int]:
-    """The children of these processes, the children of those, and so on, without `pids`."""
+    """All descendants of these processes, without `pids` themselves."""
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)

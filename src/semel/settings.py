@@ -7,7 +7,7 @@ A room declares its settings as a section, a frozen dataclass whose fields are m
         "The cache."
 
         section: ClassVar[str] = "cache"
-        entries: int = setting(90, "Entries kept at most.", minimum=1, maximum=400)
+        entries: int = setting(90, "The maximum number of entries.", minimum=1, maximum=400)
         lifetime: float = setting(10.0, "How long an entry is kept.", unit=SECONDS)
 
         def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ Flags = Mapping[str, Mapping[str, object]]
 # The line of each table and key in a file.
 Lines = dict[tuple[str | int, ...], int]
 
-# Names the file if there is no --config.
+# The environment variable that names the file if there is no --config.
 CONFIG_VARIABLE: Final = "SEMEL_CONFIG"
 # Variables that begin with SEMEL_ and are not settings: of this module, of a command without a
 # section, of the build and of the tests.
@@ -84,10 +84,10 @@ T = TypeVar("T")
 
 
 class SettingProblem(str):
-    """A sentence about one setting, in the words of flags and files.
+    """A sentence about one setting, which names it as flags and files do.
 
-    `setting` is its key, and `rest` what the sentence says after the name of the setting: so a
-    caller whose users know the setting by another name can put that name before it.
+    `setting` is the key, and `rest` the part of the sentence after the name of the setting. A
+    caller whose users know the setting by another name can put that name before `rest`.
     """
 
     setting: str
@@ -452,7 +452,7 @@ class _Loading:
             elif section in self.repeated and _is_tables(given):
                 self._read_tables(section, given, name, lines)
             elif section in self.repeated:
-                words = f"each {section} is a table of its own: write [[{section}]]"
+                words = f"each {section} is a separate table: write [[{section}]]"
                 instead = f", not [{section}]" if isinstance(given, dict) else ""
                 self.problems.append(f"{source}: {words}{instead}")
             elif isinstance(given, list):

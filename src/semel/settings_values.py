@@ -1,7 +1,7 @@
 """One declared setting: which values it may have, and how they are parsed and written.
 
-A value comes from a file, which has types of its own, or as a string from the environment or a
-flag. `semel.settings` declares sections of such settings and loads them.
+A value comes from a file, where it has a TOML type, or as a string from the environment or a flag.
+`semel.settings` declares sections of such settings and loads them.
 """
 
 import json
@@ -113,7 +113,8 @@ def _text(declared: Setting, text: object) -> str:
         raise ValueError
     if declared.rule is not None and declared.rule(text) is not None:
         raise ValueError
-    text.encode()  # the environment need not be UTF-8; UnicodeError is a ValueError
+    # Text of the environment may not be UTF-8. UnicodeError is a ValueError.
+    text.encode()
     return text
 
 
@@ -141,7 +142,7 @@ def read_text(declared: Setting, text: str) -> Value:
 
 
 def read_value(declared: Setting, value: object) -> Value:
-    """Convert a value of the file, which has types of its own. Raises ValueError."""
+    """Convert a value of the file, which has a TOML type. Raises ValueError."""
     if value == "" and declared.optional:
         return None
     if declared.unit is not None and isinstance(value, str):

@@ -345,7 +345,7 @@ def test_a_second_request_hurries_a_part_that_takes_its_time() -> None:
 
     log = supervise([part("quick", SERVES), part("slow", SLOW)], story)
     assert log.numbers("asked") == [1, 2]
-    assert "does not stop in time: killed" not in log.said("slow")
+    assert "did not stop in time: killed" not in log.said("slow")
 
 
 def test_a_second_request_while_another_part_ends_hurries_the_next(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_second_request_while_another_part_ends_hurries_the_next(tmp_path: Pat
 
     log = supervise([part("first", first, str(go)), part("slow", SLOW)], story)
     assert log.numbers("asked") == [1, 2]
-    assert "does not stop in time: killed" not in log.said("slow")
+    assert "did not stop in time: killed" not in log.said("slow")
 
 
 def test_one_request_does_not_hurry_anybody() -> None:
@@ -377,7 +377,7 @@ def test_one_request_does_not_hurry_anybody() -> None:
 
     log = supervise([part("quick", SERVES), part("slow", SLOW, stop_seconds=1.0)], story)
     assert log.numbers("asked") == [1]
-    assert "does not stop in time: killed" in log.said("slow")
+    assert "did not stop in time: killed" in log.said("slow")
 
 
 def test_a_third_request_kills() -> None:
@@ -390,7 +390,7 @@ def test_a_third_request_kills() -> None:
         await log.has(STOPPED, "one")
 
     log = supervise([part("one", STUBBORN)], story)
-    assert "does not stop in time: killed" not in log.said("one")
+    assert "did not stop in time: killed" not in log.said("one")
 
 
 def test_a_part_that_does_not_end_is_killed_with_all_that_it_started() -> None:
@@ -398,7 +398,7 @@ def test_a_part_that_does_not_end_is_killed_with_all_that_it_started() -> None:
         await log.has(READY, "one")
 
     log = supervise([part("one", STUBBORN_FAMILY, stop_seconds=0.2)], story)
-    assert "does not stop in time: killed" in log.said("one")
+    assert "did not stop in time: killed" in log.said("one")
     assert gone(*log.numbers("pid"), *log.numbers("child"))
 
 

@@ -1,10 +1,10 @@
 """Finds and kills the processes that a killed tether has left running.
 
-A tether leads a session of its own (tether.py), and what it runs stays in that session unless it
-creates another one. So every process of the session and every descendant of one is ours. Each
-search also keeps the processes that earlier ones found, until they end: their parent may have ended
-meanwhile. Not found is a process that had its own session and had lost its parent before the first
-search. Where there is no /proc nothing is found.
+Each tether leads a new session (tether.py). Its descendants stay in that session unless they create
+another one, so every process of the session and every descendant of such a process is ours. A
+search also keeps the processes that earlier searches found, until they end, because their parents
+may have ended meanwhile. A process that created its own session and lost its parent before the
+first search is not found. On a system without /proc nothing is found.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ class Orphans:
 
     def __init__(self, session: int) -> None:
         self._session = session
-        # When each was started, by process ID: the ID of one that ended may be reused.
+        # Start times by process ID: an ID alone is ambiguous, because it may be reused.
         self._started: dict[int, int] = {}
 
     def find(self) -> bool:
-        """Search for them; whether any is running."""
+        """Search for them. Returns whether any is running."""
         running = list_processes()
         ours = [
             pid

@@ -3,9 +3,9 @@
     broker    `semel broker --json`, which records the stream; it runs its own sealer
     landing   `semel land --json`, which lands the record in the lake
 
-Both read the same file and environment as `semel up` itself. What `semel up` has by flags, or by
-its own defaults, they get by their flags; addresses, which may contain secrets, by the environment,
-which other users cannot see.
+Both read the same file and environment as `semel up` itself. Values that `semel up` has from its
+flags or its own defaults are passed on as flags; addresses, which may contain secrets, as
+environment variables, which other users cannot see.
 
 A part reports events as JSON objects on standard output, one per line:
 
@@ -14,8 +14,8 @@ A part reports events as JSON objects on standard output, one per line:
     {"event": "failed", "problem": …}
     {"event": "batch", …}       and other events of a landing, docs/data/landing.md
 
-Everything else that it or a process of it writes, such as the traceback of a crash, is a log line
-of unknown level.
+Everything else that a part or its child processes write, such as the traceback of a crash, is a log
+line of unknown level.
 
 To add a part, write a function that returns it, and add it to `parts`.
 """
@@ -34,7 +34,7 @@ from semel.up.supervisor import LOGGED, PROBLEM, PROGRESS, READY, STDOUT, LineEv
 
 BROKER: Final = "broker"
 LANDING: Final = "landing"
-# The level of a log line when nothing is wrong.
+# The level of a log line that reports no problem.
 INFO: Final = LOG_LEVELS[0]
 
 # The broker stores what it has received and stops its sealer. A landing lands what is sealed, and
@@ -43,8 +43,8 @@ BROKER_STOP_SECONDS: Final = 60.0
 LANDING_STOP_SECONDS: Final = 90.0
 
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
-# How a command of semel reports on standard error why it exits. Where it fails before it can report
-# events, for instance because of a setting, this is the only report.
+# The prefix of the line on standard error with which a command of semel reports why it exits. If it
+# fails before it can report events, for instance because of a setting, this is the only report.
 _ERROR: Final = "Error: "
 
 
@@ -57,13 +57,13 @@ def parts(plan: UpPlan, environ: Mapping[str, str]) -> list[Part]:
 
 
 def broker_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
-    """The broker. Without it nothing is recorded or landed."""
+    """The part that runs the broker. It is required: without it nothing is recorded or landed."""
     command = [*_semel(plan, "broker"), "--json", "--data", str(plan.data)]
     command += ["--host", plan.host, "--port", str(plan.port)]
     for stream in plan.streams:
         command += ["--stream", stream]
     environment = _environment(environ)
-    # The event "ready" has this level, whatever level of the log is shown.
+    # The event "ready" is logged at this level, so the broker must log it even if we hide it.
     environment["SEMEL_BROKER_LOG_LEVEL"] = INFO
     environment["SEMEL_BROKER_CONNECTION_MESSAGES"] = str(plan.connection_messages).lower()
     if plan.root is not None:
@@ -79,7 +79,7 @@ def broker_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
 
 
 def landing_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
-    """The landing, with its Spark."""
+    """The part that runs the landing, and with it Spark."""
     command = [*_semel(plan, "land"), "--json"]
     environment = _environment(environ)
     environment["SEMEL_LAND_ROOT"] = plan.record
@@ -100,13 +100,16 @@ def landing_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
 
 
 def _semel(plan: UpPlan, name: str) -> list[str]:
-    """A command of this semel; -P ignores a folder named semel in the current one."""
+    """The command line of a subcommand of this semel.
+
+    With -P, Python ignores a folder named semel in the working directory.
+    """
     command = [sys.executable, "-P", "-m", "semel", name]
     return command if plan.config is None else [*command, "--config", str(plan.config)]
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    # Their output is decoded as UTF-8, whatever the terminal uses.
+    # The supervisor decodes their output as UTF-8, whatever encoding the terminal has.
     own = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
     return {**environment_for_python(environ), **own}
 
@@ -134,7 +137,7 @@ def parse_line(source: int, line: str) -> LineEvent:
 
 
 def parse_landing_line(source: int, line: str) -> LineEvent:
-    """The same for a landing, whose event "ready" has no text."""
+    """Like `parse_line`, for a landing: its event "ready" has no text, so one is added."""
     event = parse_line(source, line)
     return replace(event, text="ready: landing messages") if event.kind == READY else event
 

@@ -1,4 +1,4 @@
-"""What `semel up` runs, and where it keeps its data: one plan, made from the settings.
+"""The plan of `semel up`, made from the settings: what to run, and where to keep the data.
 
 <data>/store.db …         the broker's store          <data>/streams   the record
 <data>/lake/<table>       the Delta tables
@@ -55,17 +55,17 @@ class UpBrokerSettings(BrokerSettings):
 
 @dataclass(frozen=True)
 class UpPlan:
-    """What runs, with which settings."""
+    """The settings of the parts, checked."""
 
     config: Path | None
     data: Path
     host: str
     port: int
-    # Where the segments are; None: in the data folder.
+    # The location of the segments; None: in the data folder.
     root: str | None
     # Streams to record besides those of the file, as NAME=FILTER.
     streams: tuple[str, ...]
-    # The stream that is landed, and its table.
+    # The stream to land, and its table.
     stream: str
     lake: str
     table: str
@@ -77,18 +77,18 @@ class UpPlan:
     connection_messages: bool = False
     # Whether the landing maintains its table.
     maintenance: bool = True
-    # Those of data, root, lake, stream and table for which the file alone gives the same value:
-    # a command with --config does not need them.
+    # Those of data, root, lake, stream and table that have the same value if only the file is
+    # read: a suggested command with --config does not need flags for them.
     by_file: frozenset[str] = frozenset()
 
     @property
     def record(self) -> str:
-        """Where the segments are."""
+        """The location of the segments."""
         return str(self.data / STREAMS) if self.root is None else self.root
 
     @property
     def locations(self) -> dict[str, str]:
-        """Where the data is, without the secrets of addresses."""
+        """The locations of the data by name, without the secrets in addresses."""
         found = {"data": str(self.data), "record": without_secrets(self.record)}
         if self.lands:
             found["lake"] = without_secrets(self.lake)
@@ -151,7 +151,7 @@ def make_plan(
 
 
 def _given_by_file(settings: Settings, config: Path, lake: str) -> frozenset[str]:
-    """Those of data, root, lake, stream and table for which the file alone gives this value."""
+    """Those of data, root, lake, stream and table that have this value if only the file is read."""
     try:
         alone = load(settings.loaded, path=config, environ={}, flags={})
     except SettingsError:
@@ -162,7 +162,7 @@ def _given_by_file(settings: Settings, config: Path, lake: str) -> frozenset[str
     lake_alone = land_alone.lake
     if lake_alone == LAKE and store_alone.data is None:
         lake_alone = str(Path(DATA) / LAKE_FOLDER)
-    # Without [store] data, a command looks for the data folder around the lake.
+    # Without [store] data, a command searches for the data folder around the lake.
     has_data = store_alone.data is not None or lake == str(Path(DATA) / LAKE_FOLDER)
     found = {
         "data": has_data and store_alone.data == store.data,
@@ -190,9 +190,10 @@ def check_extras(plan: UpPlan) -> None:
 
 
 def note_landing(plan: UpPlan) -> None:
-    """Note under the root that its stream is landed, so that retention keeps rows until then.
+    """Write a landing note under the root, so that retention keeps rows that have not landed.
 
-    Blocks. A failure is ignored: the landing notes it again when it starts, and reports problems.
+    Blocks. A failure is ignored: the landing writes the note too when it starts, and reports
+    problems.
     """
     at = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(OSError, RootError, PipelineError, MissingExtra):
@@ -201,12 +202,12 @@ def note_landing(plan: UpPlan) -> None:
 
 
 def create_lake_folder(plan: UpPlan) -> None:
-    """Create the lake's folder, if it is not in the data folder, before its first table exists.
+    """Create the folder of a lake outside of the data folder before its first table exists.
 
     So queries report "nothing has landed yet" rather than a missing lake.
     """
     folder = local_folder(plan.lake)
     if plan.lands and folder is not None and folder != (plan.data / LAKE_FOLDER).absolute():
-        # The landing reports why it cannot be created.
+        # If this fails, the landing reports why.
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How far the record and the table of `semel up` go, read from the store and from the lake."""
+"""The last rows of the record and of the table of `semel up`, read from store and lake."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,8 @@ def read_extent(plan: UpPlan) -> RecordExtent | None:
         store = StoreRows(plan.data)
     except Unusable:
         return None
-    # Closed at once: the broker should be the last to close its database, which then cleans up.
+    # Close it at once: the last process to close the database removes its log, and that should be
+    # the broker.
     try:
         number = store.streams().get(plan.stream)
         if number is None:

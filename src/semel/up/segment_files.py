@@ -1,7 +1,7 @@
 """The segments of a root as a pyarrow file system, for datasets; every read checks checksums.
 
-A path is `<stream>/<node>/<name>`. The damage of a file is kept as a sentence, because DuckDB,
-which reads the dataset, replaces it by a message for programmers.
+A path is `<stream>/<node>/<name>`. If a file is damaged, the sentence that says so is kept in
+`damage`: DuckDB, which reads the dataset, replaces the exception by its own message.
 """
 
 from typing import Any
@@ -16,11 +16,11 @@ from semel.store.segments import RecordError, check_segment, open_checked
 
 
 class SegmentFiles(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
-    """Opens segments; a dataset that is given its files needs nothing else."""
+    """Opens segments by path. A dataset with a given list of files needs no other method."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        # Not the exception itself, which keeps the file open.
+        # A string, because an exception would keep the file open.
         self.damage: str | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -45,7 +45,7 @@ class SegmentFiles(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
         try:
             file = open_checked(self.root, stream, node, first=first, last=last)
             if not file.has_checksums:
-                # The footer says whether an earlier version wrote it, or the checksums were lost.
+                # The footer tells whether an earlier version wrote it, or its checksums were lost.
                 check_segment(self.root, stream, node, first=first, last=last)
         except RecordError as problem:
             self.damage = str(problem)

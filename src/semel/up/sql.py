@@ -2,35 +2,36 @@
 
 Each table of the lake is a view with its name: an Arrow dataset of the files of one version, from
 which DuckDB reads the columns and rows that the query needs. Nothing is downloaded or copied. Only
-tables whose names occur in the query are opened. A table that cannot be opened is left out, and is
-an error only if DuckDB misses it: its name may occur in a string or a comment. SQL names are
-case-insensitive, so tables whose names differ in case only cannot be queried. For a table that a
-stream is landed in there are two more views, if the record of the stream is known:
+tables whose names occur in the query are opened. A table that cannot be opened is left out. That is
+an error only if DuckDB reports it as unknown, because the name may occur in a string or a comment.
+SQL names are case-insensitive, so tables whose names differ only in case cannot be queried. A table
+in which a stream is landed has two more views, if the record of the stream is known:
 
     messages               the rows that have landed
     messages_not_landed    the rows of the record that have not
     messages_now           both, with a column `landed`
 
 Each (node, seq) is in `messages_now` once, while messages are recorded, sealed, merged and landed.
-One version V of the table decides: its log says up to which seq P the rows of a node are in V. The
-order of reading is
+One version V of the table decides: its log has, for each node, the last seq P whose row is in V.
+These are read in this order:
 
-    1. how far the record of each node goes, up to L
-    2. the table: V, and P of each node
-    3. the segments of the record, by the reader's rule
+    1. L, the last row of the record, for each node
+    2. the table: V, and P for each node
+    3. the list of segments of the record, without those that others cover
 
-Rows up to P are in V. Rows from P + 1 on are in the segments of (3) or, after the last of them and
-up to L, in the store; a row that has left the store meanwhile is in a segment newer than (3), and
-is read from there. Segments that have only such rows are read in place; the other rows, which are
-few, are copied to a file in a temporary folder. Rows that retention has deleted before they landed
-are reported in `notes`.
+Rows up to P are in V. Later rows are in the segments of step 3 or, after the last of these and up
+to L, in the store. A row that has left the store meanwhile is in a segment newer than step 3, and
+is read from there. Segments with only such rows are read in place. The other rows are few, and are
+copied to a file in a temporary folder. Rows that retention has deleted before they landed are
+reported in `notes`.
 
 A query cannot write, and cannot read anything else: DuckDB's access to files and to the network is
-disabled before the query is run, and stays so. What does not fit into `memory` goes to the
-temporary folder. The result is streamed in batches, and is never in memory as a whole. Types that
-Arrow cannot hold without loss (times with a zone, bits, numbers without bounds) become text.
+disabled before the query runs, and cannot be enabled again. What does not fit into `memory` is
+written to the temporary folder. The result is streamed in batches, and is never in memory as a
+whole. Types that Arrow cannot hold without loss (times with a zone, bits, numbers without bounds)
+become text.
 
-DuckDB runs in a thread of its own, because Python handles no signal while it runs.
+DuckDB runs in a separate thread, because the main thread could not handle signals while it runs.
 """
 
 import re
@@ -72,10 +73,10 @@ if TYPE_CHECKING:
     from semel.up.segment_files import SegmentFiles
 
 MEMORY: Final = "1GB"
-# Rows of a batch of the result, and batches that wait to be printed.
+# Rows per batch of the result, and the maximum number of batches that wait to be printed.
 BATCH_ROWS: Final = 2_048
 WAITING_BATCHES: Final = 4
-# How often positions are read if retention seems to have deleted rows before they landed.
+# How many times positions are read if retention seems to have deleted rows before they landed.
 MAXIMUM_TRIES: Final = 3
 
 NOT_LANDED: Final = "_not_landed"
@@ -98,16 +99,16 @@ _DATE: Final = "DATE '1970-01-01' + CAST(epoch_us(received) // 86400000000 AS IN
 
 
 class SqlError(Exception):
-    """A query failed: a sentence, and perhaps lines that point into the query."""
+    """A query failed: one sentence, possibly followed by lines that point into the query."""
 
 
 @dataclass(frozen=True)
 class RecordLocation:
-    """Where the record of the lake's streams is; `root` or `data` is given."""
+    """The location of the record of the lake's streams; `root`, `data` or both are given."""
 
     root: str | None
     data: Path | None
-    # The stream, and the table that it is landed in, as long as no table says so itself.
+    # The stream to be landed and its table, for the time before this table exists.
     stream: str = "all"
     table: str = "messages"
 
@@ -117,7 +118,8 @@ def record_beside(
 ) -> RecordLocation | None:
     """The record of a lake, from the settings or from the folders around it; None: unknown.
 
-    `semel up` has the lake in the data folder of its broker, `semel ingest` its store in the root.
+    `semel up` puts the lake into the data folder of its broker; `semel ingest` puts its store into
+    the root.
     """
     if data is None and root is None:
         data = data_folder_of(lake)
@@ -137,7 +139,7 @@ def record_beside(
 class QueryResult:
     """The result of a query: a schema, and Arrow batches, which can be read once.
 
-    Leaving the `with` block ends the query, also if not all batches were read.
+    Leaving the `with` block ends the query, even if not all batches were read.
     """
 
     def __init__(self, columns: Any, batches: Iterator[Any], stop: Callable[[], None]) -> None:
@@ -175,7 +177,7 @@ class LakeSql:
             self._clean()
             raise
         self._opened: dict[str, DeltaTable] = {}
-        # Why a table or view is not available, by its name as SQL folds it.
+        # Why a table or view is not available, by its folded name (`_folded`).
         self._left_out: dict[str, Exception] = {}
 
     def _connect(self, memory: str) -> Any:
@@ -196,7 +198,7 @@ class LakeSql:
     def _known_tables(self) -> list[str]:
         folder = local_folder(self._lake)
         if folder is not None and not folder.exists() and self._catalog is not None:
-            # Nothing has landed yet. That a lake which the user names exists was checked before.
+            # Nothing has landed yet. If the user named a lake, the caller has checked it.
             return []
         return table_names(self._lake)
 
@@ -226,9 +228,10 @@ class LakeSql:
         return found
 
     def _landed_streams(self, is_wanted: Callable[[str], bool] = bool) -> dict[str, str]:
-        """The streams of the tables whose record is known, by table.
+        """The stream of each table whose record is known.
 
-        Only tables of which a view is wanted, and not if another table has the name of the view.
+        Leaves out a table if `is_wanted` rejects both of its views, or if another table has the
+        name of a view.
         """
         if self._catalog is None or self._record is None:
             return {}
@@ -259,7 +262,7 @@ class LakeSql:
     # --- the query --------------------------------------------------------------------------------
 
     def query(self, query: str) -> QueryResult:
-        """Run one or more statements; the result is that of the last. To be called once.
+        """Run one or more statements, and return the result of the last. May be called once.
 
         Raises SqlError, TableError, and what reading a record raises.
         """
@@ -291,7 +294,7 @@ class LakeSql:
             for suffix in ("", NOT_LANDED, NOW):
                 self._left_out[folded + suffix] = SqlError(sentence)
         composed = self._landed_streams(is_named)
-        # First, because these update their tables to the version that decides.
+        # Do this first: it updates the tables to the version that decides which rows have landed.
         for table, stream in composed.items():
             self._register_not_landed(table, stream)
         for table in self._tables:
@@ -306,7 +309,7 @@ class LakeSql:
                 self._create_now_view(table)
 
     def _reads_catalog(self, query: str) -> bool:
-        """Whether it asks which tables there are, outside of strings and comments."""
+        """Whether a query reads the catalog of tables; strings and comments are ignored."""
         kinds = self._duckdb.token_type
         # DuckDB gives the offsets of tokens in bytes.
         data = query.encode()
@@ -321,7 +324,7 @@ class LakeSql:
 
     @contextmanager
     def _left_out_on_error(self, name: str) -> Iterator[None]:
-        """Leave out a view that cannot be created: only a query that uses it fails."""
+        """Leave out a view that cannot be created, so that only a query that uses it fails."""
         try:
             yield
         except (TableError, SqlError) as problem:
@@ -335,7 +338,7 @@ class LakeSql:
         with table_errors(table_address(self._lake, table)):
             self._connection.register(table, dataset_of(opened))
 
-    # --- rows that are not landed -----------------------------------------------------------------
+    # --- rows that have not landed ----------------------------------------------------------------
 
     def _register_not_landed(self, table: str, stream: str) -> None:
         assert self._catalog is not None
@@ -366,7 +369,7 @@ class LakeSql:
     def _read_positions(
         self, opened: "DeltaTable | None", stream: str
     ) -> tuple[list[NodeLag], dict[str, int]]:
-        """How far each node has landed, and up to which row retention has deleted its rows."""
+        """The lag of each node, and the last of its rows that retention has deleted."""
         assert self._catalog is not None
         nodes = node_lags(opened, stream, self._catalog)
         return nodes, {each.node: each.deleted for each in nodes}
@@ -391,7 +394,7 @@ class LakeSql:
             yield self._copied(record, at, last)
 
     def _in_place(self, record: NodeRecord, first: int, last: int) -> Any:
-        """A segment, which is opened only if the query reads rows of it."""
+        """A segment, read in place; it is opened only if the query needs its rows."""
         assert self._segments is not None
         fs = need("pyarrow.fs", extra="sql", by="semel sql")
         path = self._segments.root.file_path(record.stream, record.node, segment_name(first, last))
@@ -442,7 +445,7 @@ class LakeSql:
         def stop() -> None:
             enough.set()
             while worker.is_alive():
-                # Repeated, because a query that has not begun yet ignores it.
+                # Repeat this, because a query that has not begun yet ignores it.
                 self._connection.interrupt()
                 with suppress(Empty):
                     found.get(timeout=0.05)
@@ -499,7 +502,7 @@ class LakeSql:
         return given
 
     def _query_error(self, problem: BaseException) -> BaseException:
-        """The error to raise for one of DuckDB or pyarrow."""
+        """The error to raise for an error of DuckDB or pyarrow."""
         if not isinstance(problem, (self._duckdb.Error, OSError, RuntimeError, ValueError)):
             return problem
         if self._segments is not None and self._segments.damage is not None:
@@ -537,7 +540,7 @@ def segment_files(root: Root) -> "SegmentFiles":
 
 
 def absent_tables(lake: str) -> str:
-    """That a lake has no tables, as the end of a sentence."""
+    """Why a lake has no tables, as the end of a sentence."""
     folder = local_folder(lake)
     if folder is not None and not folder.exists():
         return describe_missing_table(lake).replace("table", "lake", 1)
@@ -559,7 +562,7 @@ def _distinct_names(names: list[str]) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def _as_text(kind: Any) -> str | None:
-    """The type to cast to, so that Arrow can hold its values; None: no cast is needed."""
+    """The type to cast a column to, so that Arrow can hold its values; None: no cast is needed."""
     name = kind.id
     if name in _AS_TEXT:
         return _TEXT
@@ -611,8 +614,8 @@ def _indented(tabs: re.Match[str]) -> str:
 def _shown(problem: BaseException) -> str:
     """DuckDB's message without empty lines; its last lines may point into the query.
 
-    Tabs would be printed as escape sequences. Those that indent become two spaces, and those of the
-    query one: the line that points into it counts each as one character.
+    Tabs would be printed as escape sequences. A tab of an indent becomes two spaces. A tab of the
+    query becomes one space, because the line that points into the query counts it as one character.
     """
     lines = [line.rstrip() for line in str(problem).splitlines() if line.strip()]
     lines = [

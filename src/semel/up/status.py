@@ -1,7 +1,7 @@
-"""What `semel up` knows about its parts: rates, positions, lag, deaths and totals.
+"""The state of `semel up`: rates, positions, lag, deaths of parts, and totals.
 
-`UpStatus` is fed with the events of the supervisor and with the extents of the record. It reads no
-clock and prints nothing: times are arguments, seconds of any clock that only moves forward.
+`UpStatus` takes the events of the supervisor and the extents of the record. It reads no clock and
+prints nothing: times are arguments, in seconds of a monotonic clock.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from semel.up.supervisor import DIED, PROGRESS, READY, Event
 
 @dataclass(frozen=True)
 class StatusSnapshot:
-    """The numbers of one moment. What is not known is None.
+    """The numbers at one time; None for those that are not known.
 
     `recorded` and `landed` are row numbers, not counts: the last row of the broker's record, and
-    the last of those that has landed. The table may also have rows of other nodes, and lack rows
+    the last row of it that has landed. The table may also have rows of other nodes, and lack rows
     that retention has deleted.
     """
 
@@ -29,7 +29,7 @@ class StatusSnapshot:
     lag_rows: int | None
     # The latency of the last batch, if it is recent.
     lag_seconds: float | None
-    # How long the oldest row that has not landed has been waiting.
+    # How long the oldest row that has not landed has been waiting; 0 if there is none.
     waiting_seconds: float | None
     # Rows in the table, of all nodes.
     table_rows: int | None
@@ -58,20 +58,21 @@ class UpStatus:
         self._recorded_before = self._extent.recorded
         self._measured_at = now
         self._rate = 0.0
-        # Rows in the table when the landing began, and landed since; None: it was never ready.
+        # Rows in the table when the landing became ready, and rows landed since; None: it was
+        # never ready.
         self._landed_before = 0
         self._landed_since: int | None = None
         # The last row of each node in the table; None: not reported yet.
         self._positions: dict[str, int] | None = None
         self._lag = Lag()
-        # Why each part died the last time, if it was not ready since.
+        # The reason of each part's last death, if it has not been ready since.
         self._deaths: dict[str, str] = {}
         self._note_record(now)
 
     # --- input ------------------------------------------------------------------------------------
 
     def take_event(self, event: Event, now: float) -> None:
-        """Take an event of a part into account."""
+        """Update the state with an event of a part."""
         if event.kind == DIED:
             self._deaths[event.part] = event.text
         elif event.kind == READY:
@@ -94,7 +95,7 @@ class UpStatus:
             self._positions = {**(self._positions or {}), **positions}
 
     def take_extent(self, extent: RecordExtent | None, now: float) -> None:
-        """Take the extent of the record into account; None: it could not be read."""
+        """Update the state with the extent of the record; None: it could not be read."""
         before = self.recorded
         self._extent = extent or self._extent
         self._rate = (self.recorded - before) / max(now - self._measured_at, 1e-3)
@@ -102,7 +103,7 @@ class UpStatus:
         self._note_record(now)
 
     def stop_measuring(self) -> None:
-        """No further extents until the end: nothing is recorded any more."""
+        """Set the rate to 0: nothing is recorded any more, and no extent follows until the end."""
         self._rate = 0.0
 
     def _note_record(self, now: float) -> None:
@@ -128,15 +129,15 @@ class UpStatus:
         return _integer(self._positions.get(self.node))
 
     def has_died(self, part: str) -> bool:
-        """Whether a part has died and was not ready since."""
+        """Whether a part has died and has not been ready since."""
         return part in self._deaths
 
     def is_repeated_death(self, event: Event) -> bool:
-        """Whether a part died for the same reason the last time, and was not ready since."""
+        """Whether a part died for the same reason before, and has not been ready since."""
         return self._deaths.get(event.part) == event.text
 
     def snapshot(self, now: float) -> StatusSnapshot:
-        """The numbers of this moment."""
+        """The current numbers."""
         landed = self.landed
         return StatusSnapshot(
             recorded=self.recorded,

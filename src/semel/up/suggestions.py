@@ -23,7 +23,7 @@ _SHELL_SPECIAL: Final = re.compile(r'["$`\\!]')
 
 
 def program_name(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """How the user, in the same folder, can call this `semel` command."""
+    """The command with which the user can call this `semel` in the same working directory."""
     ours = Path(sys.executable).with_name("semel")
     if Path(argv[0]).name == "semel" and (called := shutil.which(argv[0])):
         ours = Path(called).absolute()
@@ -40,9 +40,9 @@ def program_name(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def suggested_commands(plan: UpPlan, program: str, *, host: str, port: int) -> list[str]:
-    """Two shell commands, for the same folder: one publishes a message, one reads it.
+    """Two shell commands for the same working directory: publish a message, and read it.
 
-    They include every option that is not the default.
+    They include every non-default option.
     """
     server = ""
     host = LOCAL_ADDRESSES.get(host, host)
@@ -60,9 +60,9 @@ def suggested_commands(plan: UpPlan, program: str, *, host: str, port: int) -> l
 
 
 def _query_command(plan: UpPlan, program: str) -> str:
-    """A query of the landed and the recorded rows: it has a result before Spark is ready.
+    """A query of the landed and the recorded rows, which has a result before Spark is ready.
 
-    Addresses are given without their secrets. A file has them whole, so its values are not given.
+    Addresses are shown without their secrets. Values that --config provides are left out.
     """
     options: list[str] = []
     variables: list[str] = []

@@ -5,16 +5,16 @@
     stop      in the same order: each part ends before the next one is asked to, so that the next
               one can finish what the part before it has left
 
-A `Part` says what to run, what its output means (`parse_line`) and how long it may take to stop;
-the supervisor knows nothing else of it. A required part that fails before it was ever ready ends
-everything with `CannotStart` and its reason. Any other part that fails is reported and restarted.
+A `Part` says what to run, how to interpret its output (`parse_line`) and how long it may take to
+stop; the supervisor knows nothing else about it. If a required part fails before it was ever ready,
+all parts are stopped, and `run` raises `CannotStart` with the reason. Any other failure is
+reported, and the part is restarted.
 
-Each part runs behind a tether (tether.py), a small process of its own. So the Ctrl-C of a terminal
-reaches the supervisor only, and nothing that a part has started outlives it, even if the
-supervisor is killed. If a tether is killed, its part gets SIGTERM, and what is still running after
-the part's time to stop is killed (orphans.py). Everything runs in one event loop. Of the output of
-a part at most one line of LONGEST_LINE bytes is in memory; a part that writes faster than its lines
-are processed blocks.
+Each part runs under a tether (tether.py), a small process. So Ctrl-C in a terminal reaches only the
+supervisor, and no process that a part has started outlives it, even if the supervisor is killed. If
+a tether is killed, its part gets SIGTERM, and processes that are still running after `stop_seconds`
+are killed (orphans.py). Everything runs in one event loop. At most one line of LONGEST_LINE bytes
+of a part's output is in memory; a part that writes faster than its lines are processed blocks.
 """
 
 import asyncio
@@ -34,24 +34,25 @@ LONGEST_LINE: Final = 64 * 1024
 READ_BYTES: Final = 64 * 1024
 STDOUT: Final = 1
 STDERR: Final = 2
-# After this many deaths, a required part that was never ready and gives no reason is given up.
+# The supervisor gives up after this many deaths of a required part that was never ready and
+# reported no reason.
 FIRST_ATTEMPTS: Final = 5
 NEVER: Final = float("inf")
 # How long a part may take to end after a second request to stop.
 HURRY_SECONDS: Final = 15.0
-# How often to check whether a tether was killed and what is left of its part; and how often while
-# that is being killed.
+# Seconds between checks whether a tether was killed, and for its orphans; and while these are being
+# killed.
 POLL_SECONDS: Final = 0.5
 KILL_SECONDS: Final = 0.05
-# How long to read the output of a killed tether that processes of others may have open.
+# How long to read the last output of a killed tether; other processes may keep its pipes open.
 LAST_OUTPUT_SECONDS: Final = 1.0
 
-# Kinds of events that a part reports by a line; see `LineEvent`.
+# Kinds of events that a line of a part can report; see `LineEvent`.
 READY: Final = "ready"
 LOGGED: Final = "logged"
 PROBLEM: Final = "problem"
 PROGRESS: Final = "progress"
-# Kinds of events that the supervisor reports itself.
+# Kinds of events of the supervisor itself.
 STARTING: Final = "starting"
 DIED: Final = "died"
 STOPPING: Final = "stopping"
@@ -64,10 +65,11 @@ class CannotStart(Exception):
 
 @dataclass(frozen=True)
 class LineEvent:
-    """What a line of a part means.
+    """The event that a line of a part reports.
 
-    READY: the part is in service. LOGGED: `text` for people, of one or more lines. PROBLEM: why
-    the part is about to exit. PROGRESS: `text` names what `facts` are about.
+    READY: the part is in service. LOGGED: `text` is one or more lines for people. PROBLEM: `text`
+    is the reason why the part is about to exit. PROGRESS: `text` is the name of an event, `facts`
+    its fields.
     """
 
     kind: str
@@ -84,10 +86,10 @@ class Part:
     # Takes STDOUT or STDERR, and a line without its newline; None: nothing to report.
     parse_line: Callable[[int, str], LineEvent | None]
     environment: Mapping[str, str] | None = None
-    # The others are useless without it.
+    # The other parts are useless without it.
     is_required: bool = False
-    # How long it may take to end after SIGTERM; then it is killed. A second request to stop sends
-    # SIGINT and leaves it HURRY_SECONDS.
+    # How long it may take to end after SIGTERM before it is killed. A second request to stop sends
+    # SIGINT and shortens this to HURRY_SECONDS.
     stop_seconds: float = 60.0
 
 
@@ -175,7 +177,7 @@ class Supervisor:
             while watched and not stopping.done():
                 done, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
                 for task in done - {stopping}:
-                    # Only a bug of ours ends one before it is stopped: raise it.
+                    # A task that ends before it is stopped has raised an unexpected error.
                     task.result()
             for each, task in zip(self._parts, running, strict=False):
                 await each.stop(self._hurrying)
@@ -201,19 +203,19 @@ class _SupervisedPart:
         self._delay = delays.first
         self._process: asyncio.subprocess.Process | None = None
         self._ready_at = NEVER
-        # The last line of this process, and whether it reported that as the reason of its exit.
+        # The last log line of this process, or, if `_has_reason`, its reported reason to exit.
         self._last_line = ""
         self._has_reason = False
         self._deaths = 0
         # It was asked to stop, and is not restarted.
         self._stopping = asyncio.Event()
-        # It is to be killed, by its tether or by us.
+        # Set when it must be killed, by its tether or by us.
         self._killing = asyncio.Event()
         # It has stopped for good.
         self._ended = asyncio.Event()
 
     async def keep_running(self) -> None:
-        """Start it, again after each exit, until it is asked to stop."""
+        """Start the part, and restart it after each exit until it is asked to stop."""
         try:
             while not self._stopping.is_set() and not self._supervisor.is_stopping:
                 code = await self._run()
@@ -226,7 +228,7 @@ class _SupervisedPart:
             self._ended.set()
 
     async def _wait_before_restart(self, reason: str) -> bool:
-        """Report a death, and wait until the restart is due. False: it is not restarted."""
+        """Report a death, and wait until the restart is due. Returns False if there is none."""
         self._deaths += 1
         if self._supervisor.is_stopping:
             self._report(DIED, reason)
@@ -277,7 +279,7 @@ class _SupervisedPart:
                 start_new_session=True,
             )
         except OSError as problem:
-            # Out of memory or processes, which may change: retry like after a death.
+            # The system lacks memory or processes, which may be temporary: retry as after a death.
             self._last_line = f"it cannot be started: {problem.strerror}"
             return tether.CANNOT_RUN
         self._process = process
@@ -286,7 +288,8 @@ class _SupervisedPart:
         try:
             if self._stopping.is_set():
                 self.request(tether.TERMINATE)
-            # Its outputs end after everything that the tether runs, unless the tether is killed.
+            # Its outputs reach end of file when all processes of the tether have ended. If the
+            # tether is killed, orphans may keep them open.
             await _wait_for_first(
                 None,
                 asyncio.gather(
@@ -297,7 +300,7 @@ class _SupervisedPart:
             )
             code = await process.wait()
         except asyncio.CancelledError:
-            # End of file on its input makes the tether end everything.
+            # At end of file on its input, the tether ends all its processes.
             if process.stdin is not None:
                 process.stdin.close()
             raise
@@ -308,9 +311,9 @@ class _SupervisedPart:
         return code
 
     async def _end_orphans(self, process: asyncio.subprocess.Process) -> None:
-        """If the tether is killed: wait until its orphans have ended, and kill them in the end."""
+        """After the tether has exited, wait until its orphans have ended; kill them if late."""
         while process.returncode is None:
-            # process.wait() would also wait until its outputs are closed, which orphans have open.
+            # process.wait() would also wait for its outputs, which orphans may keep open.
             await asyncio.sleep(POLL_SECONDS)
         orphans = Orphans(process.pid)
         loop = asyncio.get_running_loop()
@@ -323,7 +326,7 @@ class _SupervisedPart:
                 await _wait_for_first(
                     min(POLL_SECONDS, deadline - loop.time()), self._killing.wait()
                 )
-        # A process that was not found may have its outputs open, and lines are still to be read.
+        # An orphan that was not found may keep the outputs open, and there may be lines to read.
         await _wait_for_first(max(0.0, deadline - loop.time()), self._killing.wait())
         await asyncio.sleep(LAST_OUTPUT_SECONDS)
 
@@ -350,7 +353,7 @@ class _SupervisedPart:
             self._ready_at = asyncio.get_running_loop().time()
             self.was_ready.set()
         elif event.kind == PROBLEM:
-            # The first one is the reason. It may be written to both outputs.
+            # Keep the first one: the same reason may be written to both outputs.
             if not self._has_reason:
                 self._last_line, self._has_reason = event.text, True
             return
@@ -382,7 +385,7 @@ class _SupervisedPart:
             deadline = min(deadline, loop.time() + HURRY_SECONDS)
             await _wait_for_first(deadline - loop.time(), self._ended.wait())
         if not self._ended.is_set():
-            self._report(LOGGED, "does not stop in time: killed")
+            self._report(LOGGED, "did not stop in time: killed")
             self.request(tether.KILL)
             await self._ended.wait()
         self._report(STOPPED)

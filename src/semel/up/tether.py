@@ -1,4 +1,4 @@
-"""A small process that runs one command, and outlives everything that the command has started.
+"""A small process that runs one command, and ends after everything that the command has started.
 
     supervisor ──pipe──▶ tether ──▶ command ──▶ its descendants
 
@@ -50,7 +50,7 @@ CANNOT_RUN: Final = 127
 BY_SIGNAL: Final = 128
 # How long orphans of the command have to end after SIGTERM.
 ORPHAN_SECONDS: Final = 10.0
-# How often to look for processes that are still to be killed: they may have started others.
+# How often to search for processes to kill: those killed may have started others before.
 POLL_SECONDS: Final = 0.05
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -69,13 +69,13 @@ class Tether:
         self._status: int | None = None
         self._has_sent_term = False
         self._has_children = True
-        # Signals wake the loop: a child has ended, or another process wants us to terminate.
+        # Signals wake the loop: a child has ended, or this process was asked to terminate.
         self._wake, wake = os.pipe()
         for end in (self._wake, wake):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        # Blocked until the command runs: before, there is nothing to pass them on to, and in the
-        # child they would run our handlers.
+        # Blocked until the command runs: before that there is no process to pass them on to, and
+        # in the child they would run our handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, TERMINATING)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in TERMINATING:
@@ -132,7 +132,7 @@ class Tether:
         return os.waitstatus_to_exitcode(self._status)
 
     def _wait(self, seconds: float, *, with_input: bool) -> bool:
-        """Wait for a signal or a request; whether there is a request to read."""
+        """Wait for a signal or a request. Returns whether there is a request to read."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if with_input:
@@ -171,7 +171,7 @@ class Tether:
                 self._status = status
 
     def _end_orphans(self, is_open: bool) -> None:
-        """End what the command has left running: SIGTERM, then SIGKILL."""
+        """End the processes that the command has left running: SIGTERM, then SIGKILL."""
         self._reap()
         if self._has_children:
             for pid, process in list_processes().items():
@@ -202,7 +202,7 @@ class Tether:
             self._signal(pid, signal.SIGKILL)
 
     def _signal(self, pid: int, number: int) -> None:
-        # It may have ended, or run as another user now.
+        # It may have ended, or have changed its user.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
