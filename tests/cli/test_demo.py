@@ -605,7 +605,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     result = CliRunner().invoke(cli.group, ["demo", "--no-land", "--data", str(tmp_path)])
     assert result.exit_code == 2
-    assert "is not empty: a demo begins with nothing" in result.stderr
+    assert "is not empty: give a new or empty folder" in result.stderr
 
 
 def test_what_cannot_start_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

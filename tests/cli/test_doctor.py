@@ -164,9 +164,9 @@ def test_java_is_named_after_those_that_were_passed_over(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first, second, third = doctor.javas(is_needed=True)
     assert (first.state, second.state, third.state) == (PROBLEM, OK, OK)
-    assert first.text == f"passed over: {old} (JAVA_HOME) is Java 11, which is older than 17"
+    assert first.text == f"skipped: {old} (JAVA_HOME) is Java 11, which is older than 17"
     assert first.todo == "unset JAVA_HOME, or point it to Java 17 or newer"
-    assert second.text == f"passed over: {older} (PATH) is Java 8, which is older than 17"
+    assert second.text == f"skipped: {older} (PATH) is Java 8, which is older than 17"
     assert third.text == f"17.0.15 from PATH, {new}"
     assert not any(each.broken for each in (first, second, third))
 

@@ -1,12 +1,12 @@
 """The `semel` command: parse, call, print.
 
-A command is a click command named `command` in a module of its own, which is imported when the
+Each command is a click command named `command` in a separate module, which is imported when the
 command is invoked: `semel --help` reads COMMANDS only, so it starts quickly and works without any
 extra. To add a command, write the module and add its line to COMMANDS; test_conventions.py
 checks that all commands have the same flags for the same things.
 
-Exit codes: 0 success; 1 failure, with one sentence on stderr; 2 wrong usage. A mistake of a user
-never shows a traceback.
+Exit codes: 0 success; 1 failure, with one sentence on stderr; 2 wrong usage. A user error never
+causes a traceback.
 """
 
 import sys

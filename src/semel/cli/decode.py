@@ -21,7 +21,7 @@ def parse_hex(parts: tuple[str, ...]) -> bytes:
         words = [sys.stdin.read()] if parts == ("-",) else list(parts)
     except UnicodeError:
         raise click.BadParameter(
-            "not hexadecimal bytes, nor text at all", param_hint="HEX"
+            "standard input is not text, so not hexadecimal bytes", param_hint="HEX"
         ) from None
     digits = "".join(words).replace("0x", "").replace(":", "").replace("-", "")
     digits = "".join(digits.split())

@@ -1,4 +1,4 @@
-"""`semel demo`: the whole product under faults, with a live account, and a verdict."""
+"""`semel demo`: the whole product under faults, with live totals and a verdict."""
 
 import asyncio
 import json
@@ -26,10 +26,10 @@ from semel.lab.fleet.devices import MOST_SEED
 MESSAGES: Final = 50_000
 LEAST_MESSAGES: Final = 1_000
 SECONDS: Final = 180.0
-# Where there is no terminal, numbers are printed so often.
+# Seconds between two reports of the numbers: without a terminal, and on one.
 PLAIN_SECONDS: Final = 10.0
 LINE_SECONDS: Final = 0.25
-# The exit code if a signal ends it is this, and the signal's number.
+# The exit code after a signal is this plus the number of the signal.
 BY_SIGNAL: Final = 128
 
 
@@ -46,7 +46,7 @@ BY_SIGNAL: Final = 128
     type=click.IntRange(LEAST_MESSAGES, MOST_MESSAGES),
     default=MESSAGES,
     show_default=True,
-    help="Messages that the fleet publishes, at QoS 2.",
+    help="The number of messages that the fleet publishes, at QoS 2.",
 )
 @shared_option(
     "--duration",
@@ -54,26 +54,26 @@ BY_SIGNAL: Final = 128
     type=Duration(10, 86_400),
     default=SECONDS,
     show_default=True,
-    help="How long it is to take; after twice as many seconds it is given up.",
+    help="The planned duration. The demo fails if it takes more than twice as long.",
 )
 @shared_option(
     "--rate",
     type=NumberRange(1, MOST_RATE),
-    help="Messages per second. Without it: as many as leave Spark the time to start twice.",
+    help="Messages per second. By default chosen so that Spark has time to start twice.",
 )
 @shared_option(
     "--seed",
     type=click.IntRange(0, MOST_SEED),
     default=1,
     show_default=True,
-    help="Chooses devices, messages and faults.",
+    help="Determines devices, messages and faults.",
 )
 @shared_option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Work in this folder, which is new or empty, and keep it. Without it: in a temporary one.",
+    help="A new or empty folder to work in, which is kept. By default a temporary one.",
 )
-@click.option("--no-land", is_flag=True, help="Without Spark: the record of the broker is the end.")
+@click.option("--no-land", is_flag=True, help="Run without Spark, and check the broker's record.")
 @json_option("Print events as JSON, one object per line.")
 @QUIET
 def command(
@@ -89,10 +89,9 @@ def command(
     """Show that every message lands once, whatever is killed.
 
     Runs `semel up` with a simulated fleet that publishes at QoS 2, and meanwhile cuts connections,
-    repeats packets, and kills broker, sealer and Spark with kill -9, at moments that the seed
-    chooses. Then compares what the devices published with what is in the record and in the Delta
-    table, message by message. Ends by itself; exit code 0 only if nothing is lost and nothing
-    duplicated.
+    repeats packets, and kills broker, sealer and Spark with kill -9, at times that depend on the
+    seed. Then compares the messages that the devices published with the rows of the record and of
+    the Delta table, one by one. The exit code is 0 only if no message is lost or duplicated.
     """
     with ExitStack() as stack:
         if data is None:
@@ -101,14 +100,14 @@ def command(
             folder = data
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
-                raise click.UsageError(f"--data {folder} is not empty: a demo begins with nothing")
+                raise click.UsageError(f"--data {folder} is not empty: give a new or empty folder")
         display = JsonDisplay() if is_json else Display(lands=not no_land, quiet=quiet)
-        wanted = DemoOptions(folder, messages, seconds, seed, rate, lands=not no_land)
-        demo = Demo(wanted, display.tell, display.happened)
+        options = DemoOptions(folder, messages, seconds, seed, rate, lands=not no_land)
+        demo = Demo(options, display.show_status, display.show_event)
         try:
             verdict = asyncio.run(until_signal(demo))
         except Interrupted as interrupted:
-            # There may be no terminal any more.
+            # The terminal may be closed.
             with suppress(OSError):
                 display.clear()
                 click.echo("interrupted: no verdict", err=True)
@@ -121,7 +120,7 @@ def command(
 
 
 class Interrupted(Exception):
-    """A signal has ended the demo before its verdict."""
+    """A signal ended the demo before its verdict."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -129,32 +128,32 @@ class Interrupted(Exception):
 
 
 async def until_signal(demo: Demo) -> Verdict:
-    """The verdict. Raises Interrupted, and DemoFailed."""
+    """Run the demo, and return its verdict. Raises Interrupted and DemoFailed."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(demo.run())
-    came: list[int] = []
+    received: list[int] = []
 
     def stop(number: int) -> None:
-        came.append(number)
-        # A second one would cancel what the first has begun: to leave no process behind.
-        if len(came) == 1:
+        received.append(number)
+        # The first signal starts the cleanup of all processes, which a second must not cancel.
+        if len(received) == 1:
             task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
-    # Its terminal is closed; but who says nohup wants it to go on without one.
+    # SIGHUP: the terminal was closed. With nohup the demo continues without one.
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, stop, signal.SIGHUP)
     try:
         return await task
     except asyncio.CancelledError:
-        if not came:
+        if not received:
             raise
-        raise Interrupted(came[0]) from None
+        raise Interrupted(received[0]) from None
 
 
 class Display:
-    """For people: a line per event, and the numbers, on a terminal in a line updated in place."""
+    """Prints for people: a line per event, and the numbers, on a terminal in a live line."""
 
     def __init__(self, *, lands: bool, quiet: bool) -> None:
         self._lands = lands
@@ -163,8 +162,8 @@ class Display:
         self._every = LINE_SECONDS if self._line.is_enabled else PLAIN_SECONDS
         self._shown_at = 0.0
 
-    def tell(self, status: DemoStatus) -> None:
-        """Numbers."""
+    def show_status(self, status: DemoStatus) -> None:
+        """Show the numbers."""
         now = time.monotonic()
         if self._is_quiet or now - self._shown_at < self._every:
             return
@@ -175,14 +174,14 @@ class Display:
         else:
             click.echo(line)
 
-    def happened(self, seconds: float, sentence: str) -> None:
-        """Something happened."""
+    def show_event(self, seconds: float, sentence: str) -> None:
+        """Print an event."""
         if self._is_quiet:
             return
         self.clear()
         click.echo(f"{seconds:5.0f} s  {shown_text(sentence)}")
         if self._line.is_enabled:
-            # The numbers are shown again below it.
+            # Show the numbers again below it at once.
             self._shown_at = 0.0
 
     def clear(self) -> None:
@@ -190,38 +189,38 @@ class Display:
         self._line.clear()
 
     def end(self, demo: Demo, verdict: Verdict) -> None:
-        """The account."""
+        """Print the faults, the kills and the verdict."""
         self.clear()
         for line in faults_of(verdict):
             click.echo(shown_text(line))
         kills = ", ".join(f"{part} {times}" for part, times in sorted(demo.kills.items()))
-        click.echo(f"killed: {kills or 'nobody'}")
+        click.echo(f"killed: {kills or 'nothing'}")
         click.echo(str(verdict))
 
 
 class JsonDisplay:
-    """For programs: one object a line."""
+    """Prints for programs: one JSON object per line."""
 
     def __init__(self) -> None:
         self._shown_at = 0.0
 
-    def tell(self, status: DemoStatus) -> None:
-        """Numbers, once a second."""
+    def show_status(self, status: DemoStatus) -> None:
+        """Print the numbers, once a second."""
         now = time.monotonic()
         if now - self._shown_at >= 1.0:
             self._shown_at = now
             event_object = {**asdict(status), "seconds": round(status.seconds, 1)}
             self._print("status", **event_object)
 
-    def happened(self, seconds: float, sentence: str) -> None:
-        """Something happened."""
+    def show_event(self, seconds: float, sentence: str) -> None:
+        """Print an event."""
         self._print("happened", seconds=round(seconds, 1), text=sentence)
 
     def clear(self) -> None:
-        """There is nothing to clear."""
+        """Does nothing: there is no live line."""
 
     def end(self, demo: Demo, verdict: Verdict) -> None:
-        """The account."""
+        """Print the verdict."""
         self._print("ended", **asdict(verdict), holds=verdict.holds, kills=demo.kills)
 
     def _print(self, event: str, **facts: Any) -> None:
@@ -229,9 +228,9 @@ class JsonDisplay:
 
 
 def as_line(status: DemoStatus, *, lands: bool) -> str:
-    """How a demo stands."""
+    """The progress as one line."""
     landed = f" · landed {status.landed:,}" if lands else ""
-    # First: what does not fit into the line of a terminal is cut.
+    # At the start of the line, because its end is cut on a narrow terminal.
     waiting = f"waiting for {status.waiting} · " if status.waiting else ""
     return (
         f"{status.seconds:5.0f} s  {waiting}published {status.published:,} · redelivered "
@@ -240,7 +239,7 @@ def as_line(status: DemoStatus, *, lands: bool) -> str:
 
 
 def faults_of(verdict: Verdict) -> list[str]:
-    """What is wrong, in words."""
+    """The faults of a verdict as lines; empty if it holds."""
     if verdict.holds:
         return []
     lines = ["the totals do not reconcile:", *(f"  {fault}" for fault in verdict.faults)]

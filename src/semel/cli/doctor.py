@@ -47,8 +47,8 @@ LEAST_FREE: Final = 1 << 30
 LEAST_FILES: Final = 4096
 # Spark starts in ten seconds; on a busy machine, in a minute.
 SPARK_TIMEOUT: Final = 300
-# File systems on other machines: the server decides what locks and flushes mean, and the shared
-# memory of SQLite's WAL does not work across machines.
+# Network file systems: the effect of locks and flushes depends on the server, and the shared memory
+# of SQLite's WAL does not work across machines.
 REMOTE: Final = frozenset(
     [
         *("9p", "afs", "beegfs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "lustre", "ncpfs"),
@@ -161,7 +161,7 @@ def python() -> DoctorFinding:
 
 
 def packages(extra: str) -> DoctorFinding:
-    """Whether the packages of an extra are installed, of a right version, and importable."""
+    """Whether the packages of an extra are installed, importable and of a supported version."""
     subject = f"extra {extra}"
     names = {name: names[0] for name, names in packages_distributions().items()}
     absent = missing(extra)
@@ -244,13 +244,13 @@ def _plain(name: str) -> str:
 
 
 def javas(*, is_needed: bool) -> Iterator[DoctorFinding]:
-    """The Java that Spark will use, after those that it will not use, and why."""
+    """Those that were skipped, with the reason, and then the Java that Spark will use."""
     result = java.find_java()
     for each in result.skipped:
-        # JAVA_HOME was set on purpose. What is in PATH may be there for any reason.
+        # JAVA_HOME was set on purpose, a Java in PATH was possibly not.
         state = PROBLEM if each.origin == "JAVA_HOME" else OK
         todo = "unset JAVA_HOME, or point it to Java 17 or newer" if state == PROBLEM else ""
-        text = f"passed over: {each.program} ({each.origin}) {each.reason}"
+        text = f"skipped: {each.program} ({each.origin}) {each.reason}"
         yield DoctorFinding("java", state, text, todo, details=asdict(each))
     found = result.java
     if found is None:
@@ -299,7 +299,7 @@ def spark_home(*, is_needed: bool) -> Iterator[DoctorFinding]:
 
 
 def session(*, has_spark: bool) -> DoctorFinding:
-    """Start Spark in a separate process, because it may hang and prints to its output."""
+    """Start Spark in a separate process, because it may hang and print to its output."""
     if not has_spark:
         return DoctorFinding(
             "session", MISSING, "not tested without Spark", "pip install 'semel[spark]'"
@@ -402,7 +402,7 @@ def _kind(folder: Path) -> str:
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
             left, _, right = line.partition(" - ")
-            # Spaces and the like are octal there.
+            # Spaces and some other characters are octal escapes.
             point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), left.split()[4])
             inside = path == point or path.startswith(point.rstrip("/") + "/")
             if inside and len(point) >= len(best):  # the last mount is on top

@@ -17,7 +17,7 @@ from semel.store.segments import RecordError
 def one_sentence() -> Iterator[None]:
     """Report what is wrong with a store, a record, a root or a lake as one sentence.
 
-    A broken pipe passes through: that nobody reads the output is not an error to report.
+    BrokenPipeError is not caught: a reader that has read enough is not an error to report.
     """
     try:
         yield

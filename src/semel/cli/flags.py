@@ -69,7 +69,7 @@ def flag_names(name: str) -> tuple[str, ...]:
 def shared_option(
     name: str, *more: str, section: str = GENERAL, **others: Any
 ) -> Callable[[Any], Any]:
-    """A flag of METAVARS; `more` are further spellings of it, and the name of its parameter."""
+    """A flag of METAVARS; `more` are other spellings, and the name of the parameter."""
     metavar = METAVARS[name]
     return grouped_option(*flag_names(name), *more, section=section, metavar=metavar, **others)
 

@@ -1,4 +1,4 @@
-"""`semel fleet`: simulated devices that publish, each message once, and an account of them."""
+"""`semel fleet`: publish the messages of simulated devices, each once, and print totals."""
 
 import asyncio
 import json
@@ -73,9 +73,9 @@ DEVICES: Final = 100
 GATEWAYS: Final = 4
 RATE: Final = 100.0
 PREFIX: Final = "plant"
-# A gateway that has lost its connection tries again soon: the fleet is there to try a broker.
+# Short delays, because a fleet is a test of a broker: its gateways should reconnect soon.
 BACKOFF: Final = Backoff(first=0.1, most=2.0)
-# How many gateways connect at a time.
+# The maximum number of gateways that connect at the same time.
 CONNECTING: Final = 50
 PURGE_SECONDS: Final = 5.0
 REPORT_SECONDS: Final = 1.0
@@ -84,33 +84,33 @@ JOURNAL: Final = "journal"
 DESCRIPTION: Final = "fleet.json"
 
 
-# --- what people type -----------------------------------------------------------------------------
+# --- options and state ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Description:
-    """What has to be the same in every run of one state."""
+    """The options that must be the same in every run with the same --data folder."""
 
     seed: int
     devices: int
     gateways: int
-    # At QoS 0 nobody would look into the outboxes that a run at another one has left.
+    # A run at QoS 0 would ignore the outboxes that a run at QoS 1 or 2 has left.
     qos: int
     payload: str
     prefix: str
-    # Begins the client identifiers.
+    # The prefix of the client identifiers.
     name: str
 
 
 class State:
-    """A folder with the outboxes of the gateways, the journal, and what the fleet is.
+    """A folder with the outboxes of the gateways, the journal, and the description of the fleet.
 
-    It is locked from the start until `close`, at every QoS: what was begun is known from the
-    journal, and two who read it would begin the same messages.
+    It is locked until `close`, at every QoS: two processes that read the same journal would begin
+    the same messages.
     """
 
-    def __init__(self, folder: Path, wanted: Description, *, named: bool) -> None:
-        """`named`: the name was given, and not made up. Raises Failure."""
+    def __init__(self, folder: Path, requested: Description, *, named: bool) -> None:
+        """`named`: the user gave the name; otherwise it was generated. Raises Failure."""
         self.folder = folder
         self.journal = folder / JOURNAL
         try:
@@ -121,39 +121,42 @@ class State:
         except Unusable as problem:
             raise Failure(f"--data {problem}") from None
         try:
-            self.description = self._described(wanted, named=named)
+            self.description = self._described(requested, named=named)
         except BaseException:
             self.close()
             raise
 
-    def _described(self, wanted: Description, *, named: bool) -> Description:
-        """What the folder is of, which is what is wanted. Raises Failure."""
+    def _described(self, requested: Description, *, named: bool) -> Description:
+        """The description in the folder, which is created if missing.
+
+        Raises Failure if it differs from `requested`.
+        """
         folder = self.folder
         path = folder / DESCRIPTION
         try:
             if not path.exists():
                 beside = path.with_suffix(".new")
-                beside.write_text(json.dumps(asdict(wanted)) + "\n")
+                beside.write_text(json.dumps(asdict(requested)) + "\n")
                 beside.replace(path)
             found = Description(**json.loads(path.read_text()))
         except OSError as problem:
             raise Failure(f"--data {folder}: {problem.strerror}") from None
         except (TypeError, ValueError):
-            raise Failure(f"--data {folder}: {path.name} is none of a fleet's") from None
+            raise Failure(f"--data {folder}: {path.name} does not describe a fleet") from None
         for field, value in asdict(found).items():
             if field == "name" and not named:
                 continue
-            asked = getattr(wanted, field)
+            asked = getattr(requested, field)
             if asked != value:
                 option = "-i" if field == "name" else f"--{field}"
                 raise Failure(
-                    f"--data {folder} is of a fleet with {option} {value}, not {asked}: give "
+                    f"--data {folder} belongs to a fleet with {option} {value}, not {asked}: give "
                     "the same, or another folder"
                 )
         return found
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the lock of the folder."""
         self._lock.close()
 
     def __enter__(self) -> "State":
@@ -163,11 +166,11 @@ class State:
         self.close()
 
     def outbox(self, number: int) -> Path:
-        """Where gateway `number` keeps its state."""
+        """The outbox of gateway `number`."""
         return self.folder / f"gateway-{number + 1}"
 
     def begun(self, devices: Devices) -> EarlierRuns:
-        """What earlier runs have left. Raises Failure."""
+        """The state after earlier runs, from the journal. Raises Failure."""
         try:
             lines = read_journal(self.journal) if self.journal.exists() else iter(())
             return EarlierRuns(devices, lines)
@@ -176,14 +179,14 @@ class State:
 
 
 def parse_prefix(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """What topics begin with; it may be empty."""
+    """The prefix of all topics, checked; it may be empty."""
     if text:
         check_topic(text)
     return text
 
 
 def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
-    """What the fleet is, and how much it publishes."""
+    """Add the options of the fleet, and of how much it publishes."""
     for option in reversed(
         (
             section_option(
@@ -192,29 +195,29 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
                 type=click.IntRange(1, MOST_DEVICES),
                 default=DEVICES,
                 metavar="N",
-                help=f"Devices of the fleet. By default {DEVICES}.",
+                help=f"The number of devices. By default {DEVICES}.",
             ),
             section_option(
                 "--gateways",
                 section=FLEET,
                 type=click.IntRange(1, MOST_GATEWAYS),
                 metavar="N",
-                help="Connections that carry the devices, as gateways do. By default "
-                f"{GATEWAYS}, and no more than there are devices.",
+                help="The number of gateways: connections that share the devices. By default "
+                f"{GATEWAYS}, and at most one per device.",
             ),
             shared_option(
                 "--rate",
                 section=FLEET,
                 type=NumberRange(0, MOST_RATE),
                 default=RATE,
-                help=f"Messages per second of the whole fleet. By default {RATE:g}; 0: as fast as"
-                f" the broker takes them. At most {MOST_RATE:,.0f}.",
+                help=f"Messages per second of the whole fleet, at most {MOST_RATE:,.0f}. By default"
+                f" {RATE:g}; 0: as fast as the broker accepts them.",
             ),
             shared_option(
                 "--count",
                 section=FLEET,
                 type=click.IntRange(min=1),
-                help="Exit after this many messages. By default, go on until Ctrl-C.",
+                help="Exit after this many messages. By default, publish until Ctrl-C.",
             ),
             shared_option(
                 "--qos", section=FLEET, type=QOS, default=2, help="The QoS. By default 2."
@@ -224,21 +227,22 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
                 section=FLEET,
                 type=click.Choice(FORMS),
                 default=MIXED,
-                help="What devices speak; mixed, the default: every third one binary.",
+                help="The format of payloads. By default mixed: every third device sends binary"
+                " payloads, the others JSON.",
             ),
             shared_option(
                 "--seed",
                 section=FLEET,
                 type=click.IntRange(0, MOST_SEED),
                 default=1,
-                help="Same seed, same devices, same messages. By default 1.",
+                help="Determines the devices and their messages. By default 1.",
             ),
             shared_option(
                 "--prefix",
                 section=FLEET,
                 callback=parse_prefix,
-                help="Topics are TOPIC/site/line/device/measure; empty: without it. By default"
-                f" {PREFIX}, or the topic of -L.",
+                help="The prefix of topics, TOPIC/site/line/device/measure; may be empty. By"
+                f" default {PREFIX}, or the topic of -L.",
             ),
             shared_option(
                 "--window",
@@ -252,10 +256,10 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
                 "state",
                 section=FLEET,
                 type=click.Path(path_type=Path, file_okay=False),
-                help="Keep outboxes and the journal here, and go on where an earlier run ended."
-                " Without it they are in a temporary folder, and end with the run.",
+                help="Keep outboxes and the journal here, and continue where an earlier run ended."
+                " By default they are in a temporary folder, which is deleted at the end.",
             ),
-            json_option("Print the account every second and at the end, as JSON.", section=FLEET),
+            json_option("Print the counters every second and at the end, as JSON.", section=FLEET),
         )
     ):
         function = option(function)
@@ -287,11 +291,11 @@ def command(
 ) -> None:
     """Publish as a fleet of simulated devices, each message once.
 
-    Every message carries its device and a counter, so that each one can be traced anywhere behind
-    the broker. At QoS 1 and 2 sessions are durable and messages are on disk before they are sent:
-    lost connections and restarts of the broker lose none, and duplicate none at QoS 2. Ends with
-    --count or Ctrl-C, and prints totals. Exits with 1 if a message was refused, or may have
-    arrived twice at QoS 2.
+    Every message contains its device and a counter, so that it can be traced to the end of a
+    pipeline. At QoS 1 and 2 sessions are durable, and messages are on disk before they are sent:
+    lost connections and restarts of the broker lose no message and, at QoS 2, duplicate none. Ends
+    after --count messages or on Ctrl-C, and prints totals. Exits with 1 if a message was refused,
+    or may have arrived twice at QoS 2.
     """
     for packet_type, name in (
         (SUBSCRIBE, "subscribe"),
@@ -299,25 +303,25 @@ def command(
         (PUBLISH, "publish"),
     ):
         if packet_type in connection.properties:
-            raise click.UsageError(f"-D {name} is not for a fleet, which has its own messages")
+            raise click.UsageError(f"-D {name}: a fleet does not use the properties of this packet")
     if connection.persistent:
-        raise click.UsageError("-c: a fleet's sessions are durable anyway; --data keeps them")
+        raise click.UsageError("-c: the sessions of a fleet are always durable; use --data")
     if qos and connection.session_expiry == 0:
-        raise click.UsageError("-x 0: without a session that lasts there is no QoS 1 or 2 here")
+        raise click.UsageError("-x 0: a fleet needs durable sessions for QoS 1 and 2")
     gateways = min(GATEWAYS, devices) if gateways is None else gateways
     if gateways > devices:
         raise click.UsageError(f"--gateways {gateways} is more than --devices {devices}")
     if prefix is not None and connection.topic is not None:
-        raise click.UsageError("--prefix and the topic of -L say the same; give one")
+        raise click.UsageError("give one of --prefix and the topic of -L")
     if connection.topic is not None:
         check_topic(connection.topic)
         prefix = connection.topic
     prefix = PREFIX if prefix is None else prefix
     pace = FleetPace(qos, rate or None, window, count)
     name = connection.client_id or f"fleet-{secrets.token_hex(4)}"
-    wanted = Description(seed, devices, gateways, qos, payload, prefix, name)
+    requested = Description(seed, devices, gateways, qos, payload, prefix, name)
     report = FleetReport(pace, is_json=is_json, quiet=connection.quiet)
-    sys.exit(run(connection, wanted, pace, state, report))
+    sys.exit(run(connection, requested, pace, state, report))
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -325,12 +329,12 @@ def command(
 
 def run(
     connection: ConnectionOptions,
-    wanted: Description,
+    requested: Description,
     pace: FleetPace,
     folder: Path | None,
     report: "FleetReport",
 ) -> int:
-    """Run the fleet to its end: the exit code."""
+    """Run the fleet to its end, and return the exit code."""
     LOG.propagate = False
     LOG.addHandler(logging.NullHandler())
     with ExitStack() as stack:
@@ -339,7 +343,7 @@ def run(
             if folder is None:
                 made = tempfile.TemporaryDirectory(prefix="semel-fleet-")
                 folder = Path(stack.enter_context(made))
-            state = stack.enter_context(State(folder, wanted, named=bool(connection.client_id)))
+            state = stack.enter_context(State(folder, requested, named=bool(connection.client_id)))
             working = work_in_any_version(connection, state, pace, report, is_kept=is_kept)
             try:
                 uvloop = import_module("uvloop")
@@ -371,7 +375,7 @@ def make_client(connection: ConnectionOptions, state: State, number: int, qos: i
             tls=tls_context(connection),
             authentication=authentication_of(given),
             reconnect=BACKOFF,
-            # What is not acknowledged need not be kept.
+            # QoS 0 messages are not acknowledged, so there is nothing to store.
             outbox=state.outbox(number) if qos else None,
             connector=connector_of(connection),
         )
@@ -387,7 +391,7 @@ async def work_in_any_version(
     *,
     is_kept: bool,
 ) -> int:
-    """`work` with MQTT 5.0, and with 3.1.1 if the server refuses that and there is no -V."""
+    """`work` with MQTT 5.0, or with 3.1.1 if the server refuses 5.0 and -V is not given."""
     try:
         return await work(connection, state, pace, report, is_kept=is_kept)
     except VersionRefused:
@@ -404,7 +408,7 @@ async def work(
     *,
     is_kept: bool,
 ) -> int:
-    """Connect, publish, tell: the exit code. Raises Failure."""
+    """Connect, publish and report. Returns the exit code. Raises Failure."""
     described = state.description
     devices = Devices(
         described.seed, described.devices, form=described.payload, prefix=described.prefix
@@ -428,7 +432,7 @@ async def work(
     except OSError as problem:
         raise Failure(f"the journal {state.journal}: {problem.strerror}") from None
     finally:
-        # Nobody comes back for the sessions of a fleet whose state ends here.
+        # If the state is not kept, no later run resumes the sessions: end them.
         await asyncio.gather(*(leave(connection, client, keep=is_kept) for client in clients))
         LOG.removeHandler(warnings)
         journal.close()
@@ -436,7 +440,7 @@ async def work(
 
 
 async def connect(clients: list[Client], connection: ConnectionOptions) -> None:
-    """Connect all. Raises Failure."""
+    """Connect all clients. Raises Failure."""
     turn = asyncio.Semaphore(CONNECTING)
 
     async def one(client: Client) -> None:
@@ -461,17 +465,17 @@ async def connect(clients: list[Client], connection: ConnectionOptions) -> None:
                 raise Failure(str(problem)) from None
             raise
         if not all(client.connected for client in clients):
-            # A client with an outbox would try for ever; a command says that it cannot.
+            # A client with an outbox would retry forever, but a command should fail.
             raise Failure(latest.sentence or "the server cannot be reached")
 
 
 async def leave(connection: ConnectionOptions, client: Client, *, keep: bool) -> None:
-    """Disconnect; unless it is to be kept, the session ends."""
+    """Disconnect, and end the session unless `keep`."""
     was_connected = client.connected
     leaving = Properties() if keep else Properties(session_expiry_interval=0)
     await client.close(properties=leaving)
     if was_connected and not keep and connection.version == MQTT311:
-        # In 3.1.1 a DISCONNECT cannot say so.
+        # A DISCONNECT of 3.1.1 cannot end the session.
         with suppress(Refused, Disconnected, CannotConnect):
             await purge(
                 connection.address,
@@ -485,7 +489,10 @@ async def leave(connection: ConnectionOptions, client: Client, *, keep: bool) ->
 
 
 async def publish(fleet: Fleet, report: "FleetReport") -> None:
-    """Publish until the end or a signal; a second one does not wait for anything."""
+    """Publish until the end, or until a signal.
+
+    A second signal does not wait for acknowledgements.
+    """
     loop = asyncio.get_running_loop()
     task = loop.create_task(fleet.run())
 
@@ -516,16 +523,16 @@ async def keep_reporting(fleet: Fleet, report: "FleetReport") -> None:
         try:
             report.show(fleet.progress())
         except OSError:
-            # Nobody reads it any more, and so nobody watches.
+            # The reader has closed the pipe or terminal: stop.
             fleet.stop()
             return
 
 
-# --- what people see ------------------------------------------------------------------------------
+# --- reporting ------------------------------------------------------------------------------------
 
 
 class FleetReport:
-    """What is told of a fleet: a line on a terminal, or objects for a program; then the account."""
+    """Reports the progress of a fleet, as a live line or as JSON objects, and the totals."""
 
     def __init__(self, pace: FleetPace, *, is_json: bool, quiet: bool) -> None:
         self.pace = pace
@@ -537,7 +544,7 @@ class FleetReport:
         self._at = time.monotonic()
 
     def show(self, now: FleetProgress) -> None:
-        """Tell how it stands. Raises OSError if nobody reads that."""
+        """Report the progress. Raises OSError if the reader has closed the output."""
         at = time.monotonic()
         rate = (now.published - self._published) / max(at - self._at, 1e-3)
         self._published, self._at = now.published, at
@@ -554,12 +561,12 @@ class FleetReport:
             sys.stdout.write(json.dumps(event_object) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
-            # What is left in its buffer would be written once more at the end.
+            # Python would flush the rest of the buffer again at exit.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
             raise
 
     def end(self, fleet: Fleet, state: State | None) -> int:
-        """Tell the account: the exit code."""
+        """Report the totals, and return the exit code."""
         now = fleet.progress()
         doubtful = now.resent if self.pace.qos == 2 else 0
         code = FAILED if now.refused or doubtful else 0
@@ -574,7 +581,7 @@ class FleetReport:
 
 
 def as_line(now: FleetProgress, rate: float, count: int | None) -> str:
-    """How a fleet stands, for a terminal."""
+    """The progress as one line for a terminal."""
     of = "" if count is None else f" of {count:,}"
     parts = [
         f"{now.seconds:.0f} s",
@@ -592,7 +599,7 @@ def as_line(now: FleetProgress, rate: float, count: int | None) -> str:
 
 
 def account(fleet: Fleet, now: FleetProgress, rate: float, state: State | None) -> list[str]:
-    """The account for people."""
+    """The totals as lines for people."""
     devices = len(fleet.devices)
     lines = [
         f"{counts.count(devices, 'device')} behind "
@@ -604,7 +611,7 @@ def account(fleet: Fleet, now: FleetProgress, rate: float, state: State | None) 
         lines.append(f"with earlier   {now.total:>12,}")
     if now.in_flight:
         has_them = state is not None and fleet.pace.qos > 0
-        what = "in the outboxes, for the next run" if has_them else "they may arrive or not"
+        what = "in the outboxes, for the next run" if has_them else "may or may not arrive"
         lines.append(f"not complete   {now.in_flight:>12,}   {what}")
     lines.append(f"refused        {now.refused:>12,}")
     lines += [f"  {reason}" for reason in fleet.reasons]
@@ -615,5 +622,5 @@ def account(fleet: Fleet, now: FleetProgress, rate: float, state: State | None) 
             f"{counts.count(now.resent, 'message')} sent again, possibly received twice"
         )
     if state is not None:
-        lines.append(f"each message is in {state.journal}")
+        lines.append(f"journal of all messages: {state.journal}")
     return lines

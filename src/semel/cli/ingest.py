@@ -85,7 +85,7 @@ def command(
     try:
         run(plan, report, start_clean=start_clean)
     except Disconnected as problem:
-        # What led to it is said before it.
+        # Write the log first: it has the events that led to the problem.
         log.flush()
         sentence = sentence_of(problem)
         if problem.is_final:
@@ -114,7 +114,7 @@ def run(plan: IngestPlan, report: "IngestReport", *, start_clean: bool) -> None:
 
 
 async def ingest(plan: IngestPlan, report: "IngestReport", *, start_clean: bool) -> None:
-    """Ingest until a signal arrives. Raises what makes it impossible to continue."""
+    """Ingest until a signal arrives. Raises the errors of `Ingest.run`."""
     work = Ingest(plan, start_clean=start_clean)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -137,7 +137,7 @@ async def keep_reporting(work: Ingest, report: "IngestReport") -> None:
         try:
             await report.show(work.counters)
         except OSError:
-            # Nobody reads the counters anymore: stop.
+            # The reader has closed the pipe or terminal: stop.
             work.stop()
             return
 
@@ -150,7 +150,7 @@ class IngestReport:
 
     def __init__(self, stream: str, *, is_json: bool, quiet: bool) -> None:
         self.stream = stream
-        # A program that does not read them delays the counters and nothing else.
+        # PipeOutput, so that a slow reader delays only the counters.
         self._output = PipeOutput(sys.stdout.fileno()) if is_json else None
         shares_terminal = is_json and sys.stdout.isatty()
         self._line = LiveLine(enabled=not quiet and not shares_terminal)
@@ -158,7 +158,7 @@ class IngestReport:
         self._at = time.monotonic()
 
     async def show(self, counters: IngestCounters) -> None:
-        """Report the counters. Raises OSError if nobody reads them."""
+        """Report the counters. Raises OSError if the reader has closed the output."""
         now = time.monotonic()
         rate = (counters.received - self._received) / max(now - self._at, 1e-3)
         self._received, self._at = counters.received, now

@@ -68,7 +68,7 @@ def command(config: Path | None, flags: Flags, once: bool, is_json: bool, quiet:
 
 
 class LandReport:
-    """Prints the events of a landing: as JSON, or as lines of which batches update one in place."""
+    """Prints the events of a landing: as JSON, or as lines, with batches in a live line."""
 
     def __init__(self, *, is_json: bool, quiet: bool) -> None:
         self._is_json = is_json
@@ -76,7 +76,7 @@ class LandReport:
         self._line = LiveLine()
 
     def event(self, event: Event) -> None:
-        """Print an event. A reader that has gone does not stop the landing."""
+        """Print an event. If the reader has closed the pipe, the landing continues."""
         try:
             self._print(event)
         except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""Lines for a reader that may be slow, from a program that must not wait for it."""
+"""Writes lines without waiting for a slow reader: what does not fit into a queue is dropped."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from typing import Final
 
 from semel.cli.pipes import PipeOutput
 
-# Lines that wait for the reader; further ones are dropped, and counted.
+# The maximum number of queued lines; further ones are dropped and counted.
 MOST_WAITING: Final = 1_000
 # How long `close` waits for the reader.
 CLOSE_SECONDS: Final = 1.0
@@ -17,14 +17,14 @@ class LineQueue:
     """A bounded queue of lines, and the task that writes them to a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
-        """In a running event loop."""
+        """Must be called in a running event loop."""
         self._output = PipeOutput(descriptor)
         self._lines: deque[bytes] = deque()
         self._has_lines = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._writing = asyncio.ensure_future(self._write())
-        # Lines that were dropped since the last one that was not.
+        # Lines that were dropped since the last one that was queued.
         self.dropped = 0
 
     @property
@@ -63,7 +63,7 @@ class LineQueue:
             self._idle.set()
 
     async def close(self) -> None:
-        """Wait until the lines are written, but not for long, and end."""
+        """Wait until the lines are written, for at most CLOSE_SECONDS, and end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._idle.wait()

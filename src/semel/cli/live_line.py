@@ -14,11 +14,11 @@ _DEFAULT_COLUMNS: Final = 200
 
 
 class LiveLine:
-    """A status line that each `show` overwrites. Without a terminal, or if disabled, nothing is.
+    """A status line that each `show` overwrites. Without a terminal, or if disabled, not shown.
 
-    Whoever writes other lines to the same terminal calls `clear` first, or `print`. The text may
-    come from a peer: what is not printable is escaped. The methods raise OSError if the terminal
-    is closed.
+    Before other lines are written to the same terminal, `clear` must be called; `print` does so.
+    Unprintable characters are escaped, because the text may come from a peer. The methods raise
+    OSError if the terminal is closed.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LiveLine:
         self._is_shown = False
 
     def show(self, text: str) -> None:
-        """Replace the line. It is cut to the width of the terminal: a wrapped line would stay."""
+        """Replace the line. It is cut to the width of the terminal: a wrapped line would remain."""
         if self.is_enabled:
             shown = shown_text(text)[: self._columns() - 1]
             self._is_shown = self._write(f"{_CLEAR_LINE}{shown}") or self._is_shown
@@ -50,7 +50,7 @@ class LiveLine:
             self._is_shown = False
 
     def print(self, text: str) -> None:
-        """Write a line that stays, also where there is no terminal."""
+        """Write a permanent line, even without a terminal."""
         if self._write(f"{_CLEAR_LINE if self._is_shown else ''}{text}\n"):
             self._is_shown = False
 

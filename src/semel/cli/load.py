@@ -1,4 +1,4 @@
-"""`semel load`: put a described load on a broker, watch it, and see what became of it."""
+"""`semel load`: put a load on a broker, show its progress, and report every message."""
 
 import json
 import os
@@ -34,17 +34,17 @@ from semel.mqtt import MQTT5, Violation
 LOAD: Final = "Load"
 SECONDS: Final = 10.0
 MOST_PROCESSES: Final = 64
-# Seconds between two lines of progress.
+# Seconds between two updates of the progress line.
 LINE_SECONDS: Final = 0.25
-# Subscribers that a table names; JSON has them all.
+# The maximum number of subscribers that the table lists; JSON lists all.
 SHOWN_SUBSCRIBERS: Final = 10
 
 
-# --- what people type -----------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def parse_url(context: click.Context, argument: click.Parameter, text: str) -> Address:
-    """The address of a broker; a load is made of plain connections."""
+    """The address of a broker; a load uses only TCP without TLS."""
     try:
         address = parse_address(text)
     except BadAddress as problem:
@@ -56,7 +56,7 @@ def parse_url(context: click.Context, argument: click.Parameter, text: str) -> A
 
 @contextmanager
 def usage(options: str) -> Iterator[None]:
-    """A rule that is broken here is broken by these options."""
+    """Report a Violation in the block as wrong usage of these options."""
     try:
         yield
     except Violation as violation:
@@ -64,9 +64,9 @@ def usage(options: str) -> Iterator[None]:
         raise click.UsageError(message) from None
 
 
-def print_scenarios(context: click.Context, option: click.Parameter, wanted: bool) -> None:
-    """Print them and exit."""
-    if wanted and not context.resilient_parsing:
+def print_scenarios(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    """Print the scenarios and exit."""
+    if is_given and not context.resilient_parsing:
         width = max(map(len, SCENARIOS))
         for name, scenario in SCENARIOS.items():
             click.echo(f"{name:<{width}}  {scenario.line}")
@@ -74,7 +74,7 @@ def print_scenarios(context: click.Context, option: click.Parameter, wanted: boo
 
 
 def numbers(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that change the load of a scenario."""
+    """Add the options that change the numbers of a scenario."""
     clients = click.IntRange(0, MOST_CLIENTS)
     for option in reversed(
         (
@@ -111,20 +111,22 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
                 section=LOAD,
                 type=click.IntRange(LEAST_PAYLOAD, MOST_PAYLOAD),
                 metavar="SIZE",
-                help="The bytes of a message.",
+                help="The payload size in bytes.",
             ),
             shared_option(
                 "--window",
                 section=LOAD,
                 type=click.IntRange(1, LARGEST_WINDOW),
-                help="Messages of a publisher under way. QoS 0: in one write; without this option "
-                f"as many as the broker takes. QoS 1, 2: not acknowledged; {WINDOW} without it.",
+                help="QoS 0: messages per write of a publisher, by default as many as the broker "
+                "accepts. QoS 1 and 2: unacknowledged messages per publisher, by default "
+                f"{WINDOW}.",
             ),
             shared_option(
                 "--rate",
                 section=LOAD,
                 type=NumberRange(0, MOST_RATE, min_open=True),
-                help="Messages per second of each publisher. Without it: as the window allows.",
+                help="Messages per second of each publisher. By default as fast as the window "
+                "allows.",
             ),
             grouped_option(
                 "--retain", section=LOAD, is_flag=True, default=None, help="Publish with RETAIN."
@@ -149,7 +151,7 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
     type=click.Choice(list(SCENARIOS)),
     default="one-to-one",
     show_default=True,
-    help="Who publishes to whom, and all numbers that are not given.",
+    help="Who publishes to whom, and the defaults of all numbers.",
 )
 @grouped_option(
     "--list",
@@ -194,7 +196,7 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
     section=LOAD,
     default="semel-load",
     show_default=True,
-    help="Begins all topics and client identifiers.",
+    help="The prefix of all topics and client identifiers.",
 )
 @grouped_option(
     "--processes",
@@ -224,9 +226,10 @@ def command(
 ) -> None:
     """Put a load on the broker at URL, such as mqtt://127.0.0.1:1883.
 
-    Every message carries its publisher, its time and a counter, so that each subscriber counts what
-    is lost, duplicated or out of order. Exits with 1 if the broker loses a message of QoS 1 or 2,
-    duplicates one of QoS 2, or ends the load. Ctrl-C ends it early, with the result so far.
+    Every message contains its publisher, its time and a counter, so that subscribers can count
+    messages that are lost, duplicated or out of order. Exits with 1 if the broker loses a message
+    of QoS 1 or 2, duplicates one of QoS 2, or closes a connection. Ctrl-C ends the load early and
+    prints the result so far.
     """
     if duration is not None and count is not None:
         raise click.UsageError("give one of --duration and --count")
@@ -277,7 +280,7 @@ def password_of(address: Address, file: BinaryIO | None) -> bytes | None:
     return address.password if given is None else os.fsencode(given)
 
 
-# --- what people see ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 class ProgressLine:
@@ -296,7 +299,7 @@ class ProgressLine:
 
 
 def shown(now: LoadProgress, last: LoadProgress | None) -> str:
-    """Where a load stands; rates are those since the last time."""
+    """The progress of a load as one line; rates are since the last call."""
     if now.seconds is None:
         return f"connected {now.connected:,} of {now.clients:,}"
     before = 0.0 if last is None or last.seconds is None else last.seconds
@@ -310,7 +313,7 @@ def shown(now: LoadProgress, last: LoadProgress | None) -> str:
 
 
 def table(result: Result) -> list[str]:
-    """For people; numbers of one machine at one moment."""
+    """The result as lines for people."""
     load = result.load
     megabyte = load.payload / 1e6
     window = f", window {load.limit:,}" if load.limit else ""

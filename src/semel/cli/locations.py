@@ -1,6 +1,6 @@
-"""Where a store, the record of streams and a lake are: the flags, and what settings add to them.
+"""The locations of a store, of the record of streams and of a lake, from flags and settings.
 
-Each location comes from a flag, else from the environment, else from the file of --config.
+A flag takes precedence over the environment, and the environment over the file of --config.
 """
 
 import os
@@ -45,7 +45,7 @@ DATA: Final = data_option(
 
 @dataclass(frozen=True)
 class LakeLocation:
-    """Where a lake is, and the record that it is landed from, if that is known."""
+    """The location of a lake, and of the record that is landed in it, if known."""
 
     lake: str
     record: RecordLocation | None
@@ -60,7 +60,7 @@ class LakeLocation:
 def lake_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add --config, --lake, --root and --data.
 
-    The function receives `locate`, which returns a LakeLocation or raises what is wrong with it.
+    The function receives `locate`, which returns a LakeLocation; see `locate_lake` for its errors.
     """
 
     @wraps(function)
@@ -79,9 +79,9 @@ def locate_lake(
 ) -> LakeLocation:
     """The lake and its record, from flags, environment and file.
 
-    Before the first landing there is a record but no lake. A lake that the user names must exist
-    nevertheless: with a mistyped name, all rows would count as not landed. Only the lake in the
-    data folder of `semel up` may be missing. Raises TableError, and the errors of the record.
+    Before the first landing there is a record, but no lake. Still, a lake that the user names must
+    exist: with a mistyped name, all rows would count as not landed. Only the lake in the data
+    folder of `semel up` may be missing. Raises TableError, RootError and SettingsError.
     """
     land, store, address = _lake_settings(config, lake, root, data)
     record = record_beside(
@@ -104,14 +104,14 @@ def locate_lake(
 
 
 def lake_address(config: Path | None, lake: str | None) -> str:
-    """Where the lake is, for a command that does not need its record."""
+    """The address of the lake, for a command that does not need its record."""
     return _lake_settings(config, lake, None, None)[-1]
 
 
 def _lake_settings(
     config: Path | None, lake: str | None, root: str | None, data: Path | None
 ) -> tuple[LandSettings, StoreSettings, str]:
-    """The settings, and the lake: by default the one in the data folder."""
+    """The settings, and the address of the lake, by default in the data folder."""
     flags = _given(land={"lake": lake, "root": root}, store={"data": data})
     settings = load(sections(SECTIONS), path=config, environ=os.environ, flags=flags)
     land, store = settings.of(UpLandSettings), settings.of(StoreSettings)

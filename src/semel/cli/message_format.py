@@ -74,7 +74,7 @@ class NotJson(Exception):
 
 
 class Shown(Protocol):
-    """What is printed of a message: a Received, or something like it."""
+    """The printed parts of a message: a Received, or an object with the same attributes."""
 
     @property
     def topic(self) -> str: ...
@@ -139,7 +139,7 @@ def as_it_is(data: bytes) -> bytes:
 
 
 def safely(data: bytes) -> bytes:
-    """The bytes for a terminal, which they cannot control."""
+    """Escape bytes, so that they cannot control a terminal."""
     text = data.decode("utf-8", "backslashreplace")
     return shown_text(text).encode("utf-8")
 
@@ -163,7 +163,7 @@ class MessageFormat:
         self._parts = parse_format(text)
 
     def render(self, message: Shown, nanoseconds: int) -> tuple[bytes, str | None]:
-        """The formatted message, and what could not be printed, in one sentence."""
+        """The formatted message, and a sentence if a part of it could not be printed."""
         moment = FormattedTime(nanoseconds)
         problem = None
         found = []

@@ -2,7 +2,7 @@
 
 To a pipe or file it writes the payload and a newline, byte for byte what mosquitto_sub writes. On a
 terminal it prints a line for people, in which text of a peer cannot control the terminal. With
---json it prints one object per line, and with -F what `message_format` makes of it.
+--json it prints one object per line, and with -F the format of the user (`message_format`).
 """
 
 import base64
@@ -26,7 +26,7 @@ from semel.cli.safe_text import shown_text
 from semel.mqtt import NO_PROPERTIES, Properties
 from semel.mqtt.properties import SUBSCRIPTION_IDENTIFIER, USER_PROPERTY
 
-# Returns the output for a message, and what could not be printed, as one sentence.
+# Returns the output for a message, and a sentence if a part of it could not be printed.
 Print = Callable[[Shown], tuple[bytes, str | None]]
 
 

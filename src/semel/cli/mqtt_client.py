@@ -136,7 +136,7 @@ def connector_of(connection: ConnectionOptions) -> Connector:
 
 
 def authentication_of(given: Properties) -> FixedAuthentication | None:
-    """The authentication of -D connect, if there is one."""
+    """The authentication that -D connect requests, or None."""
     method = given.authentication_method
     return None if method is None else FixedAuthentication(method, given.authentication_data)
 
@@ -191,7 +191,7 @@ async def connect(
 ) -> tuple[Client, ConnectionOptions]:
     """Connect: the client, and the options with the version that the server accepted.
 
-    Without -V, a server that refuses 5.0 is tried with 3.1.1. From now on, warnings of the client
+    Without -V, if the server refuses 5.0, connects with 3.1.1. Afterwards, warnings of the client
     are printed. Raises Failure.
     """
     client = make_client(connection, reconnect=reconnect, outlives_loss=outlives_loss)
@@ -219,7 +219,7 @@ async def connect(
 
 
 def refusal(problem: Refused, connection: ConnectionOptions) -> Failure:
-    """Why the server refused the connection, and if it was for the version, what to do."""
+    """The Failure for a refused connection, with advice if the version was refused."""
     if not problem.refuses_version:
         return Failure(str(problem), problem.reason)
     name, other = ("5.0", "3.1.1") if connection.version == MQTT5 else ("3.1.1", "5")
@@ -283,7 +283,7 @@ async def until_stopped(work: Coroutine[Any, Any, int]) -> int:
     received: list[int] = []
 
     def stop(number: int) -> None:
-        # A second signal does not even wait until the connection is closed.
+        # A second signal also cancels the wait for the connection to close.
         received.append(number)
         task.cancel()
 

@@ -1,4 +1,4 @@
-"""The flags of `semel pub`, `sub` and `fleet`: Mosquitto's, and ours beside them.
+"""The flags of `semel pub`, `sub` and `fleet`: Mosquitto's, and our own.
 
 A command is a `MqttCommand` and has `@connection_options`, which turns all flags about a connection
 into one `ConnectionOptions`. Wrong flags are reported before anything is sent, with exit code 1 and
@@ -144,7 +144,7 @@ def parse_ip(context: click.Context, option: click.Parameter, text: str | None) 
 
 
 def parse_expiry(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """For how many seconds a session outlives its connection."""
+    """Parse how many seconds a session outlives its connection."""
     if text is None:
         return None
     if text in ("-1", "∞"):
@@ -319,7 +319,7 @@ OPTIONS: Final[list[Callable[[Any], Any]]] = [
         "--id-prefix",
         section=SESSION,
         metavar="PREFIX",
-        help="Make the client identifier of this prefix and the process id.",
+        help="Use this prefix and the process ID as the client identifier.",
     ),
     option(
         "-c",
@@ -384,7 +384,8 @@ OPTIONS: Final[list[Callable[[Any], Any]]] = [
         "--insecure",
         section=TLS,
         is_flag=True,
-        help="Accept a certificate for another host. Then anybody can pose as the server.",
+        help="Accept a certificate for another host name. Any server with a trusted certificate"
+        " can then pose as the server.",
     ),
     option(
         "-D",

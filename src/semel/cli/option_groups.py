@@ -14,9 +14,9 @@ STORAGE: Final = "Storage"
 LOGGING: Final = "Logging"
 OUTPUT: Final = "Output"
 WILL: Final = "Will"
-# Options without a heading of their own come last.
+# Options without a heading come last.
 GENERAL: Final = "General"
-# These follow the headings that are a command's own.
+# The order of the shared headings; those that only one command has come before them.
 ORDER: Final = (CONNECTION, SESSION, WILL, TLS, STORAGE, LIMITS, LOGGING)
 
 
@@ -60,7 +60,7 @@ class SemelCommand(click.Command):
             formatter.write_dl(general)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The examples, each on lines of its own: a shell has to understand them."""
+        """The examples, not wrapped, so that they can be copied to a shell."""
         super().format_epilog(ctx, formatter)
         if self.examples:
             with formatter.section("Examples"):

@@ -1,8 +1,8 @@
 """Standard output and standard error that can print any text in any encoding.
 
-Python by default raises UnicodeEncodeError for a character that the encoding lacks, which ends a
+By default, Python raises UnicodeEncodeError for a character that the encoding lacks, which ends a
 command with a traceback in the middle of its output. Here such a character is printed as an escape
-sequence: ✗ as \\u2717 where the encoding is Latin-1.
+sequence: in Latin-1, ✗ is printed as \\u2717.
 """
 
 import codecs
@@ -29,7 +29,7 @@ class AsciiOutput(io.TextIOWrapper):
 
 
 def make_output_safe() -> None:
-    """From now on, no character raises an error when it is printed."""
+    """Replace standard output and standard error by streams that can print any character."""
     sys.stdout = safe_output(sys.stdout)
     sys.stderr = safe_output(sys.stderr)
 

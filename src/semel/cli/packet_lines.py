@@ -76,7 +76,7 @@ class PacketLines:
         self._received = Decoder(version)
 
     def begin(self) -> None:
-        """A connection begins."""
+        """Reset the decoders for a new connection."""
         self._sent = Decoder(self._version)
         self._received = Decoder(self._version)
 
@@ -131,7 +131,7 @@ class TappedListener:
 
 
 def tapped(opening: Connector, lines: PacketLines) -> Connector:
-    """The same opening, with a line for each packet."""
+    """A Connector that prints a line for each packet."""
 
     async def open_tapped(
         address: Address,

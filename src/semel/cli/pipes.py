@@ -1,9 +1,9 @@
 """Standard input and output for a program with an event loop.
 
-Neither may block the loop, and neither may be made non-blocking: that is a property of the terminal
+They must not block the loop, and must not be made non-blocking: that flag belongs to the terminal
 or pipe, which other processes share. So the loop waits until a read or a small write cannot block.
-A regular file, for which it cannot wait, never blocks for long. A writable pipe accepts at least
-PIPE_BUF bytes (POSIX), so that is the most written at a time.
+It cannot wait for a regular file, which never blocks for long. A writable pipe accepts at least
+PIPE_BUF bytes (POSIX), so at most that many are written at a time.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ READ_BYTES: Final = 64 * 1024
 
 
 def can_wait(descriptor: int) -> bool:
-    """Whether the loop can wait for it: not for a regular file, nor for /dev/null."""
+    """Whether the loop can wait for a descriptor; it cannot for a regular file or /dev/null."""
     with select.epoll() as poll:
         try:
             poll.register(descriptor, select.EPOLLIN)

@@ -103,7 +103,7 @@ class MessagePublisher:
             if common.qos == 0:
                 self._unconfirmed += size + 1
                 if is_large:
-                    # At once: later it would not be known which message the server refused.
+                    # Now: later it would be unclear which message the server refused.
                     await self._confirm_large(client, size)
         self.large.pop(number, None)
 
@@ -130,7 +130,7 @@ class MessagePublisher:
             raise Disconnected(sentence) from None
 
     async def watch_large_messages(self, client: Client) -> None:
-        """Wait. Raises Failure if one large message ends every connection on which it is sent."""
+        """Run until cancelled. Raises Failure if a large message ends every connection it uses."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             reconnects = client.counters.reconnects
@@ -154,7 +154,7 @@ class MessagePublisher:
 
 
 def too_large(size: int, limit: int) -> str:
-    """For a message above the limit that the server announced."""
+    """The sentence for a message above the limit that the server announced."""
     return (
         f"its {count(size, 'byte')} are too large: the server accepts packets of at most "
         f"{count(limit, 'byte')} (Maximum Packet Size), topic and properties included"
@@ -162,7 +162,7 @@ def too_large(size: int, limit: int) -> str:
 
 
 def likely_too_large(size: int, problem: Disconnected | str) -> str:
-    """For a message after which the server closed the connection without a reason."""
+    """The sentence for a message after which the server closed the connection without a reason."""
     return (
         f"{problem}, after a message of {count(size, 'byte')}: probably the packet size limit of "
         "the server is lower"
@@ -278,7 +278,7 @@ class PayloadSource:
 async def publish(
     connection: ConnectionOptions, publication: Publication, source: PayloadSource
 ) -> int:
-    """Connect, publish and disconnect: the exit code. Raises Failure."""
+    """Connect, publish and disconnect. Returns the exit code. Raises Failure."""
     payload = source.payload
     lines = standard_input() if payload is None else None
     if lines is not None and not source.by_line:
@@ -310,7 +310,7 @@ async def publish(
 async def repeat(
     client: Client, publisher: MessagePublisher, payload: bytes, source: PayloadSource
 ) -> None:
-    """Publish one message as often as --repeat says."""
+    """Publish one message `source.repeat` times."""
     for number in range(source.repeat):
         if number:
             await asyncio.sleep(source.delay)
@@ -319,7 +319,10 @@ async def repeat(
 
 
 async def watch_connection(client: Client) -> None:
-    """Wait. Raises why the connection ended for good. Messages of the session are not touched."""
+    """Wait until the connection ends for good, and raise the reason.
+
+    Messages of the session are not acknowledged.
+    """
     async for _ in client.messages(auto_ack=False):
         pass
 

@@ -1,4 +1,4 @@
-"""The flags of a command that has settings: one for each setting but secrets, and --config."""
+"""The flags of a command that has settings: --config, and one per setting except secrets."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -72,11 +72,11 @@ SETTING_METAVARS: Final[Mapping[str, str]] = {
 
 
 def options(*sections: type[Section]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Give a click command --config and a flag for each setting of these sections but secrets.
+    """Give a click command --config and a flag for each setting of these sections except secrets.
 
     A repeated section has no flags. Raises TypeError if two flags have the same name.
-    The command is called with `config: Path | None` and `flags`, which has only what is on the
-    command line. Both are arguments of `load`, which validates them.
+    The command is called with `config: Path | None` and `flags`, which contains only the flags on
+    the command line. Both are arguments of `load`, which validates them.
     """
     single = [section for section in sections if identifying_key(section) is None]
     by_section = settings_by_section(single)
@@ -95,7 +95,7 @@ def options(*sections: type[Section]) -> Callable[[Callable[..., R]], Callable[.
             for each in with_flag:
                 value = parameters.pop(each.variable)
                 if source(each.variable) is click.core.ParameterSource.COMMANDLINE:
-                    # The only way to write an empty list with a repeatable flag: --topic=
+                    # `--topic=` is the only way to write an empty list with a repeatable flag.
                     flags[each.section][each.key] = () if value == ("",) else value
             return command(flags=flags, **parameters)
 

@@ -70,7 +70,7 @@ def command(
 ) -> None:
     """Query the tables of a lake in SQL, with DuckDB. Nothing is changed.
 
-    Each table is available by its name. If the record that table messages is landed from is known
+    Each table is available by its name. If the record of the stream in table messages is known
     (--root, --data, or because the lake is in the data folder), messages_not_landed has the rows
     that have not landed, and messages_now has all rows, each once, with a column landed.
 
@@ -92,7 +92,7 @@ def command(
 
 @contextmanager
 def sql_errors() -> Iterator[None]:
-    """Report what is wrong with a query, which may take several lines."""
+    """Report an SqlError, which may have several lines."""
     try:
         yield
     except SqlError as problem:

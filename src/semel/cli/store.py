@@ -1,4 +1,4 @@
-"""`semel store`: look at the store in a data folder, copy it, print it, and mend it."""
+"""`semel store`: inspect, check, repair, export and back up the store in a data folder."""
 
 import json
 import os
@@ -43,7 +43,7 @@ from semel.store.inventory import (
     list_sessions,
 )
 
-# Rows of a table that people read.
+# The maximum number of rows of a table for people.
 MOST_ROWS = 100
 
 
@@ -86,7 +86,7 @@ def info(folder: Path, is_json: bool) -> None:
             for each in streams
         ]
         if any(each["breaks"] for each in streams):
-            # Only an ingester's store has them.
+            # Only the store of an ingest has breaks.
             head.append("may be missing before")
             for row, each in zip(rows, streams, strict=True):
                 row.append(", ".join(map(str, each["breaks"])))
@@ -192,7 +192,7 @@ def repair_json(result: RepairReport) -> dict[str, object]:
 
 def print_repair(result: RepairReport, folder: Path) -> None:
     if result.saved is None:
-        click.echo(f"nothing is wrong with the store in {folder}, and nothing was done")
+        click.echo(f"nothing is wrong with the store in {folder}: nothing was changed")
         return
     tables = [*result.kept, *(each for each in result.unreadable if each not in result.kept)]
     print_table(
@@ -219,8 +219,8 @@ def print_repair(result: RepairReport, folder: Path) -> None:
         print_table(("stream", "first lost", "last lost", "rows"), lost)
     for note in result.notes:
         click.echo(note)
-    outcome = "nothing is lost" if result.is_complete else "what is listed above is lost"
-    click.echo(f"{outcome}; {result.saved} is the store as it was")
+    outcome = "nothing is lost" if result.is_complete else "the rows listed above are lost"
+    click.echo(f"{outcome}; the old store is {result.saved}")
 
 
 # --- export ---------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def copy_with_progress(folder: Path, target: Path, line: LiveLine) -> CheckRepor
 
 
 def parse_range(context: click.Context, option: click.Parameter, text: str | None) -> Range | None:
-    """FIRST-LAST."""
+    """Parse a range of rows, FIRST-LAST."""
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text, re.ASCII)
@@ -544,7 +544,7 @@ TOPICS = click.option(
 
 
 def parse_filters(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Topic filters."""
+    """Check topic filters. Raises click.BadParameter."""
     for each in values:
         try:
             check_topic_filter(each, None)

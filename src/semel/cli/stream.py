@@ -54,7 +54,7 @@ INTERRUPTED: Final = 130
 TEXT: Final = "text"
 JSON: Final = "json"
 CSV: Final = "csv"
-# Columns of bytes: a value that is not UTF-8 is printed as Base64 in a field of its own.
+# Columns of bytes: a value that is not UTF-8 is printed as Base64 in a separate field.
 BINARY: Final = ("payload", "correlation_data")
 
 
@@ -93,7 +93,7 @@ def parse_point(context: click.Context, option: click.Parameter, text: str | Non
 
 
 def parse_filter(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """The topic filter, checked."""
+    """Check a topic filter. Raises click.BadParameter."""
     if text is None:
         return None
     if is_shared(text):
@@ -205,7 +205,7 @@ class RowOutput:
 
     def __init__(self, form: str, *, with_node: bool) -> None:
         self._form = form
-        # In readable lines, if the stream has several nodes.
+        # Whether readable lines include the node: if the stream has several.
         self.with_node = with_node
         self._lines: list[str] = []
         self._size = 0
@@ -579,7 +579,7 @@ def trim(
     """Permanently delete the oldest segments of stream NAME.
 
     Only whole segments are deleted, and never rows that are not sealed yet. The broker may be
-    running, and row numbers continue. To delete by age or size all the time, set retain_for or
+    running, and row numbers continue. To delete by age or size regularly, set retain_for or
     retain_bytes of the stream.
     """
     with open_catalog(data, root) as catalog:
@@ -608,7 +608,7 @@ def trim(
 def trimmed_json(
     to_delete: list[tuple[NodeRecord, list[Segment]]], *, dry_run: bool
 ) -> dict[str, object]:
-    """Delete the segments unless it is a dry run: what is deleted, or would be."""
+    """Delete the segments, unless it is a dry run. Returns what was, or would be, deleted."""
     nodes = []
     for record, segments in to_delete:
         deleted = segments if dry_run else record.trim(segments[-1].last)
@@ -619,7 +619,7 @@ def trimmed_json(
 
 
 def trimmed_line(record: NodeRecord, segments: list[Segment]) -> str:
-    """Delete the segments, and report what was deleted."""
+    """Delete the segments. Returns a line that reports what was deleted."""
     deleted = record.trim(segments[-1].last)
     kept = segments[-1].last - (deleted[-1].last if deleted else 0)
     line = f"{record.name}: deleted {count(len(deleted), 'segment')}"

@@ -1,7 +1,7 @@
 """`semel sub`: subscribe and print messages, with the flags of mosquitto_sub.
 
-A message is acknowledged after standard output has accepted it: what a pipe has not read is still
-with the server, or in the session state of this side.
+A message is acknowledged after standard output has accepted it: until then the server, or the
+session state of this client, keeps it.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class MessageReader:
         self.removals: list[asyncio.Task[int]] = []
 
     async def process(self, message: Received) -> bool:
-        """Print a message if it is requested, then acknowledge it. Whether it was the last."""
+        """Print a message if requested, and acknowledge it. Returns whether it was the last."""
         request = self.request
         if request.retained_only and not message.retain:
             return True
@@ -104,7 +104,7 @@ class MessageReader:
 
 
 def refusal(problem: Refused, topic_filter: str, connection: ConnectionOptions) -> Failure:
-    """A refused subscription, with advice if there is any."""
+    """The Failure for a refused subscription, with advice if MQTT 5.0 would help."""
     advice = ""
     is_replay = problem.packet_type == SUBACK and topic_filter.startswith(STREAM_TOPICS)
     if is_replay and connection.version != MQTT5:
@@ -183,7 +183,7 @@ async def receive_all(client: Client, connection: ConnectionOptions, reader: Mes
 async def receive(
     connection: ConnectionOptions, request: SubscribeRequest, style: MessageStyle
 ) -> int:
-    """Connect, subscribe and print: the exit code. Raises Failure."""
+    """Connect, subscribe and print messages. Returns the exit code. Raises Failure."""
     output = standard_output()
     client, connection = await connect(connection, reconnect=True, outlives_loss=True)
     reader = MessageReader(client, output, request, style)

@@ -1,13 +1,13 @@
 """Prints the result of a query: as a table for people, as JSON, or as CSV.
 
-The result is a schema and Arrow batches, of which one is in memory at a time. So the columns of a
-table are as wide as the first rows need. On a terminal strings are cut to fit; a result with more
-columns than fit is printed with one value per line. To a pipe or file nothing is cut: a value that
-is longer than those before shifts the rest of its line to the right.
+The result is a schema and Arrow batches, of which one is in memory at a time. So the widths of
+columns are those of the first rows. On a terminal strings are cut to fit; a result with more
+columns than fit is printed with one value per line. In a pipe or file nothing is cut: a value that
+is longer than its column shifts the rest of its line to the right.
 
-Text of a peer cannot control a terminal: what is not printable is escaped. JSON and CSV have values
-as `semel stream read` prints them: times in ISO 8601, bytes as text, or else as Base64 in a second
-field.
+Unprintable characters are escaped, so that text of a peer cannot control a terminal. JSON and CSV
+have values as `semel stream read` prints them: times in ISO 8601; bytes as text, or as Base64 in a
+second field if they are not UTF-8.
 
 Times are read as Arrow's numbers, because SQL has times outside of Python's calendar: years beyond
 9999 and before 1 are written with a sign, as in ISO 8601, and the extreme values are `infinity` and
@@ -41,7 +41,7 @@ GAP: Final = "  "
 NARROWEST: Final = 8
 NULL: Final = "NULL"
 CUT: Final = "…"
-# Types whose values JSON has too, except bytes.
+# Types whose values need no conversion for JSON; bytes are converted later.
 _PLAIN: Final = frozenset(
     [
         "bool",
@@ -58,10 +58,10 @@ _PLAIN: Final = frozenset(
         "uint64",
     ]
 )
-# Characters of one value on a terminal.
+# The maximum number of characters of one value on a terminal.
 MOST_CHARACTERS: Final = 4_000
 
-# The units in a second.
+# How many of each unit a second has.
 _SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_SECONDS: Final = 86_400
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
@@ -149,7 +149,7 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
 
 
 def _lists(column: Any) -> list[object]:
-    # Without the values of lists that are NULL.
+    # flatten() skips the values of lists that are NULL.
     inner = iter([_nested(each) for each in values_of(column.flatten())])
     sizes = _lengths(column)
     return [None if size is None else list(islice(inner, size)) for size in sizes]
@@ -324,7 +324,7 @@ def csv_lines(schema: Any, batches: Iterable[Any]) -> Iterator[str]:
 
 
 def _bytes_apart(value: object) -> tuple[object, str | None]:
-    """A value without bytes, and the Base64 of bytes that are not text."""
+    """A value with bytes as text; if they are not UTF-8, None and their Base64."""
     if not isinstance(value, bytes):
         return value, None
     try:
@@ -492,7 +492,7 @@ def print_answer(schema: Any, batches: Iterable[Any], form: str) -> None:
 
 def _write(lines: list[str], form: str) -> None:
     if form == TEXT:
-        # Lines for people are in the encoding of their terminal, data is UTF-8.
+        # A table is in the encoding of the terminal; JSON and CSV are UTF-8.
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
         return

@@ -27,12 +27,12 @@ from semel.store.reading import StreamCatalog
 def command(locate: Callable[[], LakeLocation], is_json: bool) -> None:
     """List the tables of a lake with rows, size and last commit.
 
-    If the record that a table is landed from is known (--root, --data, or because the lake is in
-    the data folder), also how many rows have not landed. Exits with 1 if a table cannot be read.
+    If the record of a table's stream is known (--root, --data, or because the lake is in the data
+    folder), also lists how many rows have not landed. Exits with 1 if a table cannot be read.
     """
     with one_sentence():
         location = locate()
-        # A lake that does not exist yet is an error only if no record will create it.
+        # A lake that does not exist is an error, unless the record has not been landed yet.
         may_list = location.exists or location.record is None
         found = tables(location.lake) if may_list else []
         lags, notice = table_lags(location, found)

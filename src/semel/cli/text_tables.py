@@ -24,7 +24,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def shown_time(microseconds: int, precision: str = "microseconds") -> str:
-    """A time since 1970, in UTC and ISO 8601. What Python's calendar lacks stays a number."""
+    """A time since 1970, in UTC and ISO 8601; a number if Python's calendar does not have it."""
     try:
         moment = EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:

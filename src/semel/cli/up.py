@@ -54,7 +54,7 @@ from semel.up.supervisor import (
 REPORT_SECONDS: Final = 1.0
 # Without a terminal, how often the status is printed, if it has changed.
 PLAIN_REPORT_SECONDS: Final = 60.0
-# From then on the status says how long rows have been waiting to be landed.
+# If rows have been waiting to land for this long, the status says for how long.
 LONG_WAIT_SECONDS: Final = 5.0
 
 STARTING_TEXTS: Final = {
@@ -91,14 +91,14 @@ STOPPING_TEXTS: Final = {
 )
 @shared_option(
     "--interval",
-    help="The least time from the start of a batch to the next.  [default: 1s]",
+    help="The minimum time from the start of one batch to the start of the next.  [default: 1s]",
 )
 @click.option(
     "--no-maintenance",
     is_flag=True,
     help="Do not compact the table, clean its log or delete files that it no longer needs.",
 )
-@click.option("--no-land", is_flag=True, help="Leave the landing out: no Spark, no tables.")
+@click.option("--no-land", is_flag=True, help="Do not land: without Spark and tables.")
 @json_option("Print events as JSON, one object per line.")
 @QUIET
 @click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
@@ -139,7 +139,7 @@ def command(
         for name, keys in given.items()
     }
     if data == "":
-        # An empty variable of a shell. In the file and the environment it means the default.
+        # Probably an empty shell variable. In the file and the environment it means the default.
         raise SettingsError(["flag --data: [store] data is empty: give a folder, or leave it out"])
     settings = load(sections(SECTIONS), path=config, environ=os.environ, flags=flags)
     if config is None and CONFIG_VARIABLE in os.environ:
@@ -181,7 +181,7 @@ async def supervise(plan: UpPlan, report: "UpReport") -> None:
 class UpReport:
     """Writes events for people (lines, and a status line on a terminal) and for programs (JSON).
 
-    Neither a terminal nor a program that does not read delays anything else.
+    A terminal or a program that reads slowly delays nothing else.
     """
 
     def __init__(self, plan: UpPlan, *, is_json: bool, quiet: bool) -> None:
@@ -197,7 +197,7 @@ class UpReport:
         self._address: tuple[str, int] | None = None
 
     def begin(self, supervisor: Supervisor) -> None:
-        """To be called in the event loop, before the first event."""
+        """Print the locations. Must be called in the event loop, before the first event."""
         self._supervisor = supervisor
         self._lines = LineQueue(sys.stderr.fileno())
         self._objects = LineQueue(sys.stdout.fileno()) if self._is_json else None
@@ -258,12 +258,12 @@ class UpReport:
         while True:
             await asyncio.sleep(REPORT_SECONDS)
             if self._objects is not None and self._objects.is_closed:
-                # The program that reads the objects has gone: stop.
+                # The program that reads the objects has closed the pipe: stop.
                 self._supervisor.stop()
                 return
             now = time.monotonic()
             if self._supervisor.is_stopping:
-                # The broker has to be the last that has its store open.
+                # Do not open the store: the broker should be the last to close it.
                 self.status.stop_measuring()
             else:
                 self.status.take_extent(read_extent(self.plan), now)
@@ -310,7 +310,7 @@ class UpReport:
         self._print(text)
 
     def _read_landed(self) -> int | None:
-        """The last row in the table. An object store may not answer: use what was last reported."""
+        """The last row in the table; for an object store, which may be slow, as last reported."""
         if local_folder(self.plan.lake) is None:
             return self.status.landed
         return read_landed(self.plan, self.status.node)
