@@ -57,7 +57,7 @@ class Address:
             return
         if self.scheme not in DEFAULT_PORTS:
             raise BadAddress(f"unknown scheme {self.scheme!r}; an address is {FORM}")
-        # DNS and certificates have the ASCII form of a name.
+        # DNS and certificates use the ASCII form of a name.
         object.__setattr__(self, "host", ascii_host(self.host))
         if not 1 <= self.port <= MAXIMUM_PORT:
             raise BadAddress(f"port {self.port} is not a number from 1 to {MAXIMUM_PORT}")
@@ -197,7 +197,7 @@ def parse_resource(text: str) -> str:
         raise BadAddress("a WebSocket address has no fragment; a # in the path is written %23")
     if not text.startswith("/"):
         text = DEFAULT_RESOURCE + text
-    # Only to check it: it is sent as it is.
+    # Only check it: the path is sent percent-encoded.
     decode_percent(text, "the path")
     return quote(text, safe=RESOURCE_SAFE)
 
@@ -220,7 +220,7 @@ def decode_text(text: str, what: str) -> str:
 
 
 def ascii_host(host: str) -> str:
-    """The host as DNS and certificates have it: in ASCII and lowercase."""
+    """The host in the form of DNS and certificates: ASCII and lowercase."""
     if ":" in host:
         try:
             return str(ipaddress.IPv6Address(host))

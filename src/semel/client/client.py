@@ -65,7 +65,7 @@ Payload = bytes | bytearray | memoryview | str
 
 
 class Client:
-    """One MQTT client. Inside `async with` it is connected, and reconnects by itself."""
+    """One MQTT client. Inside `async with` it is connected, and reconnects automatically."""
 
     def __init__(
         self,
@@ -164,8 +164,8 @@ class Client:
     async def connect(self) -> None:
         """Connect. Raises Refused, Disconnected, and Unusable for an outbox.
 
-        With an outbox it does not wait for a server that cannot be reached: the client keeps
-        trying in the background.
+        With an outbox it returns even if the server cannot be reached: the client keeps trying in
+        the background.
         """
         if self._link is not None:
             raise RuntimeError("the client is already open")
@@ -400,7 +400,7 @@ class Client:
 
     @contextlib.contextmanager
     def _awaiting_answer(self, link: BrokerLink) -> Iterator[None]:
-        """Read from the server while the block awaits an answer of it."""
+        """Keep reading from the server while the block awaits its answer."""
         self._awaited_answers += 1
         link.pause_for_reader(False)
         try:
@@ -450,7 +450,7 @@ class Client:
                     responses.forget(correlation)
 
     def _responses_at(self, topic: str, qos: int, link: BrokerLink) -> Responses:
-        """The listener for responses on this topic, with a subscription of its own."""
+        """The listener for responses on this topic, which has its own subscription."""
         responses = self._responses.get(topic)
         if responses is not None and responses.problem is not None:
             # The server refused the subscription: try again.
@@ -508,7 +508,7 @@ class Client:
         link.pause_for_reader(False)
 
     def messages(self, *, auto_ack: bool = True) -> Messages:
-        """An iterator over messages that no other gets, such as those of a resumed session."""
+        """An iterator over messages that no other iterator gets, as of a resumed session."""
         self._open()
         channel = Channel((), auto_ack=auto_ack)
         self._open_dispatcher().add_default(channel)
@@ -636,7 +636,7 @@ class Client:
         self._unsubscribes.end_all()
 
     def on_failed(self, problem: Exception) -> None:
-        """The link makes no other connection: end every wait."""
+        """The link does not reconnect: raise the error in every waiting task."""
         self._publications.fail(problem)
         # A client that has failed has no subscriptions.
         self._unsubscribes.end_all()

@@ -24,7 +24,7 @@ class ConnectionEnd:
     packet_type: Final[int]
     reason: Final[int]
     properties: Final[Properties]
-    # Another connection would end in the same way.
+    # Whether another connection would end in the same way.
     is_final: Final[bool]
     # The version of the packet if it is not the client's, else 0.
     version: Final[int]
@@ -60,10 +60,10 @@ def refused_by_server(packet: ConnAck) -> ConnectionEnd:
 
 
 def refused_in_311(data: bytes) -> ConnectionEnd | None:
-    """The refusal of MQTT 5.0 by a server that only supports 3.1.1, None if `data` is none.
+    """The refusal of MQTT 5.0 by a server that only supports 3.1.1; None if `data` is not one.
 
-    Such a server answers with a CONNACK of its own version [3.1.1 MQTT-3.1.2-2]. It cannot be
-    mistaken for one of 5.0, whose Remaining Length is at least 3.
+    Such a server answers with a CONNACK of 3.1.1 [3.1.1 MQTT-3.1.2-2]. It cannot be mistaken for a
+    CONNACK of 5.0, whose Remaining Length is at least 3.
     """
     if data[:3] != _CONNACK_311 or len(data) != 4 or not data[3]:
         return None

@@ -83,7 +83,7 @@ class ClientCore:
     has_state: bool
     # A CONNECT was sent, and its CONNACK has not arrived.
     is_connect_unanswered: bool
-    # A separate connection has told a 3.1.1 server to discard the session.
+    # A separate connection has made a 3.1.1 server discard the session.
     is_session_purged: bool
     session: Final[Session]
     subscriptions: Final[ClientSubscriptions]
@@ -193,7 +193,7 @@ class ClientCore:
 
     @property
     def session_expiry(self) -> int:
-        """How long the session is to outlive a connection, in seconds."""
+        """How long the session should outlive a connection, in seconds."""
         return self._parameters.session_expiry
 
     @property
@@ -259,7 +259,7 @@ class ClientCore:
         self._send(parameters.connect(self.client_id, clean_start, authentication), now)
 
     def on_connection_lost(self, now: float) -> None:
-        """The network connection is closed, whoever closed it."""
+        """The network connection is closed, by the server or by us."""
         # Also if the session is disconnected already: messages that arrived since then must not
         # delay the acknowledgements of later ones.
         self.session.disconnect(now, NEVER_EXPIRES)
@@ -442,7 +442,7 @@ class ClientCore:
         if packet.reason != SUCCESS:
             self._end(refused_by_server(packet))
             return
-        # A 3.1.1 server that was just told to discard the session has none, whatever it says.
+        # The session of a 3.1.1 server was just purged: ignore Session Present.
         session_present = packet.session_present and not self.is_session_purged
         self.is_session_purged = False
         if session_present and not self.has_state:
@@ -589,7 +589,7 @@ class ClientCore:
             if self._awaiting:
                 # Keep the order: nothing overtakes what awaits an earlier commit.
                 last = self._awaiting[-1]
-                # The owner does not connect before everything is committed.
+                # Packets follow CONNACK, whose commit is the first of its connection.
                 assert not packets or last.connection == self._connection
                 last.packets.extend(packets)
                 last.arrivals.extend(arrivals)

@@ -12,10 +12,10 @@ from typing import Final
 from semel.client.messages import Channel, MessageListener
 from semel.client.received import Incoming, Received
 
-# Bytes of messages that the program has not taken. Above it nothing is read from the server, unless
-# the program awaits an answer of it: then QoS 0 messages are dropped.
+# The maximum number of bytes of messages that the program has not taken. Above it nothing is read
+# from the server, unless the program awaits an answer: then QoS 0 messages are dropped.
 MAXIMUM_BACKLOG: Final = 16 * 1024 * 1024
-# About the memory that a message takes beside topic and payload.
+# The approximate memory of a message besides topic and payload.
 MESSAGE_BYTES: Final = 200
 
 
@@ -35,7 +35,7 @@ class MessageDispatcher:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the program has too much to read."""
+        """Whether too many messages wait for the program."""
         return self._backlog > MAXIMUM_BACKLOG
 
     def all_listeners(self) -> set[MessageListener]:

@@ -2,8 +2,8 @@
 
 With a store, a message is in its inbox before the program gets it, and is handed out again after a
 restart, with the same key. The client recognizes a message that the server sends again because it
-has not seen an acknowledgement: at QoS 2 the session knows its identifier, and at QoS 1 the inbox
-knows it from one connection to the next.
+has not received an acknowledgement: at QoS 2 by the identifier in the session, and at QoS 1 by the
+identifier that the inbox carries over from one connection to the next.
 """
 
 from collections.abc import Callable

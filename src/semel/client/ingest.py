@@ -48,8 +48,8 @@ CONNECT_SECONDS: Final = 30.0
 # A client identifier that `make_client_id` has made: no other client uses it.
 MADE_CLIENT_ID: Final = re.compile(r"semel[0-9a-f]{18}")
 
-# With these reason codes a server objects to what we send, and we send the same on the next
-# connection. It may still be the server's mistake, so a few attempts are made.
+# With these reason codes a server rejects what we send, and we send the same on the next
+# connection. The server may be wrong, so a few attempts are made.
 PERMANENT_REASONS: Final = frozenset(
     (
         reasons.MALFORMED_PACKET,
@@ -67,7 +67,8 @@ PERMANENT_REASONS: Final = frozenset(
         reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
     )
 )
-# How many connections in a row may end so, without a granted subscription or a message.
+# How many connections in a row may end with such a code, without a granted subscription or a
+# message in between.
 MAXIMUM_REFUSALS: Final = 3
 
 CONDITIONS: Final = {OPEN: "open", BEHIND: "behind", FULL: "full"}
@@ -96,7 +97,7 @@ class IngestCounters:
 
 
 class Ingest:
-    """One ingest. `run` returns after `stop`, and raises if no further attempt can succeed."""
+    """One ingest. `run` returns after `stop`, and raises if another attempt would fail too."""
 
     def __init__(self, plan: IngestPlan, *, start_clean: bool = False) -> None:
         self.plan = plan
@@ -196,8 +197,8 @@ class Ingest:
         opened = outbox.opened
         stream = opened.streams.all[0]
         if self._start_clean:
-            # The broker discards the messages it has kept. Note that first: afterwards there
-            # would be no trace of it.
+            # The broker will discard its queued messages. Record the break first: after a crash
+            # it would not be known.
             opened.store.database.set_metadata(break_key(stream), "the session was started clean")
         core = ClientCore(
             plan.connect_parameters,
@@ -238,7 +239,7 @@ class Ingest:
         return None if is_new and MADE_CLIENT_ID.fullmatch(core.client_id) else False
 
     async def _start(self, link: BrokerLink) -> None:
-        # `on_failed` reports what ends it for good.
+        # `on_failed` reports these errors.
         with suppress(Refused, Disconnected):
             await link.start(offline=True)
 
@@ -385,7 +386,7 @@ class Ingest:
             LOG.info("subscribed to %s at QoS %d", topic_filter, granted)
 
     def on_disconnected(self, problem: Exception) -> None:
-        """The connection is lost; the link reconnects, unless that is useless."""
+        """The connection is lost. The link reconnects, unless the broker rejects us repeatedly."""
         link = self._link
         assert link is not None
         if link.core.recorded > self._received_before:
@@ -399,8 +400,8 @@ class Ingest:
             filters = ", ".join(each.topic_filter for each in self.plan.subscriptions)
             link.give_up(
                 Disconnected(
-                    f"{problem}; {MAXIMUM_REFUSALS} connections in a row ended so: check that the"
-                    f" broker allows the subscription to {filters}",
+                    f"{problem}; {MAXIMUM_REFUSALS} connections in a row ended like this: check"
+                    f" that the broker allows the subscription to {filters}",
                     reason=problem.reason,
                     properties=problem.properties,
                 )

@@ -73,8 +73,8 @@ class IngestSettings:
     )
     session_expiry: int = setting(
         NEVER_EXPIRES,
-        "How long the broker is to keep the session without a connection; 4294967295 is forever. A "
-        "longer outage loses messages. MQTT 3.1.1 cannot request it.",
+        "How long the broker should keep the session without a connection; 4294967295 is forever. "
+        "A longer outage loses messages. MQTT 3.1.1 cannot request it.",
         unit=SECONDS,
         minimum=1,
         maximum=NEVER_EXPIRES,

@@ -77,7 +77,7 @@ class LinkOwner(Protocol):
         """The connection is lost; the link reconnects, unless the owner calls `give_up`."""
 
     def on_failed(self, problem: Exception) -> None:
-        """The link makes no other connection."""
+        """The link does not reconnect, for this reason."""
 
 
 class LinkListener:
@@ -147,7 +147,7 @@ class BrokerLink:
         self._offset = time.time() - self.loop.time()
         self._handed_over = 0
         self._is_scheduled = False
-        # The client is closed, or its store has failed: nothing is stored or sent any more.
+        # The client is closed, or its store has failed: nothing more is stored or sent.
         self._is_stopped = False
         self._expiry: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -194,7 +194,7 @@ class BrokerLink:
         return self.transport is not None and self.core.is_connected and not self._is_verifying
 
     async def until(self, is_met: Callable[[], bool]) -> None:
-        """Wait until `is_met()` is true. Raises when the link makes no other connection."""
+        """Wait until `is_met()` is true. Raises `problem` if the link does not reconnect."""
         while not is_met():
             if self.problem is not None:
                 raise self.problem.with_traceback(None)
@@ -309,7 +309,7 @@ class BrokerLink:
         except (MissingExtra, BadAddress) as problem:
             self._fail(problem)
         except asyncio.CancelledError:
-            # By us or by the program: end every wait.
+            # Cancelled by `_stop` or by the program: end the tasks that wait.
             self._fail(Disconnected("the client is closed"))
             raise
         except Exception as problem:
@@ -355,11 +355,11 @@ class BrokerLink:
             self.reconnects += 1
 
     def give_up(self, problem: Exception) -> None:
-        """Make no other connection: for an owner, in `on_disconnected`."""
+        """Do not reconnect. An owner calls this in `on_disconnected`."""
         self._fail(problem)
 
     def _fail(self, problem: Exception) -> None:
-        """Make no other connection, and report why."""
+        """Do not reconnect, and report why."""
         if self.problem is not None:
             return
         self.problem = problem
@@ -369,7 +369,10 @@ class BrokerLink:
             self._first_attempt.set_exception(problem)
 
     async def _connect(self) -> None:
-        """Make one attempt, until CONNACK accepts it. Raises why it failed."""
+        """Make one attempt. Returns when CONNACK has accepted it.
+
+        Raises Refused, Disconnected and CannotConnect.
+        """
         core = self.core
         clean = not core.has_state if self.clean_start is None else self.clean_start
         if core.version != MQTT5:
@@ -460,7 +463,7 @@ class BrokerLink:
             self.core.receive(data, self.now())
             self.flush()
             if not self._is_reading:
-                # A store that falls behind by this write does not report it.
+                # The store does not report that this write made it fall behind.
                 self._update_reading()
 
     def writable(self, writable: bool) -> None:

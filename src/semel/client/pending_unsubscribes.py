@@ -39,6 +39,6 @@ class PendingUnsubscribes:
                 answer.set_exception(problem)
 
     def end_all(self) -> None:
-        """End every wait."""
+        """End the wait for every filter."""
         for topic_filter in tuple(self.by_filter):
             self.end(topic_filter)

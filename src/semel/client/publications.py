@@ -48,7 +48,7 @@ class Publications:
                 waiting.set_exception(problem)
 
     def fail(self, problem: Exception) -> None:
-        """No publication will complete any more."""
+        """Raise this error in every task that awaits a publication: none will complete."""
         for waiting in (*self.completing.values(), *self.storing.values()):
             if not waiting.done():
                 waiting.set_exception(problem)

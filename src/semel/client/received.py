@@ -79,7 +79,7 @@ class Incoming:
     def is_sent_again(self, packet: Publish, topic: str) -> bool:
         """Whether a PUBLISH with its identifier, on a later connection, is the same message.
 
-        DUP says so, but some servers do not set it.
+        DUP marks a repeated message, but some servers do not set it.
         """
         return packet.dup or (self.topic == topic and self.payload == packet.payload)
 
@@ -89,7 +89,7 @@ class Incoming:
         self.drop_holder()
 
     def drop_holder(self) -> None:
-        """One listener less holds it; after the last one it is acknowledged."""
+        """A listener no longer holds it. After the last one, it is acknowledged to the server."""
         self.holders -= 1
         if self.holders == 0:
             self._acknowledge(self)

@@ -27,5 +27,5 @@ def next_row(
 
 
 def break_key(stream: Stream) -> str:
-    """The metadata key that notes: messages may be missing before the next row of a stream."""
+    """The metadata key of a break: messages may be missing before the next row of a stream."""
     return f"break:{stream.id}:{stream.last_seq + 1}"

@@ -1,10 +1,10 @@
 """The subscriptions that a program requests, and those that the server's session has.
 
-Each Topic Filter has a SUBSCRIBE of its own and, if the server supports them, a Subscription
-Identifier of its own, so that a message shows which filter it matched. `requested` is what the
-program asks for, `in_session` what the server's session has. After a reconnect the client sends
-requests for the difference, and repeats those that were not answered. The server *may* have what
-the store has from an earlier run, so the client requests it again to be sure.
+Each Topic Filter has its own SUBSCRIBE packet and, if the server supports them, its own
+Subscription Identifier, so that a message shows which filter it matched. `requested` has the
+subscriptions of the program, `in_session` those of the server's session. After a reconnect the
+client sends requests for the difference, and repeats those that were not answered. It is uncertain
+whether the server has the subscriptions that an earlier run stored, so they are requested again.
 """
 
 from typing import Final, final
@@ -42,7 +42,7 @@ class ClientSubscriptions:
 
     requested: Final[dict[str, RequestedSubscription]]
     in_session: Final[dict[str, RequestedSubscription]]
-    # Filters for which a request is to be sent, in that order.
+    # Filters whose request is due, in the order of sending.
     due: Final[dict[str, None]]
     # Unanswered requests by Packet Identifier: filter and subscription, None for UNSUBSCRIBE.
     pending: Final[dict[int, tuple[str, RequestedSubscription | None]]]
@@ -213,7 +213,7 @@ class ClientSubscriptions:
 
     @property
     def has_no_open_request(self) -> bool:
-        """Whether no request is to be sent or answered."""
+        """Whether no request is due or unanswered."""
         return not self.due and not self.pending
 
     def _forget_identifier(self, topic_filter: str) -> None:

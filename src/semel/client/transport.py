@@ -66,7 +66,7 @@ class TransportListener(Protocol):
         """False: more than HIGH_WATER bytes are not sent yet. True: less than LOW_WATER again."""
 
     def lost(self, why: str | None) -> None:
-        """The connection is closed; called once. None: closed in order, by the peer or by us."""
+        """The connection is closed; called once. None: closed cleanly, by the peer or by us."""
 
 
 class Transport(Protocol):
@@ -130,7 +130,7 @@ async def open_stream(
 class ListenerGate:
     """Decides which events of a Transport reach its listener.
 
-    Events before `open` are kept for it, which is those of one iteration of the event loop. After
+    Events before `open`, those of one iteration of the event loop, are kept until then. After
     `shut` only `lost` is passed on, and after `lost` nothing.
     """
 
@@ -187,7 +187,7 @@ class StreamTransport(asyncio.Protocol):
         self._secure = address.secure
         self._has_received_nothing = True
         self._paused = False
-        # We or the peer have started to close: then it ends in order, unless `_why` is set.
+        # We or the peer have started to close: the end is then clean, unless `_why` is set.
         self._closing = False
         self._why: str | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -195,7 +195,7 @@ class StreamTransport(asyncio.Protocol):
     # --- called by asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # The transports of uvloop have the methods of the class, but are no instances of it.
+        # The transports of uvloop have the methods of this class, but are not instances of it.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
         name = transport.get_extra_info("peername")
@@ -328,9 +328,9 @@ async def connect_first(
     the most specific error is raised.
 
     Why not a library: aiohappyeyeballs (2.6) closes the sockets of cancelled attempts only after it
-    has returned, and merges different errors into one OSError without errno, for which `explain`
-    has no words. asyncio's `happy_eyeballs_delay` loses a socket if it is cancelled at the wrong
-    moment, and uvloop does not support it.
+    has returned, and merges different errors into one OSError without errno, which `explain` cannot
+    describe. asyncio's `happy_eyeballs_delay` leaks a socket if it is cancelled at the wrong time,
+    and uvloop does not support it.
     """
     if local_host is not None:
         family = socket.AF_INET6 if ":" in local_host else socket.AF_INET

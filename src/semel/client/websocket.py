@@ -40,7 +40,7 @@ from semel.mqtt.wire import MAXIMUM_VARIABLE_BYTE_INTEGER
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 # The largest MQTT packet: its first byte, the four of its length, and the rest.
 MAXIMUM_MESSAGE: Final = 1 + 4 + MAXIMUM_VARIABLE_BYTE_INTEGER
-# With these codes the server closes in order; the third means a close frame without a code.
+# The codes of a clean close; the third means a close frame without a code.
 IN_ORDER: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
 
 CLOSED_EARLY: Final = "the server closed the connection during the handshake"
@@ -90,7 +90,7 @@ class WebSocket:
         # Done after the handshake: None, or why it failed.
         self._handshake_result: asyncio.Future[str | None] = loop.create_future()
         self._closing = False
-        # Everything that still arrives is ignored.
+        # Whether frames that still arrive are ignored.
         self._ended = False
         # Why we end it, for the listener.
         self._why: str | None = None
