@@ -568,7 +568,7 @@ def test_a_message_in_another_form_is_counted_too() -> None:
     ("packet", "word"),
     [
         (Publish("prefix/0", bytes(16)), "at QoS 0, not 1"),
-        (Publish("prefix/0", b"short", 1, 1), "nobody sent"),
+        (Publish("prefix/0", b"short", 1, 1), "no publisher sent"),
         (Publish("prefix/0", b"\xff" * 16, 1, 1), "has not subscribed"),
         (PubAck(1), "sent PubAck to a subscriber"),
     ],

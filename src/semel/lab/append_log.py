@@ -35,7 +35,7 @@ class _Waiter(Generic[T]):
             if self.matches(item):
                 self.left -= 1
         except Exception as problem:
-            # The predicate is the caller's: so is its exception.
+            # The predicate was passed by the caller, who gets its exception.
             if self.future.set_running_or_notify_cancel():
                 self.future.set_exception(problem)
             return True

@@ -77,13 +77,13 @@ QUIET_SECONDS: Final = 0.3
 # Limits for packets that the proxy keeps until they are counted.
 MOST_PACKETS: Final = 20_000
 MOST_PACKET_BYTES: Final = 64 * 1024 * 1024
-# Below the ephemeral ports: a client that connects to an ephemeral port where nobody listens can
-# get the same port as its local one, and is then connected to itself.
+# Below the ephemeral ports: a client that connects to an ephemeral port without a listener can get
+# the same port as its local one, and is then connected to itself.
 PORTS: Final = range(20_000, 30_000)
 
 
 class DemoFailed(Exception):
-    """Why there is no verdict, in one sentence."""
+    """The demo has no verdict; the text says why, in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class DemoOptions:
 
 
 def free_port() -> int:
-    """A port where nobody listens. Raises DemoFailed."""
+    """A free port. Raises DemoFailed."""
     for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -167,7 +167,7 @@ class Demo:
         self._proxy: Proxy | None = None
 
     def _set_awaited(self, what: str) -> None:
-        """Set what the status says that the demo waits for; empty: nothing."""
+        """Set what the demo waits for, as the status line shows it; empty: nothing."""
         self._awaited, self._awaited_since = what, time.monotonic()
 
     def _report_event(self, sentence: str) -> None:
@@ -205,7 +205,7 @@ class Demo:
             await proxy.close()
             self._proxy = None
             if self._fleet is not None and self._fleet.returncode is None:
-                # The time is up. Messages that it has begun may arrive or not.
+                # The time is up. Messages in flight may or may not arrive.
                 send_command(self._fleet, KILL)
                 await self._fleet.wait()
             self._report_event("stopping semel up, then reconciling the totals")
@@ -220,7 +220,7 @@ class Demo:
         self, name: str, *arguments: str, output: int | None = None
     ) -> asyncio.subprocess.Process:
         """Start a semel command that logs into the demo's directory. Raises DemoFailed."""
-        # Settings in the user's environment are not meant for the demo.
+        # Ignore settings in the user's environment.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")}
         tether = (sys.executable, "-I", "-S", str(TETHER_FILE), str(GRACE_SECONDS))
         command = (*tether, sys.executable, "-P", "-m", "semel", name, *arguments)
@@ -285,7 +285,7 @@ class Demo:
             if await fleet.wait():
                 raise DemoFailed(f"the fleet failed: {self._last_log_line('fleet')}")
             if self.status.published < count:
-                # It was stopped from outside: the rest will never be published.
+                # Another process stopped it, so the rest will never be published.
                 raise DemoFailed(
                     f"the fleet ended after {self.status.published:,} of {count:,} messages"
                 )

@@ -155,7 +155,7 @@ def kill_part(pid: int, part: str) -> int:
     found = descendants(pid)
     brokers = [each.pid for each in found if each.runs(BROKER)]
     for process in found:
-        # A sealer whose broker was killed is about to end by itself.
+        # A sealer whose broker was killed is about to end anyway.
         is_target = part != SEALER or process.parent in brokers
         if process.runs(part) and is_target:
             # List descendants before the kill: orphans get another parent.

@@ -10,8 +10,8 @@ compared too.
 
 Without a landing, the rows of the record are checked instead of those of the table. The verdict
 holds if nothing is lost or duplicated and there is no other fault, such as a message that is not
-complete at its publisher, a row that nobody sent or whose bytes differ, or a row that differs
-between record and table.
+complete at its publisher, a row that was never published or whose bytes differ, or a row that
+differs between record and table.
 
 Memory: three bytes per message of the fleet and nine per row of the record. MOST_MESSAGES limits
 both.

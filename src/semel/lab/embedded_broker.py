@@ -172,7 +172,7 @@ class EmbeddedBroker:
     async def kill(self) -> None:
         """End the broker abruptly, as kill -9 would.
 
-        Writes that the store has accepted complete, but nobody is told about them.
+        Writes that the store has accepted still complete, but are not acknowledged to clients.
         """
         server = self.server
         if server is None:

@@ -136,7 +136,7 @@ class InProcessClient:
     async def connect(
         self, client_id: str, *, clean_start: bool = True, expiry_interval: int = 0
     ) -> ConnAck:
-        """Raises RequestFailed."""
+        """Connect. Raises RequestFailed if the broker refuses."""
         kept = Properties(session_expiry_interval=expiry_interval or None)
         connect = Connect(client_id, clean_start=clean_start, keep_alive=0, properties=kept)
         answer = await self._request(0, connect)

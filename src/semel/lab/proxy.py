@@ -298,7 +298,7 @@ class Pipe:
         self._send_due()
 
     def set_receiver_full(self, *, full: bool) -> None:
-        """Note whether the receiver's send buffer is full."""
+        """Set whether the write buffer to the receiver is full."""
         self._is_receiver_full = full
         self.update_reading()
 
@@ -332,7 +332,7 @@ class ProxyLink:
         self.pipes = [Pipe(self, CLIENT), Pipe(self, SERVER)]
         self.connecting: asyncio.Task[None] | None = None
         self.knows_client_id = False
-        # Nothing is forwarded any more.
+        # Set once the link is cut: nothing more is forwarded.
         self.is_cut = False
         self._abort_timer: asyncio.TimerHandle | None = None
 
@@ -390,7 +390,7 @@ class ProxyLink:
         self.transports[side] = None
         if side == CLIENT:
             self.trace.end()
-        # Nobody reads what was queued for this side.
+        # Bytes that are queued for this side cannot be delivered.
         self.pipes[1 - side].clear()
         self.pipes[side].end()
         self._remove_if_closed()
@@ -517,7 +517,7 @@ class Proxy:
 
 def _bind_socket(port: int) -> socket.socket:
     """A socket bound to this port (0: any free port) that does not listen yet."""
-    # With its protocol: asyncio sets TCP_NODELAY only if the socket says that it is TCP.
+    # With its protocol: asyncio sets TCP_NODELAY only if the protocol of the socket is TCP.
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # Several sockets may be bound to a port as long as none of them listens.

@@ -76,9 +76,9 @@ class Published:
 class TestBroker:
     """The broker and its proxy. Keyword arguments are settings of [broker].
 
-    `users` maps user names to passwords; without it everybody may connect. `authority` permits
-    finer control. `store`: whether sessions and messages survive a restart. `port` is the proxy's;
-    0: any free port.
+    `users` maps user names to passwords; without it any client may connect. `authority` permits
+    finer control. `store`: whether sessions and messages survive a restart. `port` is the port of
+    the proxy; 0: any free port.
     """
 
     # pytest must not collect it as a test.
@@ -347,7 +347,7 @@ class TestBroker:
         return self._fault(STALL, None, sender, client_id)
 
     def refuse_connections(self) -> Fault:
-        """Refuse new connections, as if nobody listened; existing ones remain."""
+        """Refuse new connections, as if no process listened on the port; existing ones remain."""
         return self._fault(CLOSED, None, None, None)
 
     def refuse(

@@ -1,7 +1,7 @@
 """A load generator for any broker: raw sockets, worker processes, and a check of every message.
 
     description       the load: who publishes what to whom, how much, how fast
-    wire              its packets: of one length, by semel.mqtt.encode, stamped before they are sent
+    wire              its packets, all of one length and encoded by semel.mqtt, with a stamp each
     links             non-blocking connections
     clients           a publisher with its window, a subscriber that acknowledges
     delivery_tracker  the deliveries to a subscriber: lost, duplicated, out of order, latency

@@ -102,7 +102,10 @@ class Publisher:
         return self.acknowledged - before
 
     def _take_acks(self, data: bytes, at: int) -> int:
-        """Process the rest of `data` if it is only successful acknowledgements; where they end."""
+        """Process the rest of `data` if it has only successful acknowledgements.
+
+        Returns where they end, or `at`.
+        """
         acks, end = plain_acks(data, at)
         count = len(acks) // ACK_SIZE
         first_bytes = acks[::ACK_SIZE]
@@ -207,7 +210,7 @@ class Subscriber:
         return self.received - before
 
     def _take_publishes(self, data: bytes, at: int, answer: bytearray) -> int:
-        """Process a run of PUBLISH packets with the expected header; where it ends."""
+        """Process a run of PUBLISH packets with the expected header. Returns where it ends."""
         layout = self.layout
         count = (len(data) - at) // layout.size
         for offset, byte in enumerate(layout.head):
@@ -226,7 +229,7 @@ class Subscriber:
         return end
 
     def _take_releases(self, data: bytes, at: int, answer: bytearray) -> int:
-        """Answer a run of PUBREL packets with PUBCOMP; where it ends."""
+        """Answer a run of PUBREL packets with PUBCOMP. Returns where it ends."""
         end = at + (len(data) - at) // ACK_SIZE * ACK_SIZE
         first_bytes, lengths = data[at:end:ACK_SIZE], data[at + 1 : end : ACK_SIZE]
         count = min(
@@ -257,7 +260,7 @@ class Subscriber:
         if packet.qos != self.layout.qos:
             raise LinkError(f"delivered a message at QoS {packet.qos}, not {self.layout.qos}")
         if len(packet.payload) < LEAST_PAYLOAD:
-            raise LinkError("delivered a message that nobody sent")
+            raise LinkError("delivered a message that no publisher sent")
         if self.tracker is None:
             self.received += 1
         else:

@@ -59,7 +59,7 @@ class Latencies:
 
 
 class DeliveryTracker:
-    """The deliveries to one subscriber."""
+    """Tracks the deliveries to one subscriber."""
 
     def __init__(self, lanes: range, latencies: Latencies) -> None:
         self.lanes = lanes
@@ -99,7 +99,7 @@ class DeliveryTracker:
         return new
 
     def _is_new(self, lane: int, message_id: int) -> bool:
-        """Record a message that is not the expected one of its lane; whether it is new."""
+        """Record a message that is not the next one of its lane. Returns whether it is new."""
         if lane not in self.lanes:
             raise LinkError("delivered a message to which this subscriber has not subscribed")
         expected = self._next_ids.setdefault(lane, lane << COUNTER_BITS)

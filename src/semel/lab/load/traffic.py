@@ -8,7 +8,7 @@ reason to drop messages. Messages that subscribers have skipped do not count. Th
     QoS 1 and 2           two windows per publisher, besides the unacknowledged window
 
 A `TrafficGroup` has the publishers and subscribers to which a limit applies: all of a load, or one
-pair. If a group is spread over processes, it learns the numbers of the others from `SharedCounts`.
+pair. If a group is spread over processes, it reads the counters of the others in `SharedCounts`.
 
 `step` sends and receives; `finish` receives, and sends only pending bytes.
 """
@@ -246,8 +246,8 @@ class Traffic:
         self._pace: TrafficPace | None = None
         if load.rate is not None and publishers:
             self._pace = TrafficPace(list(publishers.values()), load.rate)
-        # Without subscribers, nothing wakes a publisher at QoS 0: do not wait. And nothing wakes
-        # this process if subscribers of other processes receive: wait only briefly.
+        # Without subscribers, no event wakes a publisher at QoS 0: do not wait. If subscribers are
+        # in other processes, no event wakes this process when they receive: wait only briefly.
         self._wait = POLL_SECONDS if self.fan_out or load.qos else 0.0
         if len(subscribers) < load.subscribers:
             self._wait = SHORTEST_WAIT
