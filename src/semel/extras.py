@@ -1,7 +1,7 @@
 """Optional packages: which extra contains which module, and the error if one is missing.
 
-A room that needs an optional package calls `need` when it starts work, before it imports the
-package by name, so that a user without the extra is told what to install and sees no traceback.
+A room that needs an optional package calls `need` before it imports the package by name, so that a
+user without the extra gets a sentence that says what to install, and no traceback.
 """
 
 from importlib import import_module

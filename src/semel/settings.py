@@ -18,8 +18,8 @@ one:
 
     default  <  semel.toml  <  SEMEL_CACHE_ENTRIES  <  --entries
 
-This module does not know the rooms: the caller of `load` passes all sections of the product, so
-that a misspelled name can be told from a name of another room.
+This module does not import the rooms: the caller of `load` passes all sections of the product, so
+that a misspelled name can be distinguished from a name of another room.
 
 A section that may occur several times, `[[cache]]` in the file, declares which key identifies an
 instance: `repeated: ClassVar[str] = "name"`. That key, and other keys without a default, are made

@@ -29,7 +29,7 @@ def owner_number(store: str) -> int:
 
 
 def stream_id(stream: str) -> str:
-    """The name, in its metadata, of a table that takes the rows of a stream."""
+    """The name in the metadata of a table in which a stream is landed."""
     return f"semel/stream/{stream}"
 
 

@@ -14,7 +14,7 @@ from semel.pipeline.lake_address import local_folder
 
 
 def entry_fingerprint(address: str, version: int) -> tuple[int, ...] | None:
-    """A value that changes if another file takes the place of a log entry; None: no entry."""
+    """A value that changes if the file of a log entry is replaced; None: there is no entry."""
     folder = local_folder(address)
     if folder is not None:
         try:

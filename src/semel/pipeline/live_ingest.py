@@ -3,9 +3,9 @@
 It runs `semel.client.ingest`, with three additions:
 
 - it publishes its status in `status.json`, because nothing reads its output;
-- it ends by itself when the driver has ended, when another process asks it to, or when no query has
-  read from it for a while. It first stores and acknowledges what it has received; the broker keeps
-  its session;
+- it ends when the driver has ended, when another process asks it to, or when no query has read from
+  it for a while. It first stores and acknowledges what it has received; the broker keeps its
+  session;
 - it keeps the lock of its folder until it exits: when the lock is free, its status is final.
 
 Its task is one JSON object on standard input, because other users can see command lines:
@@ -144,7 +144,7 @@ class IngestWatch:
                 self._unread_since = now
             if self._unread_since is not None and now - self._unread_since >= self._linger:
                 # Published while no reader can register: the next one sees that this one ends.
-                self._drain(work, "no query reads from it any more")
+                self._drain(work, "no query reads from it")
 
     def _drain(self, work: Ingest, reason: str) -> None:
         LOG.info("shutting down: %s", reason)

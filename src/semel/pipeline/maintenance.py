@@ -126,7 +126,7 @@ def set_properties(task: Task, table: DeltaTable) -> None:
 def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> DamagedFile | None:
     """Merge files where it is worthwhile, with one commit per new file.
 
-    Returns the first damaged file that was found. It stays as it is; other files are merged.
+    Returns the error of the first damaged file, or None. Damaged files stay; others are merged.
     """
     policy = task.policy
     damage: DamagedFile | None = None

@@ -1,7 +1,7 @@
 """A SparkSession: the existing one, or a quiet local one.
 
-An existing session is returned unchanged, whoever created it: spark-submit, a notebook, Spark
-Connect, the program itself. Otherwise one is started with defaults that suit commands and tests: it
+An existing session is returned unchanged, whether spark-submit, a notebook, Spark Connect or the
+program itself created it. Otherwise one is started with defaults that suit commands and tests: it
 binds to localhost, serves no web page, logs only errors, uses UTC, writes nothing into the working
 directory, and runs this Python and the Java that `semel.pipeline.java` finds. Settings of the user,
 in `settings` or in Spark's own files, take precedence.
@@ -97,8 +97,8 @@ def session(
 def register(spark: "SparkSession") -> None:
     """Register `format("mqtt")` and `format("semel_delta")` with `spark`.
 
-    A session in an environment with semel finds both by itself. This is for other sessions: their
-    Python workers have another environment, or semel was installed after they started.
+    A session in an environment with semel finds both automatically. Other sessions need this call:
+    their Python workers have another environment, or semel was installed after they started.
     """
     from semel.pipeline.sink import DeltaSink
     from semel.pipeline.source import MqttSource
@@ -147,7 +147,7 @@ def trial() -> dict[str, str | list[str]]:
 
 
 def _worker_versions(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
-    """For each batch, a row that says which Python and semel run here."""
+    """For each batch, a row with the Python executable and the semel version of this worker."""
     import pyarrow
 
     for _ in batches:
@@ -276,7 +276,7 @@ def _driver_memory() -> int:
 
 
 def _worker_environment(master: str) -> dict[str, str]:
-    """Environment variables for a new context, whoever started its JVM."""
+    """Environment variables for a new context, even if its JVM is running already."""
     if _is_local(master) or "PYSPARK_PYTHON" not in os.environ:
         return {"PYSPARK_PYTHON": sys.executable}
     return {}

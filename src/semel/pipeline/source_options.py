@@ -223,7 +223,7 @@ def kept_options(given: Mapping[str, str], parsed: SourceOptions) -> dict[str, s
         )
     if _has_key(parsed.root):
         raise OptionError(
-            "option root: everybody who reads a table can see its options: leave the key out of the"
+            "option root: users who can read a table can see its options: leave the key out of the"
             " address, and give it by environment variables"
         )
     rest = {name: value for name, value in given.items() if name not in ("root", "path")}

@@ -3,9 +3,9 @@
     supervisor ──pipe──▶ tether ──▶ command ──▶ its descendants
 
 It is run as a file, `python -I -S tether.py GRACE COMMAND…`, and imports little: it has to start
-quickly. The command gets a process group of its own, so that the Ctrl-C of a terminal does not
-reach it. The supervisor writes requests of one byte to the tether's standard input. Their signals
-go to the command only, which ends its own children:
+quickly. The command gets its own process group, so that Ctrl-C in a terminal does not reach it. The
+supervisor writes requests of one byte to the tether's standard input. Their signals go to the
+command only, which ends its own children:
 
     T   terminate: SIGTERM
     H   hurry: SIGINT, after a SIGTERM if there was none yet
