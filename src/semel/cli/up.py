@@ -98,7 +98,7 @@ STOPPING_TEXTS: Final = {
     is_flag=True,
     help="Do not compact the table, clean its log or delete files that it no longer needs.",
 )
-@click.option("--no-land", is_flag=True, help="Do not land: without Spark and tables.")
+@click.option("--no-land", is_flag=True, help="Run the broker only, without Spark and tables.")
 @json_option("Print events as JSON, one object per line.")
 @QUIET
 @click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
