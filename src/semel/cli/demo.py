@@ -111,7 +111,7 @@ def command(
             # There may be no terminal any more.
             with suppress(OSError):
                 display.clear()
-                click.echo("interrupted: no verdict", err=True)
+                click.echo("interrupted: no result", err=True)
             sys.exit(BY_SIGNAL + interrupted.number)
         except DemoFailed as problem:
             display.clear()

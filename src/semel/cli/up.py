@@ -91,7 +91,7 @@ STOPPING_TEXTS: Final = {
 )
 @shared_option(
     "--interval",
-    help="The least time from the start of a batch to the next.  [default: 1s]",
+    help="The minimum time from the start of one batch to the start of the next.  [default: 1s]",
 )
 @click.option(
     "--no-maintenance",
