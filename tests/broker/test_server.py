@@ -125,6 +125,20 @@ def test_a_host_that_cannot_be_is_one_clear_sentence(host: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
+def test_an_address_of_another_machine_is_one_clear_sentence() -> None:
+    host = "198.51.100.1"
+    result = subprocess.run(
+        [sys.executable, "-m", "semel", "broker", "--host", host, "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert result.returncode == 1
+    sentence = f"cannot listen on {host}:0: {host} is not an address of this machine"
+    assert result.stderr == f"Error: {sentence}\n"
+
+
 def test_sigterm_tells_clients_and_exits_0() -> None:
     process = Process()
     with socket.create_connection(process.address, timeout=PATIENCE) as sock:

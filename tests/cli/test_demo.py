@@ -517,7 +517,7 @@ def test_a_signal_ends_a_demo_without_a_verdict_and_leaves_nothing_behind(
         process.send_signal(number)
         rest, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
-    assert said == "interrupted: no verdict\n"
+    assert said == "interrupted: no result\n"
     assert "lost" not in rest
     assert left_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []

@@ -250,6 +250,10 @@ class Server:
         except OSError as problem:
             if problem.errno == errno.EADDRINUSE:
                 raise CannotListen(f"{host}:{port} is in use by another program") from None
+            if problem.errno == errno.EADDRNOTAVAIL:
+                raise CannotListen(
+                    f"cannot listen on {host}:{port}: {host} is not an address of this machine"
+                ) from None
             raise CannotListen(f"cannot listen on {host}:{port}: {problem.strerror}") from None
         except ValueError:
             # Not a valid host name.

@@ -110,7 +110,7 @@ def command(
             # The terminal may be closed.
             with suppress(OSError):
                 display.clear()
-                click.echo("interrupted: no verdict", err=True)
+                click.echo("interrupted: no result", err=True)
             sys.exit(BY_SIGNAL + interrupted.number)
         except DemoFailed as problem:
             display.clear()

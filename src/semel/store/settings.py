@@ -62,7 +62,8 @@ class StoreSettings:
     data: Path | None = setting(  # noqa: RUF009
         None,
         "The folder of the store, created if it is missing. One process at a time may use it. "
-        "Without it everything is in memory and ends with the process.",
+        "Without it a broker keeps everything in memory until it ends, and an ingest uses a folder "
+        "in its root.",
     )
     durability: str = setting(
         DISK,
