@@ -121,7 +121,7 @@ def test_the_data_folder_is_an_argument_a_flag_or_a_setting(
     monkeypatch.delenv("SEMEL_STORE_DATA")
     result = run("info")
     assert result.exit_code == 2
-    assert "the data folder is missing: give DIR or --data DIR" in result.stderr
+    assert "no data folder is given: use DIR or --data DIR" in result.stderr
 
 
 def test_a_backup_takes_the_data_folder_by_a_flag_too(small: Path, tmp_path: Path) -> None:

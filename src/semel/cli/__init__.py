@@ -5,8 +5,8 @@ command is invoked: `semel --help` reads COMMANDS only, so it starts quickly and
 extra. To add a command, write the module and add its line to COMMANDS; test_conventions.py
 checks that all commands have the same flags for the same things.
 
-Exit codes: 0 success; 1 failure, with one sentence on stderr; 2 wrong usage. A user error never
-causes a traceback.
+Exit codes: 0 success; 1 failure, with one sentence on stderr; 2 wrong usage; 130 Ctrl-C. A user
+error never causes a traceback.
 """
 
 import sys
@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from semel import __version__
+from semel.cli.exits import ending_quietly
 from semel.cli.groups import SuggestingGroup
 from semel.cli.output import make_output_safe
 from semel.extras import MissingExtra
@@ -57,6 +58,12 @@ class LazyGroup(SuggestingGroup):
         command: click.Command = module.command
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command. Ctrl-C and a closed pipe end it silently, where click would print
+        "Aborted!" or exit with 1."""
+        with ending_quietly():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
@@ -65,7 +72,7 @@ class LazyGroup(SuggestingGroup):
 @click.group(cls=LazyGroup)
 @click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
 def group() -> None:
-    """Strict MQTT 3.1.1 and 5.0: each rule is stated once, each message lands once."""
+    """An MQTT 3.1.1 and 5.0 broker and client, and a pipeline into Delta tables, exactly once."""
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import click
 
 from semel.cli.flags import QUIET, json_option, shared_option
 from semel.cli.live_line import LiveLine
-from semel.cli.numbers import MOST_RATE, Duration, NumberRange
+from semel.cli.numbers import MOST_RATE, Duration, IntegerRange, NumberRange
 from semel.cli.option_groups import SemelCommand
 from semel.cli.safe_text import shown_text
 from semel.counts import count
@@ -43,7 +43,7 @@ BY_SIGNAL: Final = 128
 @shared_option(
     "--count",
     "messages",
-    type=click.IntRange(LEAST_MESSAGES, MOST_MESSAGES),
+    type=IntegerRange(LEAST_MESSAGES, MOST_MESSAGES),
     default=MESSAGES,
     show_default=True,
     help="The number of messages that the fleet publishes, at QoS 2.",
@@ -63,7 +63,7 @@ BY_SIGNAL: Final = 128
 )
 @shared_option(
     "--seed",
-    type=click.IntRange(0, MOST_SEED),
+    type=IntegerRange(0, MOST_SEED),
     default=1,
     show_default=True,
     help="Determines devices, messages and faults.",

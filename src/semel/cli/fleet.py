@@ -44,7 +44,7 @@ from semel.cli.mqtt_options import (
     check_topic,
     connection_options,
 )
-from semel.cli.numbers import MOST_RATE, NumberRange
+from semel.cli.numbers import MOST_RATE, IntegerRange, NumberRange
 from semel.cli.option_groups import grouped_option as section_option
 from semel.cli.safe_text import shown_text
 from semel.client import Backoff, Client, Disconnected, Refused
@@ -192,7 +192,7 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
             section_option(
                 "--devices",
                 section=FLEET,
-                type=click.IntRange(1, MOST_DEVICES),
+                type=IntegerRange(1, MOST_DEVICES),
                 default=DEVICES,
                 metavar="N",
                 help=f"The number of devices. By default {DEVICES}.",
@@ -200,7 +200,7 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
             section_option(
                 "--gateways",
                 section=FLEET,
-                type=click.IntRange(1, MOST_GATEWAYS),
+                type=IntegerRange(1, MOST_GATEWAYS),
                 metavar="N",
                 help="The number of gateways: connections that share the devices. By default "
                 f"{GATEWAYS}, and at most one per device.",
@@ -216,7 +216,7 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
             shared_option(
                 "--count",
                 section=FLEET,
-                type=click.IntRange(min=1),
+                type=IntegerRange(min=1),
                 help="Exit after this many messages. By default, publish until Ctrl-C.",
             ),
             shared_option(
@@ -233,7 +233,7 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
             shared_option(
                 "--seed",
                 section=FLEET,
-                type=click.IntRange(0, MOST_SEED),
+                type=IntegerRange(0, MOST_SEED),
                 default=1,
                 help="Determines the devices and their messages. By default 1.",
             ),
@@ -247,7 +247,7 @@ def fleet_options(function: Callable[..., None]) -> Callable[..., None]:
             shared_option(
                 "--window",
                 section=FLEET,
-                type=click.IntRange(1, MOST_WINDOW),
+                type=IntegerRange(1, MOST_WINDOW),
                 default=WINDOW,
                 help=f"At most this many incomplete messages per gateway. By default {WINDOW}.",
             ),

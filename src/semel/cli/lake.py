@@ -13,6 +13,7 @@ from semel.cli.errors import one_sentence
 from semel.cli.flags import CONFIG, DRY_RUN, ONE_OBJECT, YES, json_option, shared_option
 from semel.cli.groups import SuggestingGroup
 from semel.cli.locations import LAKE, lake_address
+from semel.cli.numbers import IntegerRange
 from semel.cli.safe_text import shown_text
 from semel.cli.text_tables import print_table, shown_size, shown_time
 from semel.counts import count
@@ -177,7 +178,7 @@ def parse_age(older_than: Fraction) -> timedelta:
 @shared_option(
     "--count",
     "limit",
-    type=click.IntRange(min=1),
+    type=IntegerRange(min=1),
     default=COMMITS,
     show_default=True,
     help="List at most this many commits.",

@@ -12,7 +12,7 @@ import click
 
 from semel.cli.flags import ONE_OBJECT, QUIET, mqtt_version_option, shared_option
 from semel.cli.live_line import LiveLine
-from semel.cli.numbers import MOST_RATE, YEAR, Duration, NumberRange
+from semel.cli.numbers import MOST_RATE, YEAR, Duration, IntegerRange, NumberRange
 from semel.cli.option_groups import CONNECTION, SemelCommand, grouped_option
 from semel.client.address import Address, BadAddress, parse_address
 from semel.counts import count
@@ -75,7 +75,7 @@ def print_scenarios(context: click.Context, option: click.Parameter, is_given: b
 
 def numbers(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that change the numbers of a scenario."""
-    clients = click.IntRange(0, MOST_CLIENTS)
+    clients = IntegerRange(0, MOST_CLIENTS)
     for option in reversed(
         (
             grouped_option(
@@ -95,28 +95,28 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
             grouped_option(
                 "--topics",
                 section=LOAD,
-                type=click.IntRange(1, MOST_LANES),
+                type=IntegerRange(1, MOST_LANES),
                 metavar="N",
                 help="The number of topics.",
             ),
             shared_option(
                 "--qos",
                 section=LOAD,
-                type=click.IntRange(0, 2),
+                type=IntegerRange(0, 2),
                 help="The QoS of messages and subscriptions.",
             ),
             grouped_option(
                 "--payload-size",
                 "payload",
                 section=LOAD,
-                type=click.IntRange(LEAST_PAYLOAD, MOST_PAYLOAD),
+                type=IntegerRange(LEAST_PAYLOAD, MOST_PAYLOAD),
                 metavar="SIZE",
                 help="The payload size in bytes.",
             ),
             shared_option(
                 "--window",
                 section=LOAD,
-                type=click.IntRange(1, LARGEST_WINDOW),
+                type=IntegerRange(1, LARGEST_WINDOW),
                 help="QoS 0: messages per write of a publisher, by default as many as the broker "
                 "accepts. QoS 1 and 2: unacknowledged messages per publisher, by default "
                 f"{WINDOW}.",
@@ -171,7 +171,7 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
     help=f"How long to publish; {SECONDS:g} seconds without --count.",
 )
 @shared_option(
-    "--count", section=LOAD, type=click.IntRange(1), help="The number of messages per publisher."
+    "--count", section=LOAD, type=IntegerRange(1), help="The number of messages per publisher."
 )
 @shared_option(
     "--timeout",
@@ -201,7 +201,7 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
 @grouped_option(
     "--processes",
     section=LOAD,
-    type=click.IntRange(1, MOST_PROCESSES),
+    type=IntegerRange(1, MOST_PROCESSES),
     default=1,
     show_default=True,
     metavar="N",

@@ -178,7 +178,9 @@ def store_folder(function: Callable[..., None]) -> Callable[..., None]:
             settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
             folder = settings.of(StoreSettings).data
         if folder is None:
-            raise click.UsageError("the data folder is missing: give DIR or --data DIR")
+            raise click.UsageError(
+                "no data folder is given: use DIR or --data DIR (semel up uses semel-data)"
+            )
         function(folder=folder, **values)
 
     decorated: Callable[..., None] = with_folder

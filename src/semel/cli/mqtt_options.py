@@ -21,7 +21,7 @@ import click
 
 from semel import __version__
 from semel.cli.flags import mqtt_version_option, shared_option
-from semel.cli.numbers import WholeSeconds
+from semel.cli.numbers import IntegerRange, WholeSeconds
 from semel.cli.option_groups import CONNECTION, GENERAL, SESSION, TLS, SemelCommand
 from semel.cli.option_groups import WILL as WILL_SECTION
 from semel.cli.option_groups import grouped_option as option
@@ -161,7 +161,7 @@ def parse_expiry(context: click.Context, option: click.Parameter, text: str | No
     return int(seconds)
 
 
-QOS: Final = click.IntRange(0, 2)
+QOS: Final = IntegerRange(0, 2)
 FILE: Final = click.Path(path_type=str)
 
 
@@ -257,7 +257,7 @@ OPTIONS: Final[list[Callable[[Any], Any]]] = [
         "--port",
         "-p",
         section=CONNECTION,
-        type=click.IntRange(0, 65535),
+        type=IntegerRange(0, 65535),
         help="The port. By default 1883; 8883 with TLS, 80 or 443 with WebSocket.",
     ),
     option(

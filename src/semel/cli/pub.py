@@ -26,7 +26,7 @@ from semel.cli.mqtt_options import (
     connection_options,
     parse_topic,
 )
-from semel.cli.numbers import YEAR, Duration
+from semel.cli.numbers import YEAR, Duration, IntegerRange
 from semel.cli.option_groups import grouped_option
 from semel.cli.pipes import Input, standard_input
 from semel.client import Client, Disconnected, Refused
@@ -392,7 +392,7 @@ def chosen_payload(
     "--count",
     "--repeat",
     section=MESSAGE,
-    type=click.IntRange(min=1),
+    type=IntegerRange(min=1),
     default=1,
     help="Publish the message this many times (not with -l).",
 )
@@ -408,7 +408,7 @@ def chosen_payload(
     "--window",
     "-M",
     section=MESSAGE,
-    type=click.IntRange(min=1),
+    type=IntegerRange(min=1),
     default=WINDOW,
     help=f"With -l: at most this many unacknowledged messages. By default {WINDOW}.",
 )

@@ -12,11 +12,12 @@ from typing import Final, TextIO
 import click
 
 from semel.cli.errors import one_sentence
+from semel.cli.exits import ending_quietly
 from semel.cli.flags import json_option, shared_option
 from semel.cli.locations import LakeLocation, lake_options
 from semel.cli.option_groups import SemelCommand
 from semel.cli.safe_text import shown_text
-from semel.cli.stream import CSV, INTERRUPTED, JSON, TEXT, ending_quietly
+from semel.cli.stream import CSV, JSON, TEXT
 from semel.cli.table_view import print_answer
 from semel.up.sql import MEMORY, LakeSql, SqlError
 
@@ -79,7 +80,7 @@ def command(
     if is_json and is_csv:
         raise click.UsageError("give one of --json and --csv")
     form = JSON if is_json else CSV if is_csv else TEXT
-    with ended_by_signals(), ending_quietly(INTERRUPTED), one_sentence(), sql_errors():
+    with ended_by_signals(), ending_quietly(), one_sentence(), sql_errors():
         statements = read_query(query, file)
         location = locate()
         with LakeSql(location.lake, record=location.record, memory=memory) as sql:

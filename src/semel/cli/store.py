@@ -19,6 +19,7 @@ from semel.cli.flags import ONE_OBJECT as JSON
 from semel.cli.groups import SuggestingGroup
 from semel.cli.live_line import LiveLine
 from semel.cli.locations import store_folder
+from semel.cli.numbers import IntegerRange
 from semel.cli.text_tables import print_table
 from semel.counts import count
 from semel.mqtt.session import NEVER_EXPIRES
@@ -352,7 +353,7 @@ def parse_range(context: click.Context, option: click.Parameter, text: str | Non
 @click.option(
     "--after",
     required=True,
-    type=click.IntRange(0, 2**63 - 2),
+    type=IntegerRange(0, 2**63 - 2),
     metavar="SEQ",
     help="The last row of the record; the next row gets the number after it.",
 )

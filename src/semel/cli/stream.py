@@ -4,13 +4,11 @@ import base64
 import csv
 import io
 import json
-import os
 import re
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import merge
@@ -19,8 +17,10 @@ from typing import Final
 
 import click
 
+from semel.cli.exits import ending_quietly
 from semel.cli.flags import DRY_RUN, ONE_OBJECT, YES, json_option, shared_option
 from semel.cli.groups import SuggestingGroup
+from semel.cli.numbers import IntegerRange
 from semel.cli.safe_text import shown_text
 from semel.cli.stream_options import open_catalog, stream_options, stream_records
 from semel.cli.stream_verify import verify
@@ -48,8 +48,6 @@ ROOT_POLL: Final = 2.0
 SHOWN_PAYLOAD: Final = 160
 # Characters of output to write at a time.
 PIECE: Final = 64 * 1024
-# The exit code of a program that was interrupted by Ctrl-C.
-INTERRUPTED: Final = 130
 
 TEXT: Final = "text"
 JSON: Final = "json"
@@ -246,21 +244,6 @@ class RowOutput:
             self._stream.flush()
 
 
-@contextmanager
-def ending_quietly(code: int) -> Iterator[None]:
-    """Exit silently: with this code on Ctrl-C, and with 0 if the reader closes the pipe."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.exit(code)
-    except BrokenPipeError:
-        # Discard what Python would still flush at exit.
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, 1)
-        os.close(devnull)
-        sys.exit(0)
-
-
 # --- commands -------------------------------------------------------------------------------------
 
 
@@ -433,7 +416,7 @@ def selected(record: NodeRecord, start: Point, end: Point | None) -> Iterator[Re
     metavar="FILTER",
     help="Print rows whose topic matches this filter.",
 )
-@shared_option("--count", "limit", type=click.IntRange(min=1), help="Print at most this many rows.")
+@shared_option("--count", "limit", type=IntegerRange(min=1), help="Print at most this many rows.")
 @formats
 def read(
     name: str,
@@ -452,7 +435,7 @@ def read(
     they were received; each node numbers its own rows. Exits with 1 if a row is missing.
     """
     form = chosen_format(**flags)
-    with ending_quietly(INTERRUPTED), open_catalog(data, root) as catalog:
+    with ending_quietly(), open_catalog(data, root) as catalog:
         records = stream_records(catalog, name, nodes)
         output = RowOutput(form, with_node=len(records) > 1)
         rows = matching(in_order([selected(each, start, end) for each in records]), topic)
@@ -475,7 +458,7 @@ def read(
     "--count",
     "-n",
     "size",
-    type=click.IntRange(min=0),
+    type=IntegerRange(min=0),
     default=10,
     show_default=True,
     help="Start with the last N rows.",

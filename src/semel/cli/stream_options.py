@@ -32,7 +32,9 @@ def stream_options(function: Callable[..., None]) -> Callable[..., None]:
 def open_catalog(data: Path | None, root: str | None) -> Iterator[StreamCatalog]:
     """The catalog of the records. Problems with them end the command with one sentence."""
     if data is None and root is None:
-        raise click.UsageError("name the record: --data DIR, --root ADDRESS, or both")
+        raise click.UsageError(
+            "name the record: --data DIR (semel up uses semel-data), --root ADDRESS, or both"
+        )
     with one_sentence(), StreamCatalog(data, root) as catalog:
         yield catalog
 

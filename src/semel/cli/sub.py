@@ -28,7 +28,7 @@ from semel.cli.mqtt_options import (
     connection_options,
     parse_filters,
 )
-from semel.cli.numbers import YEAR, Duration, NumberRange
+from semel.cli.numbers import YEAR, Duration, IntegerRange, NumberRange
 from semel.cli.option_groups import OUTPUT, grouped_option
 from semel.cli.pipes import STANDARD_OUTPUT, PipeOutput, standard_output
 from semel.client import Client, Disconnected, Messages, Received, Refused
@@ -266,7 +266,7 @@ REQUEST_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "--count",
         "-C",
         section=SUBSCRIPTION,
-        type=click.IntRange(min=1),
+        type=IntegerRange(min=1),
         help="Exit after this many messages.",
     ),
     shared_option(

@@ -259,7 +259,8 @@ def read_only(folder: Path) -> sqlite3.Connection:
     """
     store = folder / STORE
     if not folder.is_dir():
-        raise Unusable(f"{folder} is not a data folder: it is not a folder, or is missing")
+        problem = "it is not a folder" if folder.exists() else "it does not exist"
+        raise Unusable(f"{folder} is not a data folder: {problem}")
     check_files(store)
     if not store.exists():
         raise Unusable(f"{folder} is not a data folder: it has no {STORE}")

@@ -103,7 +103,8 @@ def repair_store(folder: Path, when: str) -> RepairReport:
     """
     with store_errors(folder):
         if not folder.is_dir():
-            raise Unusable(f"{folder} is not a data folder: it is not a folder, or is missing")
+            problem = "it is not a folder" if folder.exists() else "it does not exist"
+            raise Unusable(f"{folder} is not a data folder: {problem}")
         with Lock(folder):
             store = folder / STORE
             source = _source(store)
