@@ -1,6 +1,6 @@
 """The [broker] section: where the broker listens, and its bounds.
 
-Everything that a client can make grow has a bound. Each help text says what happens there.
+Everything that a client can make grow has a bound. Each help text says what happens at the bound.
 """
 
 from dataclasses import dataclass
@@ -311,10 +311,10 @@ class BrokerSettings:
 
 
 def _check_prefix(prefix: str, topic_levels: int) -> None:
-    """With one more level it has to be a topic that clients can publish and subscribe to."""
+    """Check that `prefix` plus one level is a topic that clients can use. Raises SettingsError."""
     problem = None
     if prefix.startswith("$"):
-        problem = "topics that begin with $ are the broker's own"
+        problem = "topics that begin with $ are reserved for the broker"
     try:
         check_topic_name(prefix, "the topic", None)
         check_levels(f"{prefix}/client", topic_levels)
