@@ -1,6 +1,6 @@
-"""The [store] section: what is durable, where, and how much may wait; [[stream]]: what is recorded.
+"""The [store] section: durability, location and bounds. [[stream]]: which messages are recorded.
 
-Everything that waits is bounded. Each help text says what happens at its bound.
+Everything that waits is bounded. Each help text says what happens at the bound.
 """
 
 import re
@@ -16,7 +16,7 @@ from semel.settings import BYTES, SECONDS, SettingsError, check, read_one, requi
 MIB: Final = 1024 * 1024
 GIB: Final = 1024 * MIB
 
-# What an acknowledgement promises; see `StoreSettings.durability`.
+# The meaning of an acknowledgement; see `StoreSettings.durability`.
 DISK: Final = "disk"
 OS: Final = "os"
 MEMORY: Final = "memory"
@@ -27,21 +27,21 @@ STREAM_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 def _node_problem(name: str) -> str | None:
-    """What is wrong with the name of a node; None: nothing."""
+    """What is wrong with the name of a node, or None."""
     if NODE_NAME.fullmatch(name):
         return None
     return "must be 1 to 64 letters, digits, -, _ and ., and begin with a letter or digit"
 
 
 def stream_name_problem(name: str) -> str | None:
-    """What is wrong with the name of a stream; None: nothing."""
+    """What is wrong with the name of a stream, or None."""
     if STREAM_NAME.fullmatch(name):
         return None
     return "must be 1 to 64 lowercase letters, digits, - and _, and begin with a letter or digit"
 
 
 def _filter_problem(topic_filter: str) -> str | None:
-    """What is wrong with the filter of a stream; None: nothing."""
+    """What is wrong with the filter of a stream, or None."""
     if is_shared(topic_filter):
         return "a stream records every message: give the filter without $share and its group"
     if topic_filter.startswith("$"):
